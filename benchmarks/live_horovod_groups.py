@@ -31,7 +31,7 @@ from osfmodel.cost.shapes import FREE  # noqa: E402
 from osfmodel.entities.effects import REPLAYED_ON_CPU  # noqa: E402
 from osfmodel.entities.executors import HOROVOD  # noqa: E402
 from osfmodel.entities.files import documents  # noqa: E402
-from osfmodel.formats.horovod.timeline import timeline  # noqa: E402
+from osfmodel.formats.horovod.iterations import timeline  # noqa: E402
 from osfmodel.formats.source_text import Text  # noqa: E402
 from osfmodel.targets.named_plans import make_plan  # noqa: E402
 from tests.live.cluster import Hosts, emulated  # noqa: E402

@@ -1,11 +1,11 @@
-"""How far the NCCL model is from measured all-reduces, by device. Run it from anywhere:
+"""Errors of the NCCL model against measured collectives, machine by machine. Run it from anywhere:
 
     python benchmarks/nccl_model.py [--json]
 
-Errors are predicted / measured - 1 of 1 to 512 MiB. ``tuner`` uses NCCL's constants as they are, ``NVLS`` counts the
-bytes through each link for NVLink SHARP, ``corrected`` has the pipeline term too, learned on the tables of all *other*
-devices. The tables are those of the bundled clusters (newest NCCL of each device), each weighing the same. ``further``
-tables took no part in learning or in choosing the form; vTrain's are read from OSFMODEL_DATA where it is set.
+A price is that of the words that describe the machine (``nccl:a100x8,200Gbps,ib``). Sizes are 64 KiB and more, the one
+nearest to each power of two, so that tables with many sizes weigh like others. Errors are predicted / measured - 1.
+Every figure of a machine has corrections, and bounds of uncertainty, learned on all *other* machines; tables of one
+type of cloud machine are one machine. Tables that are not bundled are read from OSFMODEL_DATA where it is set.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -24,135 +24,330 @@ import numpy as np
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost, Sample, nccl
-from osfmodel.cost.nccl import TUNER, Corrections
+from osfmodel.cost.nccl import CORRECTED, TUNER, Corrections
+from osfmodel.cost.nccl_uncertainty import LARGE, PARTS, part_of
 from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.entities.cluster import FABRICS, NETWORKS
+from osfmodel.entities.files import profiles
 
-MIB = 2**20
-KAPPAS = tuple(k / 100 for k in range(101))
-"""Every pipeline factor that is tried."""
-NVLS_ONLY = Corrections(0.0, True)
+KIB = 2**10
+LEAST = 64 * KIB
 
 
 class Measured(NamedTuple):
-    """All-reduces of one device and worker count, and what is known of the machines without measuring."""
+    """Times of one collective of one machine between so many workers: sizes in bytes, seconds."""
 
-    device: str
-    generation: str
-    shape: osf.NcclShape
+    machine: str
+    words: str
     place: Placement
     sizes: tuple[int, ...]
     times: tuple[float, ...]
+    collective: str = "all_reduce"
+
+    @property
+    def shape(self) -> osf.NcclShape:
+        """The shape of the words, and of nothing measured."""
+        return shape_of(self.words)
+
+    @property
+    def part(self) -> str:
+        """The part of the model that prices it: NVLink or host inside a node, NICs or host between nodes."""
+        return part_of(self.shape, self.place)
 
 
-MACHINES = {
-    "a100-node": ("A100 SXM", "a100", None),
-    "h100-node": ("H100 SXM", "h100", None),
-    "b200-node": ("B200 SXM", "b200", None),
-    "b300-node": ("B300 SXM", "b300", None),
-    "gb200-node": ("GB200", "gb200", None),
-    "rtx-pro-6000-node": ("RTX PRO 6000 PCIe", "rtx-pro-6000", None),
-    "dgx1-v100-roce": ("2 DGX-1 V100, 2x100G a node", "v100", 25),
-    "dgx-a100-hdr-2nodes": ("2 DGX A100, 8x200G a node", "a100", 200),
-    "dgx-a100-4nodes": ("4 DGX A100, NICs not stated (200G taken)", "a100", 200),
-}
-"""Bundled cluster -> device, key of DEVICES, Gbit/s of network per GPU. What corrections are learned and judged on."""
-FURTHER = {
-    "azure-a100-hdr": ("Echo: Azure A100, 200G a GPU", "a100", 200),
-    "oci-a100-rdma": ("OCI: 2 nodes of A100, 200G a GPU", "a100", 200),
-    "aws-p4d-efa": ("AWS: 2 nodes of A100, 4x100G EFA a node", "a100", 50),
-    "h200-node": ("Azure: H200 node", "h200", None),
-}
-
-
-def shape_of(device: str, gigabits: float | None) -> osf.NcclShape:
-    """The shape that a person would write down: ``nccl:DEVICExN,BANDWIDTH``."""
-    words = f"nccl:{device}x1" + ("" if gigabits is None else f",{gigabits}Gbps")
+@cache
+def shape_of(words: str) -> osf.NcclShape:
     found = osf.load_cluster(words).nccl
     assert found is not None
     return found
 
 
-def tables(
-    machines: Mapping[str, tuple[str, str, float | None]], least: int = MIB, most: int = 512 * MIB
-) -> Iterable[Measured]:
-    """The measured all-reduces of bundled clusters within a range of bytes."""
-    for name, (label, device, gigabits) in machines.items():
-        cluster = osf.load_cluster(name)
-        shape = shape_of(device, gigabits)
-        for table in cluster.tables:
-            rows = [(m, t) for m, t in zip(table.sizes, table.times, strict=True) if least <= m <= most]
-            if not rows:
-                continue
-            place = layout_of(table.workers, cluster.gpus_per_node)
-            sizes, times = zip(*rows, strict=True)
-            yield Measured(label, _kind(shape), shape, place, sizes, times)
+BUNDLED = {
+    "a100-node": ("A100 SXM node", "a100x8"),
+    "h100-node": ("H100 SXM node", "h100x8"),
+    "b200-node": ("B200 SXM node", "b200x8"),
+    "b300-node": ("B300 SXM node", "b300x8"),
+    "gb200-node": ("GB200 node", "gb200x4"),
+    "h200-node": ("Azure ND H200 v5", "h200x8"),
+    "rtx-pro-6000-node": ("RTX PRO 6000 node", "rtx-pro-6000x8"),
+    "a100-pcie-pairs": ("A100 PCIe in pairs", "a100-pciex4"),
+    "a40-pairs": ("A40 in pairs", "a40x8"),
+    "azure-a100-hdr": ("Azure ND A100 v4", "a100x8,200Gbps,ib"),
+    "dgx-a100-hdr-2nodes": ("2 DGX A100", "a100x8,200Gbps,ib"),
+    "dgx-a100-4nodes": ("4 DGX A100 (NICs not stated)", "a100x8,200Gbps,ib"),
+    "rtx-6000d-nics": ("2 x 8 GPUs over NICs alone", "rtx-pro-6000x1,400Gbps,ib"),
+    "dgx1-v100-roce": ("2 DGX-1 V100", "v100x8,25Gbps,roce"),
+    "oci-a100-rdma": ("OCI A100", "a100x8,200Gbps,roce"),
+    "aws-p4d-efa": ("AWS p4d", "a100x8,50Gbps,efa"),
+    "aws-g5-25g-pair": ("AWS g5", "a10gx1,25Gbps,efa"),
+    "gcp-a3-mega": ("GCP A3 Mega", "h100x8,200Gbps,tcpxo"),
+    "aws-10g-pair": ("AWS, 10 Gbit/s", "a10gx1,10Gbps,tcp"),
+}
+"""Bundled cluster -> machine, and the words of a person who knows its data sheet."""
 
 
-def _kind(shape: osf.NcclShape) -> str:
-    return shape.generation if shape.fabric != "pcie" else "pcie"
+class Source(NamedTuple):
+    """A file of OSFMODEL_DATA: the machine, its words, rows to keep, columns; ``placed`` keeps one node alone."""
+
+    path: str
+    machine: str
+    words: str
+    keep: Mapping[str, str] = {}
+    sizes: str = "bytes"
+    times: tuple[str, ...] = ("time_us",)
+    placed: bool = False
 
 
-def vtrain() -> Iterable[Measured]:
-    """vTrain's single nodes of A100 and of V100 (DGX-1 mesh), every MiB, in and out of place."""
-    for gpu in ("a100", "v100"):
-        yield from _from_file("vtrain/nccl_lut_1node.csv", {"gpu": gpu}, f"vTrain: {gpu.upper()} node", gpu)
+BOTH = ("time_us", "inplace_time_us")
+H200, B200 = "network/README 8x H200 NVLink, nccl 2.27.7", "network/README AWS P6-B200 1 node 8x B200"
+P6 = "network/README AWS P6-B200 4 nodes 32x B200 EFA v4 8x50GBps"
+STAS, AZURE = "comm_tables/stas00/all_reduce_bench.csv", "comm_tables/azure/nd_allreduce_busbw.csv"
+VTRAIN, VIDUR = "comm_tables/vtrain/nccl_lut_1node.csv", "comm_tables/vidur"
+RACKS = "comm_tables/coreweave/gb200_h100_large.csv"
+DERIVED = ("time_us_derived",)
+SOURCES = (
+    Source("comm_tables/aws-efa/p4d_2nodes_nccl2.8.csv", "AWS p4d", "a100x8,50Gbps,efa", times=BOTH),
+    Source(AZURE, "Azure ND A100 v4", "a100x8", {"sku": "ND_A100_v4"}, "bytes_pow2", DERIVED),
+    Source(AZURE, "Azure ND H100 v5", "h100x8", {"sku": "ND_H100_v5"}, "bytes_pow2", DERIVED),
+    Source(STAS, "H200 node (PyTorch)", "h200x8", {"table": H200}, times=DERIVED),
+    Source(STAS, "AWS p6-b200", "b200x8", {"table": B200}, times=DERIVED),
+    Source(STAS, "AWS p6-b200", "b200x8,400Gbps,efa", {"table": P6}, times=DERIVED),
+    Source(VTRAIN, "vTrain's A100 node", "a100x8", {"gpu": "a100"}, times=BOTH),
+    Source(VTRAIN, "vTrain's V100 node", "v100x8", {"gpu": "v100"}, times=BOTH),
+    Source(f"{VIDUR}/a100_dgx_all_reduce.csv", "Vidur's DGX A100", "a100x8", times=("time_us_median",), placed=True),
+    Source(f"{VIDUR}/v100_all_reduce_old.csv", "Vidur's V100 (layout not stated)", "v100x8"),
+    Source(RACKS, "CoreWeave GB200 racks", "gb200x72,400Gbps,ib", {"system": "GB200 NVL72 (racks)"}, times=BOTH),
+)
+MESH = {
+    5: (90.87, 126.9, 219.3, 403.0, 759.1, 1493.1, 2948.9, 5855.8, 11645.0),
+    7: (81.19, 109.1, 157.8, 271.0, 365.7, 703.9, 1360.3, 2670.7, 5342.8),
+}
+"""Microseconds of 1, 2, ... 256 MiB on 5 and 7 GPUs of vTrain's V100 node, the faster of out of place and in place
+(VIA-Research/vTrain @ f8dda8473a48: trace/v100/AR_GPU5_1M_1024M_LUT and AR_GPU7_1M_1024M_LUT; MIT-style licence)."""
+HALVES = "sharded/aiconfigurator/nccl_ag_rs_ar_1node.csv"
+NANOTRON = "sharded/nanotron-ultrascale/comm_bandwidth_256MB.csv"
 
 
-def rack() -> Iterable[Measured]:
-    """CoreWeave's rack of GB200, 512 MiB and more."""
-    rows = {"system": "GB200 NVL72 (racks)", "n_racks": "1"}
-    yield from _from_file("coreweave/gb200_h100_large.csv", rows, "CoreWeave: GB200 NVL72, to 8 GiB", "gb200", 2**33)
+def folder() -> Path:
+    return Path(os.environ.get("OSFMODEL_DATA", ""))
 
 
-def _from_file(
-    path: str, keep: Mapping[str, str], label: str, device: str, most: int = 512 * MIB
-) -> Iterable[Measured]:
-    """Tables of one node, by worker count, from a file that no bundled cluster has."""
-    folder = Path(os.environ.get("OSFMODEL_DATA", "")) / "comm_tables"
-    if not (folder / path).is_file():
-        return
-    found: dict[int, dict[int, float]] = {}
-    with (folder / path).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if MIB <= int(row["bytes"]) <= most and keep.items() <= row.items():
-                time = min(float(row["time_us"]), float(row["inplace_time_us"])) * 1e-6
-                found.setdefault(int(row["n_gpus"]), {})[int(row["bytes"])] = time
-    shape = shape_of(device, None)
-    for workers, table in found.items():
-        place = Placement(workers, 1, workers, workers)
-        yield Measured(label, _kind(shape), shape, place, tuple(table), tuple(table.values()))
+def rows(path: str) -> list[dict[str, str]]:
+    """The rows of a file of OSFMODEL_DATA; none without it."""
+    if not os.environ.get("OSFMODEL_DATA") or not (folder() / path).is_file():
+        return []
+    with (folder() / path).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def by_octave(table: Mapping[int, float]) -> dict[int, float]:
+    """Of each octave from 64 KiB on, the size nearest to its power of two."""
+    nearest: dict[int, int] = {}
+    for size in sorted(table):
+        octave = round(math.log2(size))
+        if size >= LEAST and (octave not in nearest or abs(math.log2(size) - octave) < _off(nearest[octave], octave)):
+            nearest[octave] = size
+    return {size: table[size] for size in nearest.values()}
+
+
+def _off(size: int, octave: int) -> float:
+    return abs(math.log2(size) - octave)
 
 
 @cache
-def errors(table: Measured, corrections: Corrections, bandwidth: float = 1.0, latency: float = 1.0) -> np.ndarray:
+def measured() -> tuple[Measured, ...]:
+    """Every table of all-reduces, thinned to one size per octave."""
+    found: dict[tuple[str, str, Placement, str], dict[int, float]] = {}
+    present = profiles.names("cluster")
+    for name, (machine, words) in BUNDLED.items():
+        if name not in present:
+            continue
+        cluster, gpus = osf.load_cluster(name), osf.load_cluster(f"nccl:{words}").gpus_per_node
+        for table in cluster.tables:
+            if table.collective == "all_reduce":
+                place = layout_of(table.workers, gpus)
+                found[machine, words, place, name] = dict(zip(table.sizes, table.times, strict=True))
+    for source in SOURCES:
+        gpus = osf.load_cluster(f"nccl:{source.words}").gpus_per_node
+        for row in rows(source.path):
+            if source.keep.items() <= row.items() and row["n_gpus"]:
+                workers = int(row["n_gpus"])
+                if source.placed and int(row["gpus_per_node"]) != workers:
+                    continue  # Vidur's network is not stated
+                place = layout_of(workers, gpus)
+                points = found.setdefault((source.machine, source.words, place, source.path), {})
+                points[int(row[source.sizes])] = min(float(row[column]) for column in source.times) * 1e-6
+    for workers, times in MESH.items():
+        place = layout_of(workers, 8)
+        table = {2 ** (20 + k): time * 1e-6 for k, time in enumerate(times)}
+        found["vTrain's V100 node", "v100x8", place, "MESH"] = table
+    return tuple(_measured(*key[:3], table) for key, table in found.items())
+
+
+def _measured(
+    machine: str, words: str, place: Placement, table: Mapping[int, float], collective: str = "all_reduce"
+) -> Measured:
+    thin = {size: time for size, time in by_octave(table).items() if time > 0}
+    return Measured(machine, f"nccl:{words}", place, tuple(thin), tuple(thin.values()), collective)
+
+
+@cache
+def halves() -> tuple[Measured, ...]:
+    """All-gathers, reduce-scatters and all-reduces side by side, inside one node; the newest NCCL of each system."""
+    newest = {
+        "a100_sxm": ("2.27.3", "a100x8"),
+        "h100_sxm": ("2.29.2", "h100x8"),
+        "b200_sxm": ("2.29.2", "b200x8"),
+        "b300_sxm": ("2.29.2", "b300x8"),
+        "gb200": ("2.29.2", "gb200x4"),
+        "rtx_pro_6000_server": ("2.29.2", "rtx-pro-6000x8"),
+    }
+    machines = {words: machine for machine, words in BUNDLED.values()}
+    found: dict[tuple[str, str, Placement, str], dict[int, float]] = {}
+    for row in rows(HALVES):
+        version, words = newest[row["system"]]
+        if (row["version"], row["dtype"]) == (version, "half"):
+            workers = int(row["n_gpus"])
+            key = machines[words], words, Placement(workers, 1, workers, workers), row["op"]
+            found.setdefault(key, {})[int(row["bytes_total"])] = float(row["time_us"]) * 1e-6
+    return tuple(_measured(*key[:3], table, key[3]) for key, table in found.items())
+
+
+def nanotron() -> Iterable[Measured]:
+    """All three collectives of 256 MiB on 1 to 64 nodes of 8 H100; the network is not stated (EFA's 400G taken)."""
+    names = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
+    for row in rows(NANOTRON):
+        workers, size = int(row["gpus"]), int(row["bytes_total"])
+        phases = 2 if row["op"] == "AllReduce" else 1
+        time = phases * (workers - 1) / workers * size / (float(row["busbw_GBps_mean"]) * 1e9)
+        place = layout_of(workers, 8)
+        yield Measured("Nanotron's H100", "nccl:h100x8,400Gbps,efa", place, (size,), (time,), names[row["op"]])
+
+
+@cache
+def errors(table: Measured, corrections: Corrections) -> np.ndarray:
     """predicted / measured - 1 at every size."""
-    shape = replace(table.shape, gpu_bandwidth=table.shape.gpu_bandwidth * bandwidth, latency_scale=latency)
-    found = nccl.ways(shape, table.place, "all_reduce", corrections)
-    cost = AffineCost(nccl.lines(found, corrections))
+    cost = AffineCost(nccl.lines(nccl.ways(table.shape, table.place, table.collective, corrections)))
     return cost(np.array(table.sizes, dtype=float)) / np.array(table.times) - 1
 
 
-def loss(chosen: Sequence[Measured], corrections: Corrections, bandwidth: float = 1.0, latency: float = 1.0) -> float:
-    """Mean over the tables of the mean |log(predicted / measured)|."""
-    parts = [np.abs(np.log1p(errors(table, corrections, bandwidth, latency))).mean() for table in chosen]
-    return float(np.mean(parts))
+GRIDS = {
+    "pipeline": tuple(k / 50 for k in range(41)),
+    "own": tuple(k / 20 for k in range(13)),
+    "launch": tuple(1 + k / 10 for k in range(11)),
+    "by_nic": tuple(k / 50 for k in range(76)),
+    "by_host": tuple(k / 50 for k in range(76)),
+}
+"""Values that are tried for each correction."""
 
 
-def learn(chosen: Sequence[Measured]) -> float:
-    """The pipeline factor with the least loss on these tables."""
-    return min(KAPPAS, key=lambda kappa: loss(chosen, Corrections(kappa, True)))
+def loss(tables: Sequence[Measured], corrections: Corrections) -> float:
+    """Mean over machines of the mean over their tables of the mean |log(predicted / measured)|."""
+    by_machine: dict[str, list[float]] = {}
+    for table in tables:
+        by_machine.setdefault(table.machine, []).append(float(np.abs(np.log1p(errors(table, corrections))).mean()))
+    return float(np.mean([np.mean(parts) for parts in by_machine.values()]))
 
 
-def held_out(measured: Sequence[Measured], by: str) -> list[tuple[Measured, float, np.ndarray]]:
-    """(table, factor, errors) of every table, with the factor learned where ``by`` (a field) differs."""
-    rows = []
-    factors: dict[str, float] = {}
-    for table in measured:
-        group = getattr(table, by)
-        if group not in factors:
-            factors[group] = learn([other for other in measured if getattr(other, by) != group])
-        rows.append((table, factors[group], errors(table, Corrections(factors[group], True))))
-    return rows
+def learn(tables: Sequence[Measured]) -> Corrections:
+    """The corrections of least loss, one after the other until none changes; first those inside nodes."""
+    found = TUNER._replace(nvls_bytes=True)
+    inside = [table for table in tables if table.part == "nvlink"]
+    for names, chosen in (
+        (("pipeline", "own", "launch"), inside),
+        (("by_nic",), [table for table in tables if table.part == "by_nic"]),
+        (("by_host",), [table for table in tables if table.part == "by_host"]),
+    ):
+        for _ in range(8 if chosen else 0):
+            before = found
+            for name in names:
+                tries = [found._replace(**{name: value}) for value in GRIDS[name]]
+                found = min(tries, key=lambda one: loss(chosen, one))
+            if found == before or len(names) == 1:
+                break
+    return found
+
+
+class Judged(NamedTuple):
+    """A table with the corrections learned without its machine, its errors, and the share of sizes in the bounds."""
+
+    table: Measured
+    corrections: Corrections
+    errors: np.ndarray
+    tuner: np.ndarray
+
+
+@cache
+def judged() -> tuple[Judged, ...]:
+    """Every table under corrections from all other machines."""
+    tables = measured()
+    learned = {
+        machine: learn([table for table in tables if table.machine != machine])
+        for machine in dict.fromkeys(table.machine for table in tables)
+    }
+    return tuple(
+        Judged(table, learned[table.machine], errors(table, learned[table.machine]), errors(table, TUNER))
+        for table in tables
+    )
+
+
+def bound(rows: Sequence[Judged], least: int = LEAST) -> float:
+    """The u with nine tenths of measured times between price / (1 + u) and price * (1 + u), machines weighing alike.
+
+    Of messages of at least so many bytes.
+    """
+    by_machine: dict[str, list[np.ndarray]] = {}
+    for row in rows:
+        by_machine.setdefault(row.table.machine, []).append(np.abs(np.log1p(_from(row, least))))
+    logs = [np.concatenate(parts) for parts in by_machine.values()]
+    values = np.concatenate(logs)
+    weights = np.concatenate([np.full(len(part), 1 / len(part) / len(logs)) for part in logs])
+    order = np.argsort(values)
+    reached = np.searchsorted(np.cumsum(weights[order]), COVERED)
+    return float(np.expm1(values[order][min(reached, len(values) - 1)]))
+
+
+def _from(row: Judged, least: int) -> np.ndarray:
+    """The errors of messages of at least so many bytes."""
+    return row.errors[np.array(row.table.sizes) >= least]
+
+
+COVERED = 0.9
+
+
+def _groups(rows: Sequence[Judged]) -> list[tuple[str, str]]:
+    """(part, machine) of the rows, in the order of parts."""
+    parts = list(PARTS)
+    return sorted(
+        dict.fromkeys((row.table.part, row.table.machine) for row in rows), key=lambda pair: parts.index(pair[0])
+    )
+
+
+def by_machine() -> list[dict[str, object]]:
+    """A row for each machine and part: errors, and coverage of the bound that the others of the part give."""
+    everything, found = judged(), []
+    for part, machine in _groups(everything):
+        rows = [row for row in everything if (row.table.part, row.table.machine) == (part, machine)]
+        others = [row for row in everything if row.table.part == part and row.table.machine != machine]
+        joined, width = np.concatenate([row.errors for row in rows]), bound(others)
+        large, narrow = np.concatenate([_from(row, LARGE) for row in rows]), bound(others, LARGE)
+        network = rows[0].table.shape.network
+        found.append(
+            {
+                "part": part,
+                "fabric": network if part.startswith("by_") else rows[0].table.shape.fabric,
+                "machine": machine,
+                "workers": [row.table.place.workers for row in rows],
+                "n": len(joined),
+                "tuner": median(row.tuner for row in rows),
+                **summary(joined),
+                "bound": width,
+                "covered": float(np.mean(np.abs(np.log1p(joined)) <= np.log1p(width))),
+                "bound_large": narrow,
+                "covered_large": float(np.mean(np.abs(np.log1p(large)) <= np.log1p(narrow))),
+            }
+        )
+    return found
 
 
 def median(parts: Iterable[np.ndarray]) -> float:
@@ -167,66 +362,114 @@ def summary(found: np.ndarray) -> dict[str, float]:
     }
 
 
-def per_device(measured: Sequence[Measured]) -> list[dict[str, object]]:
-    """A row per device and one over all: errors before and after, every corrected figure on tables not learned from."""
-    rows: list[dict[str, object]] = []
-    everything = held_out(measured, "device")
-    labels = list(dict.fromkeys(table.device for table in measured))
-    for label in [*labels, "pooled"]:
-        chosen = [row for row in everything if label in (row[0].device, "pooled")]
-        corrected = np.concatenate([row[2] for row in chosen])
-        rows.append(
-            {
-                "device": label,
-                "n": len(corrected),
-                "tuner": median(errors(table, TUNER) for table, _, _ in chosen),
-                "nvls": median(errors(table, NVLS_ONLY) for table, _, _ in chosen),
-                "kappa": chosen[0][1] if label != "pooled" else learn(measured),
-                **summary(corrected),
-            }
-        )
-    return rows
-
-
-def alternatives(measured: Sequence[Measured]) -> dict[str, float]:
-    """Pooled held-out medians of other forms of correction, learned in the same way on the same grid."""
-    forms = {
-        "bandwidth efficiency alone": [(0.0, b / 20, 1.0) for b in range(8, 25)],
-        "latency scale alone": [(0.0, 1.0, s / 4) for s in range(1, 33)],
-        "bandwidth efficiency and latency scale": [(0.0, b / 20, s / 4) for b in range(8, 25, 2) for s in range(1, 17)],
-        "pipeline and bandwidth efficiency": [(k / 20, b / 20, 1.0) for k in range(16) for b in range(14, 25)],
-        "pipeline and latency scale": [(k / 20, 1.0, s / 4) for k in range(16) for s in range(1, 9)],
+def pooled(machines: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Medians over machines of their medians, and mean coverage: inside nodes, between them, by fabric, and of all."""
+    groups = {
+        "inside nodes": lambda row: not row["part"].startswith("by_"),
+        "between nodes": lambda row: row["part"].startswith("by_"),
+        **{f"fabric {name}": lambda row, name=name: row["fabric"] == name for name in (*FABRICS, *NETWORKS)},
+        "all": lambda row: True,
     }
-    return {name: _alternative(measured, grid) for name, grid in forms.items()}
+    found: list[dict[str, object]] = []
+    for label, chosen in groups.items():
+        rows = [row for row in machines if chosen(row)]
+        if rows:
+            medians = [row["median"] for row in rows]
+            covered = {name: float(np.mean([row[name] for row in rows])) for name in ("covered", "covered_large")}  # type: ignore[misc]
+            found.append({"of": label, "machines": len(rows), "median": float(np.median(medians)), **covered})
+    return found
 
 
-def _alternative(measured: Sequence[Measured], grid: Sequence[tuple[float, float, float]]) -> float:
-    every = [[errors(table, Corrections(k, True), b, s) for table in measured] for k, b, s in grid]
-    losses = np.array([[np.abs(np.log1p(part)).mean() for part in parts] for parts in every])
-    kept = []
-    for device in dict.fromkeys(table.device for table in measured):
-        others = [i for i, table in enumerate(measured) if table.device != device]
-        best = int(losses[:, others].mean(axis=1).argmin())
-        kept += [every[best][i] for i, table in enumerate(measured) if table.device == device]
-    return median(kept)
+def bounds() -> dict[str, tuple[float, float]]:
+    """The bounds by part that all machines give, of all sizes and of large ones; and of networks without a fabric."""
+    everything = judged()
+    groups = {
+        part: [row for row in everything if row.table.part == part]
+        for part in dict.fromkeys(row.table.part for row in everything)
+    }
+    unnamed = [row for row in everything if row.table.part.startswith("by_")]
+    groups["not stated"] = [row._replace(errors=errors(_unnamed(row.table), row.corrections)) for row in unnamed]
+    return {part: (bound(rows), bound(rows, LARGE)) for part, rows in groups.items()}
 
 
-def further() -> list[dict[str, object]]:
-    """The shipped model on tables that nothing was learned from."""
+def _unnamed(table: Measured) -> Measured:
+    """The table of a machine whose words leave the fabric between nodes out."""
+    return table._replace(words=table.words.rpartition(",")[0])
+
+
+def apart() -> list[dict[str, object]]:
+    """All-gather, reduce-scatter and all-reduce inside a node, by machine, under corrections from all others."""
+    learned = {row.table.machine: row.corrections for row in judged()}
+    found = []
+    for machine in dict.fromkeys(table.machine for table in halves()):
+        for collective in ("all_gather", "reduce_scatter", "all_reduce"):
+            tables = [one for one in halves() if (one.machine, one.collective) == (machine, collective)]
+            joined = np.concatenate([errors(table, learned[machine]) for table in tables])
+            found.append({"machine": machine, "collective": collective, "n": len(joined), **summary(joined)})
+    return found
+
+
+def sharp() -> list[dict[str, object]]:
+    """An all-reduce of 512 MiB among all GPUs of a node, as a fraction of both halves: measured and predicted."""
+    found = []
+    for machine in dict.fromkeys(table.machine for table in halves()):
+        rows = [table for table in halves() if table.machine == machine]
+        rows = [table for table in rows if table.place.workers == max(one.place.workers for one in rows)]
+        measured_times, predicted = {}, {}
+        for row in rows:
+            measured_times[row.collective] = row.times[-1]
+            predicted[row.collective] = row.times[-1] * (1 + errors(row, CORRECTED)[-1])
+        found.append({"machine": machine, "measured": _whole(measured_times), "predicted": _whole(predicted)})
+    return found
+
+
+def _whole(times: Mapping[str, float]) -> float:
+    return times["all_reduce"] / (times["all_gather"] + times["reduce_scatter"])
+
+
+def many_nodes() -> list[dict[str, object]]:
+    """Nanotron's means of 256 MiB with the shipped corrections; no machine of it was learned from."""
     return [
         {
-            "device": f"{table.device}, {table.place.workers} GPUs",
-            "n": len(table.sizes),
-            "tuner": median([errors(table, TUNER)]),
-            **summary(errors(table, nccl.CORRECTED)),
+            "collective": table.collective,
+            "nodes": table.place.nodes,
+            "error": float(errors(table, CORRECTED)[0]),
         }
-        for table in [*tables(FURTHER), *vtrain(), *rack()]
+        for table in nanotron()
     ]
 
 
-def across_counts(measured: Sequence[Measured], models: Sequence[str], held: Sequence[int]) -> dict[str, float]:
+def two_roots() -> list[dict[str, object]]:
+    """Medians of two-node tables if trees use the network once, or twice, whatever the generation."""
+    found = []
+    for row in judged():
+        if row.table.place.nodes == 2:
+            medians = [
+                median([errors(row.table, row.corrections._replace(two_roots=generations))])
+                for generations in ((), ("volta", "ampere", "hopper", "blackwell"))
+            ]
+            label = f"{row.table.machine}, {row.table.place.workers} GPUs"
+            found.append({"machine": label, "once": medians[0], "twice": medians[1]})
+    return found
+
+
+def small() -> dict[str, float]:
+    """The shipped model below what it was learned on: 1 to 32 KiB of bundled clusters."""
+    parts = []
+    for name, (machine, words) in BUNDLED.items():
+        cluster, gpus = osf.load_cluster(name), osf.load_cluster(f"nccl:{words}").gpus_per_node
+        for table in cluster.tables:
+            points = {m: t for m, t in zip(table.sizes, table.times, strict=True) if 1024 <= m < LEAST}
+            if points and table.collective == "all_reduce":
+                place = layout_of(table.workers, gpus)
+                one = Measured(machine, f"nccl:{words}", place, tuple(points), tuple(points.values()))
+                parts.append(errors(one, CORRECTED))
+    return summary(np.concatenate(parts))
+
+
+def across_counts(tables: Sequence[Measured], models: Sequence[str], held: Sequence[int]) -> dict[str, float]:
     """Median error at the worker counts in ``held`` by models fitted on the samples of all smaller or other counts."""
-    samples = [Sample(t.place.workers, *pair) for t in measured for pair in zip(t.sizes, t.times, strict=True)]
+    samples = [Sample(t.place.workers, *pair) for t in tables for pair in zip(t.sizes, t.times, strict=True)]
     kept, left = ([s for s in samples if (s.workers in held) == out] for out in (False, True))
     found = {}
     for model in models:
@@ -237,57 +480,104 @@ def across_counts(measured: Sequence[Measured], models: Sequence[str], held: Seq
 
 
 def fits() -> dict[str, dict[str, float]]:
-    """Echo: 2 to 32 GPUs teach 64, over 64 KiB to 1 GiB. vTrain: 2, 4 and 8 GPUs teach 3 and 6, over 1 to 512 MiB."""
-    echo = list(tables({"azure-a100-hdr": FURTHER["azure-a100-hdr"]}, 2**16, 2**30))
-    found = {"Echo, 64 GPUs from 2-32, 64 KiB-1 GiB": across_counts(echo, ("nccl", "hierarchical"), (64,))}
+    """Echo: 2 to 32 GPUs teach 64. vTrain: 2, 4 and 8 GPUs teach 3 and 6."""
+    echo = [row for row in measured() if row.words == "nccl:a100x8,200Gbps,ib" and row.machine == "Azure ND A100 v4"]
+    found = {"Echo, 64 GPUs from 2-32": across_counts(echo, ("nccl", "hierarchical"), (64,))}
     for gpu in ("A100", "V100"):
-        rows = [table for table in vtrain() if gpu in table.device]
+        rows = [row for row in measured() if row.machine == f"vTrain's {gpu} node"]
         if rows:
-            found[f"vTrain {gpu}, 3 and 6 GPUs from 2, 4, 8, 1-512 MiB"] = across_counts(rows, ("nccl", "ring"), (3, 6))
+            found[f"vTrain {gpu}, 3 and 6 GPUs from 2, 4, 8"] = across_counts(rows, ("nccl", "ring"), (3, 6))
     return found
 
 
-def small() -> dict[str, float]:
-    """The shipped model below what it was learned on: 1 to 512 KiB of the same devices."""
-    return summary(np.concatenate([errors(table, nccl.CORRECTED) for table in tables(MACHINES, 2**10, 2**19)]))
-
-
 def report() -> dict[str, object]:
-    measured = list(tables(MACHINES))
+    machines = by_machine()
+    shipped, others = learn(measured()), [row.corrections for row in judged()]
     return {
-        "devices": per_device(measured),
-        "leave_one_generation_out": median(row[2] for row in held_out(measured, "generation")),
-        "alternatives": alternatives(measured),
-        "further": further(),
-        "below_1_mib": small(),
+        "machines": machines,
+        "pooled": pooled(machines),
+        "bounds": bounds(),
+        "learned": {
+            name: {
+                "all": getattr(shipped, name),
+                "least": min(getattr(one, name) for one in others),
+                "most": max(getattr(one, name) for one in others),
+            }
+            for name in GRIDS
+        },
+        "two_roots": two_roots(),
+        "apart": apart(),
+        "sharp": sharp(),
+        "many_nodes": many_nodes(),
+        "below_64_kib": small(),
         "fits": fits(),
     }
 
 
-def show(found: dict[str, object]) -> Iterable[str]:
+def show(found: Mapping[str, object]) -> Iterable[str]:
     """The report as Markdown tables, without the fits: docs/reference/fits.md has them over wider ranges."""
-    yield "| device | n | tuner | NVLS | kappa of the others | corrected | worst | bias |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for row in found["devices"]:  # type: ignore[attr-defined]
-        figures = f"{row['tuner']:.1%} | {row['nvls']:.1%} | {row['kappa']:.2f} | {row['median']:.1%}"
-        yield f"| {row['device']} | {row['n']} | {figures} | {row['worst']:.0%} | {row['bias']:+.1%} |"
+    yield "| part | fabric | machine | n | tuner | corrected | worst | bias | bound | covered |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for row in found["machines"]:  # type: ignore[attr-defined]
+        figures = f"{row['tuner']:.0%} | {row['median']:.0%} | {row['worst']:.0%} | {row['bias']:+.0%}"
+        named = f"{NAMES[row['part']]} | {row['fabric']} | {row['machine']}"
+        yield f"| {named} | {row['n']} | {figures} | {row['bound']:.2f} | {row['covered']:.0%} |"
     yield ""
-    yield "| pooled, held out | median |"
-    yield "|---|---|"
-    yield f"| whole generations left out | {found['leave_one_generation_out']:.1%} |"
-    for name, figure in found["alternatives"].items():  # type: ignore[attr-defined]
-        yield f"| other form: {name} | {figure:.1%} |"
+    yield "| of | machines | median of medians | covered | covered from 8 MiB |"
+    yield "|---|---|---|---|---|"
+    for row in found["pooled"]:  # type: ignore[attr-defined]
+        covered = f"{row['covered']:.0%} | {row['covered_large']:.0%}"
+        yield f"| {row['of']} | {row['machines']} | {row['median']:.1%} | {covered} |"
     yield ""
-    yield "| further table | n | tuner | shipped | worst | bias |"
+    yield "| correction | learned on all | with one machine left out |"
+    yield "|---|---|---|"
+    for name, row in found["learned"].items():  # type: ignore[attr-defined]
+        yield f"| {name} | {row['all']:.2f} | {row['least']:.2f} to {row['most']:.2f} |"
+    yield ""
+    yield "| bound of | u | u from 8 MiB |"
+    yield "|---|---|---|"
+    for part, (whole, large) in found["bounds"].items():  # type: ignore[attr-defined]
+        yield f"| {NAMES[part]} | {whole:.2f} | {large:.2f} |"
+    yield ""
+    yield "| two nodes, trees use the network | once | twice |"
+    yield "|---|---|---|"
+    for row in found["two_roots"]:  # type: ignore[attr-defined]
+        yield f"| {row['machine']} | {row['once']:.0%} | {row['twice']:.0%} |"
+    yield ""
+    yield "| machine | collective | n | corrected | worst | bias |"
     yield "|---|---|---|---|---|---|"
-    for row in found["further"]:  # type: ignore[attr-defined]
-        figures = f"{row['tuner']:.1%} | {row['median']:.1%} | {row['worst']:.0%} | {row['bias']:+.1%}"
-        yield f"| {row['device']} | {row['n']} | {figures} |"
+    for row in found["apart"]:  # type: ignore[attr-defined]
+        figures = f"{row['n']} | {row['median']:.0%} | {row['worst']:.0%} | {row['bias']:+.0%}"
+        yield f"| {row['machine']} | {row['collective']} | {figures} |"
     yield ""
-    below = found["below_1_mib"]
-    yield "| below 1 MiB | median | worst | bias |"
+    yield "| all-reduce / (all-gather + reduce-scatter), 512 MiB | measured | predicted |"
+    yield "|---|---|---|"
+    for row in found["sharp"]:  # type: ignore[attr-defined]
+        yield f"| {row['machine']} | {row['measured']:.2f} | {row['predicted']:.2f} |"
+    yield ""
+    yield "| 256 MiB on nodes of 8 H100, mean | all-reduce | all-gather | reduce-scatter |"
     yield "|---|---|---|---|"
-    yield f"| 1 to 512 KiB | {below['median']:.1%} | {below['worst']:.0%} | {below['bias']:+.1%} |"  # type: ignore[index]
+    by_nodes: dict[int, dict[str, float]] = {}
+    for row in found["many_nodes"]:  # type: ignore[attr-defined]
+        by_nodes.setdefault(row["nodes"], {})[row["collective"]] = row["error"]
+    for nodes, row in by_nodes.items():
+        figures = " | ".join(f"{row[name]:+.0%}" for name in ("all_reduce", "all_gather", "reduce_scatter"))
+        yield f"| {nodes} | {figures} |"
+    yield ""
+    below = found["below_64_kib"]
+    yield "| below 64 KiB | median | worst | bias |"
+    yield "|---|---|---|---|"
+    yield f"| 1 to 32 KiB | {below['median']:.0%} | {below['worst']:.0%} | {below['bias']:+.0%} |"  # type: ignore[index]
+
+
+NAMES = {
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+    "by_nic": "network by NIC",
+    "by_host": "network by host",
+    "not stated": "network, fabric not stated",
+}
+"""Parts as they are printed."""
 
 
 def main() -> None:

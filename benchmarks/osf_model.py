@@ -37,7 +37,7 @@ from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger import LEDGER, Row, Verdict, recipe
 from osfmodel.ledger.results import TIME
-from osfmodel.ledger.sources import counted, emulated_ddp, low_bandwidth, papers, pollux
+from osfmodel.ledger.sources import counted, emulated_ddp, low_bandwidth, papers, pollux, published
 from osfmodel.solve import SOLVERS
 from osfmodel.targets import horovod
 from osfmodel.targets.named_plans import make_plan
@@ -46,8 +46,8 @@ Judge: TypeAlias = Callable[[Sequence[Measurement]], Verdict]
 
 CLAIMED = (0.005, 0.084)
 """Errors that the abstract gives, over models."""
-TIMED = tuple(source for source, entry in LEDGER.items() if entry.compares == TIME)
-"""Sources of iteration times."""
+TIMED = tuple(name for name, entry in LEDGER.items() if entry.compares == TIME and entry.judge is not published.judge)
+"""Sources of iteration times but those whose network was never measured."""
 FOR_MEMORY = ("measured by osf profile, for benchmarks/memory.py", "times of ")
 """How the origin begins of profiles that were made for their memory: their times are a CPU's, or those of another."""
 GAIN = (0.322, 1.5)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -324,10 +325,12 @@ def measured(
     keep: Callable[[dict[str, str]], bool] = lambda row: True,
     columns: tuple[str, ...] = ("time_us", "inplace_time_us"),
     drop_warm_up: bool = False,
+    octaves: bool = False,
 ) -> Cluster:
     """Tables as measured: the smaller of the given columns at each size.
 
     ``drop_warm_up`` leaves out the first row of a table where it takes more than twice as long as the second.
+    ``octaves`` keeps the size nearest to each power of two.
     """
     points: dict[int, dict[int, float]] = {}
     for row in rows(path):
@@ -336,7 +339,7 @@ def measured(
             points.setdefault(int(row[workers]), {})[int(row.get("bytes") or row["bytes_pow2"])] = exact(time)
     tables = []
     for count, table in sorted(points.items()):
-        sizes = sorted(table)
+        sizes = sorted(_nearest(table)) if octaves else sorted(table)
         if drop_warm_up and table[sizes[0]] > 2 * table[sizes[1]]:
             sizes = sizes[1:]
         tables.append(Table(count, tuple(sizes), tuple(table[size] for size in sizes)))
@@ -349,6 +352,15 @@ def measured(
         tables=tuple(tables),
         source=source(path, note, gpu),
     )
+
+
+def _nearest(sizes: Iterable[int]) -> Iterable[int]:
+    """The size nearest to each power of two."""
+    kept: dict[int, int] = {}
+    for size in sizes:
+        octave = round(math.log2(size))
+        kept[octave] = min((size, kept.get(octave, size)), key=lambda one: abs(math.log2(one) - octave))
+    return kept.values()
 
 
 PIPEDREAM = (
@@ -442,10 +454,26 @@ def clusters() -> Iterator[Cluster]:
         "dgx1-v100-roce", "comm_tables/deepops/dgx1_v100_2nodes_roce2x100g.csv",
         "nccl-tests all-reduce in place; small sizes are noisy", 8, "V100", columns=("inplace_time_us",),
     )  # fmt: skip
-    yield described("nccl-v100-dgx1", "v100x8,50Gbps", None, "DGX-1 of 8 V100, 4 NICs of 100 Gb/s a node")
-    yield described("nccl-a100-hdr", "a100x8,200Gbps", None, "nodes of 8 A100 SXM, one 200 Gb/s NIC per GPU")
+    yield measured(
+        "gcp-a3-mega", "comm_tables/gcp-a3mega/h100_2nodes.csv", BOTH, 8, "H100 SXM",
+    )  # fmt: skip
+    yield measured(
+        "a40-pairs", "comm_tables/vidur/a40_all_reduce_old.csv",
+        "of each octave the size nearest to its power of two", 8, "A40", columns=("time_us",), octaves=True,
+    )  # fmt: skip
+    yield measured(
+        "a100-pcie-pairs", "comm_tables/vidur/a100_pairwise_nvlink_all_reduce.csv",
+        "median of 3; of each octave the size nearest to its power of two", 4, "A100 PCIe",
+        columns=("time_us_median",), octaves=True,
+    )  # fmt: skip
+    yield measured(
+        "rtx-6000d-nics", "comm_tables/issues/6kd_2nodes_ib_p2p_off.csv",
+        f"{BOTH}; all copies go over the NICs, also those inside a node; rate of the NICs not stated", 8, "6KD",
+    )  # fmt: skip
+    yield described("nccl-v100-dgx1", "v100x8,50Gbps,ib", None, "DGX-1 of 8 V100, 4 EDR NICs of 100 Gb/s a node")
+    yield described("nccl-a100-hdr", "a100x8,200Gbps,ib", None, "nodes of 8 A100 SXM, one 200 Gb/s HDR NIC per GPU")
     yield described("nccl-h100-node", "h100x8", 1, "one node of 8 H100 SXM with NVSwitch")
-    yield described("nccl-h100-ndr", "h100x8,400Gbps", None, "nodes of 8 H100 SXM, one 400 Gb/s NIC per GPU")
+    yield described("nccl-h100-ndr", "h100x8,400Gbps,ib", None, "nodes of 8 H100 SXM, one 400 Gb/s NDR NIC per GPU")
     yield described("nccl-b200-node", "b200x8", 1, "one node of 8 B200 SXM with NVSwitch")
     yield described("nccl-gb200-rack", "gb200x72", 1, "one NVL72 rack of 72 GB200 on one NVSwitch fabric")
 

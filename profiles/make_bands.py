@@ -1,141 +1,175 @@
-"""Make bands.json, the error bands that predictions carry, from the ledger.
+"""Make effects.json and bands.json, the usual effects and the error bands of predictions, from the ledger.
 
-    python profiles/make_bands.py [OUTPUT_FILE]
+    python profiles/make_bands.py [OUTPUT_FOLDER]
 
-Also prints how well bands made from one part of the runs cover the other: every second *setting* held out (the runs of
-one setting share fitted numbers, so that none may be on both sides), and each source held out as a whole, over all rows
-(pooled), on average over the sources, and by source; the last two also with other edges and another least number of
-runs. Rows that are ratios of times (``papers``) have no regime, and take no part, nor do sparse plans, which carry no
-band.
+Usual effects are medians over groups of sources (sources on the same machines), bands are quantiles in which each
+source weighs the same; both are made once of all, and once without each group. docs/reference/bands.md describes them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from statistics import median
+from typing import NamedTuple
 
-from osfmodel.engine import bands
-from osfmodel.engine.bands import Error, band_for, bands_document, bands_of
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.engine import predict_timeline
+from osfmodel.engine.bands import NODE, JudgedRun, bands_document, distances_of, kind_of
+from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements
-from osfmodel.entities.measurement import Measurement
-from osfmodel.entities.rounding import plain_sum
-from osfmodel.ledger.check import check
-
-Setting: TypeAlias = tuple[str, ...]
-"""Source, workload, cluster, workers and, where stated, file and placement: what recipes fit numbers to."""
-VARIANTS: tuple[tuple[str, Mapping[str, object]], ...] = (
-    ("as they are", {}),
-    ("4 runs are enough", {"ENOUGH": 4}),
-    ("16 runs are enough", {"ENOUGH": 16}),
-    ("edges of communication halved", {"RATIO_EDGES": tuple(edge / 2 for edge in bands.RATIO_EDGES)}),
-    ("edges of communication doubled", {"RATIO_EDGES": tuple(edge * 2 for edge in bands.RATIO_EDGES)}),
-    ("edges of bandwidth halved", {"BANDWIDTH_EDGES": tuple(edge / 2 for edge in bands.BANDWIDTH_EDGES)}),
-    ("edges of bandwidth doubled", {"BANDWIDTH_EDGES": tuple(edge * 2 for edge in bands.BANDWIDTH_EDGES)}),
+from osfmodel.entities.files.usual_effects import (
+    UsualValue,
+    effects_for,
+    gpu_generation,
+    usual_effects_document,
 )
-"""Other grids. The shipped one was not chosen by them."""
+from osfmodel.entities.measurement import Measurement
+from osfmodel.ledger import LEDGER
+from osfmodel.ledger.as_used import Job, asked, judged_of
+from osfmodel.ledger.sources import pytorch_ddp
+
+LITTLE = 0.3
+"""Communication per computation up to which a run on one node shows how much slower its GPUs compute."""
+PUBLISHED = (
+    UsualValue(
+        "compute_slowdown", CITED_SLOWDOWN, 0.0, 0.4, "arXiv 2507.03114: mean and largest over its models and GPUs"
+    ),
+    UsualValue(
+        "compute_slowdown", 0.35, 0.3, 0.4, "pull request 179937 of PyTorch: matrix products beside NCCL", "hopper"
+    ),
+)
+"""Values that are taken from publications."""
 
 
-def settings() -> dict[Setting, list[Error]]:
-    """Every run of the ledger that is predicted and on which nothing was fitted, and that is a time, by setting."""
-    found: dict[Setting, list[Error]] = {}
-    for one in check():
-        if all(row.regime is None for row in one.rows):
-            continue  # ratios, which are more or fewer than runs
-        for run, row in zip(load_measurements(one.source), one.rows, strict=True):
-            if row.error is not None and row.counts and row.regime is not None and not sparse(run):
-                found.setdefault(setting_of(one.source, run), []).append(Error(one.source, row.regime, row.error))
+class Shown(NamedTuple):
+    """A value that one source shows, for a generation of GPU or for any ("")."""
+
+    source: str
+    group: str
+    generation: str
+    value: float
+
+
+def group_of(source: str) -> str:
+    """Sources on the same machines."""
+    return LEDGER[source].group or source
+
+
+def jobs() -> Iterator[tuple[str, list[tuple[Measurement, Job]]]]:
+    """Each source with its runs that a user could ask for."""
+    for name, recipe in LEDGER.items():
+        if recipe.jobs is not None:
+            runs = load_measurements(name)
+            asked_for = zip(runs, recipe.jobs(runs), strict=True)
+            yield name, [(run, job) for run, job in asked_for if not isinstance(job, str)]
+
+
+def tensor_times() -> Iterator[Shown]:
+    """Seconds per tensor that DDP takes on one GPU, of each source that has runs with it and without."""
+    for name, pairs in jobs():
+        alone = [(run, job) for run, job in pairs if run.workers == 1]
+        without = {run.workload: run.iteration_time for run, _ in alone if run.plan == "none"}
+        found = [
+            (run.iteration_time - without[run.workload]) / len(job.workload.gradients)
+            for run, job in alone
+            if run.plan == "ddp" and run.workload in without
+        ]
+        if found:
+            yield Shown(name, group_of(name), generation(alone[0][1]), max(median(found), 0.0))
+
+
+def hook_times() -> Iterator[Shown]:
+    """Seconds per bucket that DDP takes on one GPU, of the source that has runs with few and with many buckets."""
+    runs = load_measurements("pytorch-ddp")
+    for name in dict.fromkeys(run.workload for run in runs):
+        own = [run for run in runs if run.workload == name]
+        found = pytorch_ddp.calibrated(own).effects.hook_time
+        yield Shown("pytorch-ddp", group_of("pytorch-ddp"), "", found)
+
+
+def generation(job: Job) -> str:
+    """Generation of the GPU of a job."""
+    return gpu_generation(job.workload, load_cluster(job.cluster)) or ""
+
+
+def node_slowdowns(before: Sequence[UsualValue]) -> Iterator[Shown]:
+    """Part by which GPUs of one node compute slower together, by source; ``before``: the values of other effects."""
+    for name, pairs in jobs():
+        found = []
+        for run, job in pairs:
+            if run.workers == 1:
+                continue
+            workload, plan, pricing = asked(job, run.workers, lambda _, cluster, job=job: effects_of(job, before))  # type: ignore[misc]
+            if kind_of(pricing) != NODE:
+                continue
+            timeline = predict_timeline(workload, plan, pricing)
+            if timeline.communication_time <= LITTLE * workload.compute_time:
+                found.append((run.iteration_time - timeline.iteration_time) / workload.compute_time)
+        if found:
+            yield Shown(name, group_of(name), "", max(median(found), 0.0))
+
+
+def effects_of(job: Job, values: Sequence[UsualValue]) -> Effects:
+    """The usual effects for a job."""
+    return effects_for(generation(job), values)
+
+
+def learned(effect: str, shown: Iterable[Shown], evidence: str) -> list[UsualValue]:
+    """Medians over groups: for any GPU, of all and without each group, and for each generation that was seen."""
+    rows = list(shown)
+    found = [_median(effect, rows, evidence)]
+    for group in dict.fromkeys(row.group for row in rows):
+        kept = [row for row in rows if row.group != group] or [Shown("", "", "", 0.0)]
+        found.append(_median(effect, kept, evidence, without=group))
+    for kind in dict.fromkeys(row.generation for row in rows if row.generation):
+        found += [_median(effect, [row for row in rows if row.generation == kind], evidence, kind)]
     return found
 
 
-def sparse(run: Measurement) -> bool:
-    """Whether its plan sent some buckets sparsely: their density follows an ``@`` in ``entities.files.notation``."""
-    return "@" in dict(run.conditions).get("sent", "")
+def _median(effect: str, rows: Sequence[Shown], evidence: str, generation: str = "", without: str = "") -> UsualValue:
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row.value)
+    values = [row.value for row in rows]
+    middle = median(median(own) for own in groups.values())
+    sources = sorted({row.source for row in rows} - {""})
+    return UsualValue(
+        effect, _short(middle), _short(min(values)), _short(max(values)), evidence, generation, sources, without
+    )
 
 
-def setting_of(source: str, run: Measurement) -> Setting:
-    """The setting to which ``run`` belongs."""
-    stated = dict(run.conditions)
-    where = (stated.get(name, "") for name in ("file", "placement"))
-    return (source, run.workload, run.cluster, str(run.workers), *where)
+def _short(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
-def flat(found: Iterable[Sequence[Error]]) -> list[Error]:
-    """The rows of some settings."""
-    return list(chain.from_iterable(found))
+def usual() -> list[UsualValue]:
+    """All usual values."""
+    tensors = learned("tensor_time", tensor_times(), "one GPU with and without DDP, by the number of tensors")
+    hooks = learned("hook_time", hook_times(), "one GPU under DDP, with few buckets and with many")
+    before = [*PUBLISHED, *tensors, *hooks]
+    said = "GPUs of one node that send little, over one GPU alone"
+    return [*before, *learned("node_slowdown", node_slowdowns(before), said)]
 
 
-def coverage(made_from: Sequence[Error], held_out: Sequence[Error]) -> float:
-    """Part of ``held_out`` that lies within the bands of ``made_from``, among those that have one."""
-    bands = bands_of(made_from)
-    judged = [(band_for(row.regime, bands), row.error) for row in held_out]
-    inside = [abs(error) <= band.half_width for band, error in judged if band is not None]
-    return sum(inside) / len(inside)
-
-
-def by_halves(found: Mapping[Setting, Sequence[Error]]) -> float:
-    """Coverage of every second setting by the bands of the others, both ways, over all rows."""
-    groups = list(found.values())
-    halves = flat(groups[::2]), flat(groups[1::2])
-    parts = [(coverage(*pair), len(pair[1])) for pair in (halves, halves[::-1])]
-    return plain_sum(part * count for part, count in parts) / sum(count for _, count in parts)
-
-
-def by_source(errors: Sequence[Error]) -> dict[str, float]:
-    """Coverage of each source by the bands of all the others."""
-    sources = dict.fromkeys(row.source for row in errors)
-    return {
-        name: coverage([row for row in errors if row.source != name], [row for row in errors if row.source == name])
-        for name in sources
-    }
-
-
-def pooled(errors: Sequence[Error], parts: Mapping[str, float]) -> float:
-    """Coverage of whole sources held out, each row weighing the same."""
-    return plain_sum(parts[row.source] for row in errors) / len(errors)
-
-
-def mean(parts: Mapping[str, float]) -> float:
-    """The same, each source weighing the same."""
-    return plain_sum(parts.values()) / len(parts)
-
-
-@contextmanager
-def grid(**values: object) -> Iterator[None]:
-    """Bands over another grid."""
-    before = {name: getattr(bands, name) for name in values}
-    for name, value in values.items():
-        setattr(bands, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(bands, name, value)
-
-
-def report(found: Mapping[Setting, Sequence[Error]]) -> Iterator[str]:
-    """Coverage as Markdown tables."""
-    errors = flat(found.values())
-    yield f"every second setting held out: {by_halves(found):.1%} of {len(errors)} rows within the bands of the others"
-    yield "\n| source held out | rows | within the bands of the others |\n|---|---|---|"
-    for name, part in by_source(errors).items():
-        yield f"| {name} | {sum(row.source == name for row in errors)} | {part:.1%} |"
-    yield "\n| sources held out, with | pooled | mean of the sources | worst source |\n|---|---|---|---|"
-    for what, values in VARIANTS:
-        with grid(**values):
-            parts = by_source(errors)
-        yield f"| {what} | {pooled(errors, parts):.1%} | {mean(parts):.1%} | {min(parts.values()):.1%} |"
+def judged(values: Sequence[UsualValue], without: str | None = None) -> Iterator[JudgedRun]:
+    """Every run as used, with effects learned without its own group, or without another."""
+    for name, recipe in LEDGER.items():
+        if recipe.jobs is not None:
+            runs = load_measurements(name)
+            for _, one in judged_of(name, group_of(name), runs, recipe.jobs(runs), values, without):
+                yield one
 
 
 def main() -> None:
-    output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "bands.json"
-    found = settings()
-    profiles.write_text(output, documents.encode(bands_document(bands_of(flat(found.values())))))
-    print("\n".join(report(found)))
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    values = usual()
+    rows = list(judged(values))
+    distances = distances_of(rows)
+    profiles.write_text(folder / "effects.json", documents.encode(usual_effects_document(values)))
+    profiles.write_text(folder / "bands.json", documents.encode(bands_document(distances)))
 
 
 if __name__ == "__main__":

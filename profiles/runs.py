@@ -7,7 +7,7 @@ time of data-parallel training, whether it can be predicted or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -136,6 +136,82 @@ def pytorch_ddp(data: Published) -> Iterator[Measurement]:
         )
 
 
+DLPERF = {
+    "dlperf-pytorch": ("PyTorch 1.6",),
+    "dlperf-ngc-pytorch": ("NGC PyTorch",),
+    "dlperf-tensorflow": ("NGC TF1.15",),
+    "dlperf-mxnet": ("NGC MXNet", "MXNet gluon-cv", "MXNet gluon-nlp"),
+}
+"""Source -> frameworks as DLPerf names them. Its runs under data parallelism that osfmodel does not know (MindSpore,
+Paddle's fleet, TensorFlow's MultiWorkerMirroredStrategy) are not kept."""
+
+
+def dlperf(frameworks: Sequence[str], data: Published) -> Iterator[Measurement]:
+    """OneFlow's DLPerf: 1 to 4 machines of 8 V100 with one 100 Gb/s InfiniBand adapter each."""
+    path = "scaling/dlperf/dlperf_v100_scaling.csv"
+    source = data.source(path, "iteration time = batch per GPU x GPUs / samples per second")
+    names = {"ResNet-50": "resnet50-v100", "BERT-base": "bert-base-seq64-reconstructed"}
+    for row in data.rows(path):
+        if row["framework"] not in frameworks:
+            continue
+        options = ", ".join(filter(None, (row["xla"], row["flags"])))
+        conditions = {
+            "framework": row["framework"],
+            "precision": row["precision"],
+            "batch_size": row["batch_per_gpu"],
+            **({"option": options} if options else {}),
+        }
+        batch, workers = int(row["batch_per_gpu"]), int(row["n_gpus"])
+        yield Measurement(
+            workload=names[row["model"]],
+            cluster="nccl:v100x8,100Gbps/node,ib",
+            plan="horovod" if row["dp"] == "Horovod" else "ddp",
+            workers=workers,
+            samples=(data.exact(batch * workers / float(row["samples_per_s"])),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
+def gh200_ddp(data: Published) -> Iterator[Measurement]:
+    """PyTorch's DDP benchmark on GH200, four in a node; times from the printed rate, which has more digits."""
+    path = "scaling/pytorch-ddp-readme/ddp_gh200_slingshot.csv"
+    source = data.source(path, "iteration time = batch / median images per second of a GPU")
+    names = {"resnet50": "resnet50-h100", "resnet101": "resnet101-reconstructed"}
+    for row in data.rows(path):
+        batch = row["batch_per_gpu"]
+        yield Measurement(
+            workload=names[row["model"]],
+            cluster="nccl:gh200x4,200Gbps,roce",
+            plan="none" if row["layout"] == "no ddp" else "ddp",
+            workers=int(row["n_gpus"]),
+            samples=(data.exact(int(batch) / float(row["images_per_s_per_gpu_p50"])),),
+            conditions=(("batch_size", batch), ("bucket_cap_mb", row["bucket_cap_mb"]), ("layout", row["layout"])),
+            source=source,
+        )
+
+
+def gavel(data: Published) -> Iterator[Measurement]:
+    """Gavel's isolated throughputs of ResNets in one cloud machine; the steps of all GPUs together are counted."""
+    path = "scaling/gavel/isolated_throughputs.csv"
+    source = data.source(path, "iteration time = GPUs / steps per second; GPUs of one machine")
+    names = {"ResNet-50": "resnet50-v100", "ResNet-18": "resnet18-cifar10-reconstructed"}
+    clusters = {"k80": "nccl:k80x8", "p100": "nccl:p100x8", "v100": "nccl:v100x8"}
+    for row in data.rows(path):
+        if row["model"] not in names or row["placement"] != "consolidated" or not float(row["steps_per_s"]):
+            continue
+        workers = int(row["n_gpus"])
+        yield Measurement(
+            workload=names[row["model"]],
+            cluster=clusters[row["gpu"]],
+            plan="ddp",
+            workers=workers,
+            samples=(data.exact(workers / float(row["steps_per_s"])),),
+            conditions=(("gpu", row["gpu"].upper()), ("batch_size", row["batch"])),
+            source=source,
+        )
+
+
 def horovod_lowbandwidth(data: Published) -> Iterator[Measurement]:
     """Horovod between V100 nodes whose links were slowed, with real data loading."""
     path = "scaling/horovod/lowbandwidth_4node_v100.csv"
@@ -195,6 +271,9 @@ SOURCES: dict[str, Callable[[Published], Iterator[Measurement]]] = {
     "pollux-deepspeech2": partial(pollux, "deepspeech2", "deepspeech2-reconstructed"),
     "pollux-ncf": partial(pollux, "ncf", "ncf-reconstructed"),
     "pytorch-ddp": pytorch_ddp,
+    "gh200-ddp": gh200_ddp,
+    **{name: partial(dlperf, frameworks) for name, frameworks in DLPERF.items()},
+    "gavel": gavel,
     "horovod-lowbandwidth": horovod_lowbandwidth,
     "papers": papers,
 }

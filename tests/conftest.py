@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
 from osfmodel.entities.workload import Gradients
+from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
 
@@ -36,6 +37,14 @@ def data_folder() -> Path:
 def checked() -> tuple[Checked, ...]:
     """The whole ledger, judged once."""
     return check()
+
+
+@pytest.fixture
+def ideal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions without usual effects, for what holds without effects alone: as with --effect none."""
+    monkeypatch.setattr("osfmodel.entities.files.usual_effects.usual_values", tuple)
+    # What the ledger says without them must not be kept for tests that come later.
+    monkeypatch.setattr("osfmodel.ledger.check._verdict", ledger_check._verdict.__wrapped__)
 
 
 @pytest.fixture

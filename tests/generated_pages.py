@@ -18,7 +18,7 @@ from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from osfmodel.cli.groups import GENERAL, grouped
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import overall
+from osfmodel.ledger.check import overall, used_overall
 from osfmodel.ledger.results import TIME, Checked
 from tests.conftest import ROOT
 
@@ -145,7 +145,9 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
     """Errors of each source of the ledger, as ``osf check`` finds them."""
     middle, high = overall(checked)
     times = [one for one in checked if LEDGER[one.source].compares == TIME]
-    head = ("source", "runs", "median", "p90", "worst", "bias")
+    head = ("source", "runs", "median", "p90", "worst", "bias", "as used", "in band")
+    used = used_overall(checked)
+    assert used is not None
     right = "|---" + "|---:" * (len(head) - 1)
     table = _table(head, [_errors(one) for one in checked]).replace("|---" * len(head), right)
     sources = "\n".join(f"* `{one.source}`: {_cell(LEDGER[one.source].summary)}" for one in checked)
@@ -157,6 +159,10 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
         runs=f"{sum(one.n for one in checked):,}",
         middle=_percent(middle),
         high=_percent(high),
+        sources_used=used.sources,
+        used=_percent(used.median_abs_error),
+        used_bias=f"{used.bias:+.1%}",
+        covered=f"{used.coverage:.0%}",
         low=_percent(min(one.median_abs_error or 0 for one in times)),
         top=_percent(max(one.median_abs_error or 0 for one in times)),
     )
@@ -166,7 +172,9 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
 def _errors(one: Checked) -> Sequence[str]:
     absolute = [_percent(error) for error in (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)]
     bias = "" if one.bias is None else f"{one.bias:+.1%}"
-    return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias
+    used = one.as_used
+    as_used = ("", "") if used is None else (f"{used.median_abs_error:.1%}", f"{used.coverage or 0:.0%}")
+    return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias, *as_used
 
 
 def _fitted(checked: Sequence[Checked]) -> Iterable[Sequence[str]]:
@@ -205,13 +213,17 @@ An error is predicted / measured - 1; *p90* is the 90th percentile; *bias* is th
 predictions are too slow.
 **Only runs on which nothing was fitted count.** The tests fail when a source gets worse.
 
+*As used* is what you get: {sources_used} sources of real machines predicted from the time on one GPU and a network in
+words, with defaults only. There the median error is **{used}** (median over the sources), the bias {used_bias}, and
+{covered} of a source's runs lie inside the 90 % error band, learned without it.
+
 {sources}
 
-[![predicted against measured iteration times, on logarithmic axes, source by source](ledger.png)](ledger.png)
+[![predicted against measured iteration times, and the coverage of error bands](ledger.png)](ledger.png)
 
-`osf check --plot ledger.png` draws this picture: measured times across, predicted times up. Ratios (`papers`) and
-bytes (`memory`) are left out. In a file of yours, hollow points are runs compared with the workload and cluster of
-their own trace: self-consistency, no predictions.
+`osf check --plot ledger.png` draws this picture: on the left measured times across and predicted times, as used, up; on
+the right the part of runs inside error bands. Ratios (`papers`) and bytes (`memory`) are left out. In a file of yours,
+hollow points are runs compared with the workload and cluster of their own trace: self-consistency, no predictions.
 
 ## What was fitted
 
@@ -219,8 +231,8 @@ their own trace: self-consistency, no predictions.
 
 ## What this means for a prediction of yours
 
-* Every prediction carries an **error band**: 90 % of comparable measured runs fell inside it.
-  `~`: nothing comparable was measured, and the nearest runs were used. [How](reference/model.md#error-bands).
+* Every prediction carries an **error band** with nine tenths of the runs that are like it. Sources that had no part in
+  the bands are held against them: [how, and how well](reference/bands.md).
 * A prediction is as good as the cluster file. Beyond the measured sizes and worker counts it carries a warning.
 * Your own runs are the best test: `osf run` measures plans and `osf check FILE` compares them with predictions
   ([how](how-to/run-a-plan.md)).

@@ -11,7 +11,7 @@ from osfmodel.cli.groups import GroupedCommand
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import check, overall
+from osfmodel.ledger.check import check, coverage, overall, used_overall
 from osfmodel.show.documents.check import Judged
 
 SOURCE = NameOrFile("source", lambda: LEDGER)
@@ -52,6 +52,6 @@ def check_command(
     if plot is not None:
         from osfmodel.show.images import plot_check
 
-        plot_check(checked, plot)
-    emit(style, as_json, output, Judged(checked, overall(checked), rows))
+        plot_check(checked, plot, coverage(checked))
+    emit(style, as_json, output, Judged(checked, overall(checked), rows, used_overall(checked)))
     return 0 if all(one.passed for one in checked) else 1

@@ -17,6 +17,7 @@ from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.fitting.jumps import in_words
+from osfmodel.cost.sustained import cautions
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents, profiles
@@ -254,11 +255,13 @@ def named(nouns: Sequence[Noun], title: str) -> list[tuple[str, Noun]]:
 
 
 def tell_jumps(nouns: Sequence[Noun]) -> None:
-    """Warn of each jump in a cluster's tables."""
+    """Warn of each jump in a cluster's tables, and of sizes that are cheaper per byte than large ones."""
     for noun in nouns:
         for table in noun.tables if isinstance(noun, Cluster) else ():
             for sentence in in_words(table.workers, table.sizes, table.times):
                 warn(f"{label(noun)}: {sentence}")
+        for sentence in cautions(noun) if isinstance(noun, Cluster) else ():
+            warn(f"{label(noun)}: {sentence}")
 
 
 def fitted(noun: Noun, model: str) -> Cluster:

@@ -77,7 +77,7 @@ def memory_command(
         workload = at_batch(workload, batch_size, None if also is None else profiles.load_workload(also))
     elif also is not None:
         raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
-    pricing = pricing_of(cluster, counts[0])
+    pricing = pricing_of(cluster, counts[0], workload)
     kept = parse_room(communicator or "0B")
     memories, times = {}, {}
     for name in dict.fromkeys(plan_names or ("ddp",)):

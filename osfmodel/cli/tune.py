@@ -114,7 +114,8 @@ def _lines(tuning: Tuning, snippet: str | None) -> Lines:
     """The framework's settings, or the lines that --lines asks for."""
     target = CONFIG_TARGETS[tuning.target]
     if snippet is None:
-        written = partial(target.text.written, tuning.knobs, tuning.workload)
+        count = tuning.what_if.accumulate
+        written = partial(target.text.written, tuning.knobs, tuning.workload, micro_batches=count)
         return Lines(target.text.endings, written, target.executes)
     text = SNIPPETS[snippet].write(tuning)
     return Lines(target.text.endings, lambda ending: text, target.executes, other=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.cluster import BLOCKING, Cluster
+from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.files import documents
 from osfmodel.entities.files.profiles import locate, read_own
+from osfmodel.entities.files.usual_effects import usual_effects
+from osfmodel.entities.workload import Workload
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
@@ -17,7 +21,8 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
 
     In words: ``"ring:50us,10Gbps"``, a textbook algorithm with the latency and the bandwidth of each worker's link; or
     ``"hierarchical:8,5us,200GB/s,50us,25Gbps"``, GPUs per node, the link inside a node, and the link between nodes; or
-    ``"nccl:h100x8,400Gbps"``, kind of GPU, GPUs per node, and the bandwidth of the network, left out for a single node.
+    ``"nccl:h100x8,400Gbps,ib"``, kind of GPU, GPUs per node, the bandwidth of the network, left out for a single node,
+    and its fabric (ib, roce, efa, tcpxo, tcp).
     A bandwidth is that of each GPU; the last two take that of a whole node as ``3200Gbps/node``. After
     ``hierarchical``'s may follow a number of NICs per node; then it is that of each NIC. Raises UsageError for an
     unknown name or a bad quantity, DataError for a file that cannot be used.
@@ -34,12 +39,18 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     return read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
 
 
-def pricing_of(cluster: Cluster, workers: int) -> Pricing:
+def pricing_of(
+    cluster: Cluster,
+    workers: int,
+    workload: Workload | None = None,
+    usual: Callable[[Workload, Cluster], Effects] = usual_effects,
+) -> Pricing:
     """The prices of communication between ``workers`` workers of ``cluster``.
 
     A single worker launches nothing. A reduce-scatter or all-gather without a price of its own costs half an
     all-reduce. The gain of several in flight is that of the nearest worker count for which one was measured, 1 if
-    none was. Raises as ``cost_of``.
+    none was. With a workload, the usual effects on its GPUs, ``usual`` (workload, cluster), are in it where the cluster
+    states none. Raises as ``cost_of``.
     """
     whole = cost_of(cluster, workers)
     costs, assumed = {"all_reduce": whole}, []
@@ -49,14 +60,21 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
         except CostError:
             costs[half] = whole.slower(0.5)
             assumed.append(half)
-    effects = cluster.effects if workers > 1 else cluster.effects.apart_from_cost
+    effects = cluster.effects if workers > 1 else cluster.effects.apart_from_cost.apart_from_compute
+    assume = workload is not None and workers > 1 and not effects.active
+    if workload is not None and assume:
+        effects = usual(workload, cluster)
     measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
     gain = measured[0].gain if measured else 1
     model = COST_MODELS[cluster.cost_model]
     in_flight = cluster.in_flight if workers > 1 else 1
+    doubts = model.uncertainty(cluster, workers) if workers > 1 else (0.0, 0.0)
+    uncertainty, large = (doubt + cluster.doubt * (1 + doubt) for doubt in doubts)
     return Pricing(
-        costs, workers, gain, effects, model.uncertainty, in_flight,
+        costs, workers, gain, effects, uncertainty, in_flight,
         blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers),
         startups=model.startups(cluster, workers),
         assumed=tuple(assumed),
+        uncertainty_large=large,
+        usual=assume,
     )  # fmt: skip

@@ -55,7 +55,7 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
         t(s) -> latency a(s) + (t(s) - a(s)) / bandwidth,
 
     so sending that no message was small enough to show counts as latency, and a gain in bandwidth is rather under- than
-    overstated; measured start-ups (which overlap with other messages) go with latency. NCCL shapes: the
+    overstated. Trains alike; measured start-ups (which overlap with other messages) go with latency. NCCL shapes: the
     bandwidth of NIC or GPU, and the scale of latencies. Reducing, launching, copying (effects) and the gain of several
     collectives at once stay as they are, and so does the part of a price that depends on no network
     (``CostModel.network_independent``). A value instead of a factor needs a cost model that is described by a link
@@ -128,12 +128,17 @@ def _pieces(row: Pieces, network: Network) -> Pieces:
 
 def _table(table: Table, network: Network) -> Table:
     network = _factors(network)
-    least = tuple(accumulate(table.times, min))
-    times = tuple(
-        network.starting(start) + network.sending(time - start) for start, time in zip(least, table.times, strict=True)
-    )
+    times = _split_times(table.times, network)
     startups = tuple(min(network.starting(startup), time) for startup, time in zip(table.startups, times, strict=False))
-    return replace(table, times=times, startups=startups)
+    return replace(table, times=times, startups=startups, trains=_split_times(table.trains, network))
+
+
+def _split_times(times: tuple[float, ...], network: Network) -> tuple[float, ...]:
+    """Times of messages of increasing size, of each the least up to its size as start-up and the rest as sending."""
+    least = accumulate(times, min)
+    return tuple(
+        network.starting(start) + network.sending(time - start) for start, time in zip(least, times, strict=True)
+    )
 
 
 def _protocols(protocols: tuple[Protocol, ...], network: Network) -> tuple[Protocol, ...]:
@@ -149,10 +154,12 @@ def _nccl(shape: NcclShape, network: Network) -> NcclShape:
         ("gpu_bandwidth", "latency_scale") if shape.nic_bandwidth is None else ("nic_bandwidth", "net_latency_scale")
     )
     bandwidth, scale = level
+    host = () if shape.nic_bandwidth is not None else ("host_bandwidth", "memory_bandwidth")
     return replace(
         shape,
         **{
             bandwidth: 1 / network.sending(1 / getattr(shape, bandwidth)),
             scale: getattr(shape, scale) * network.latency.factor,
+            **{name: getattr(shape, name) * network.bandwidth.factor for name in host if getattr(shape, name)},
         },
     )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
-from osfmodel.cost.model import LINK, CostModel
+from osfmodel.cost.model import LINK, STATED, CostModel
 from osfmodel.cost.placement import layout_of
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.cost.spec import Rate, link_from_spec, rate_from_spec
@@ -116,6 +116,7 @@ MODEL = CostModel(
     fit,
     "rings inside nodes, then between nodes",
     link_parameters=LINK,
+    uncertainty=lambda cluster, workers: (STATED, STATED),
     rates=rates,
     from_spec=from_spec,
 )

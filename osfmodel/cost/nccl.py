@@ -5,21 +5,22 @@ T(M) = min over {ring, tree} x {LL, LL128, Simple}, and NVLS or NVLSTree where t
     a + b M' + 2 kappa sqrt(a b M')
 
 with latency a and seconds per byte b from NCCL's tuner (osfmodel.cost.nccl_constants), M' = M but for trees, whose
-bandwidth the tuner corrects by size. Two corrections, each by name in :class:`Corrections`; with TUNER there are none,
-and the formula is the tuner's. No measured collective is read.
+bandwidth the tuner corrects by size. The corrections are in :class:`Corrections`; with TUNER there are none, and the
+formula is the tuner's. No measured collective is read.
 
 The last term fills the pipeline. M bytes in pieces of s through p steps of latency l cost (M/s + p)(l + s b), that is
 a + b M + M l/s + s b p with a = p l; the best s makes the rest 2 sqrt(a b M). kappa = 1 would be one piece in flight at
 a time, 0 a pipeline that is free to fill. The curve is concave, so the minimum of lines through its values at powers
 of two gives it: exact there, and between them at most 2 % of the last term below.
 
-Reduce-scatter and all-gather run as rings, in half of the steps (as in PyTorch's mirror of the tuner).
+Reduce-scatter and all-gather run as rings, in half of the steps (as in PyTorch's mirror of the tuner), and NVLS is for
+all-reduces alone: where a switch adds up, an all-reduce costs less than both halves.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,41 +28,46 @@ import numpy as np
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.placement import Placement, layout_of
 from osfmodel.cost.shapes import AffineCost, Array
-from osfmodel.cost.spec import rate_from_spec, says_per
 from osfmodel.entities.cluster import Cluster, NcclShape
-from osfmodel.entities.errors import CostError, UsageError
-from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.units import show_rate
+from osfmodel.entities.errors import CostError
 
 
 class Corrections(NamedTuple):
     """Corrections of the tuner's formula.
 
-    pipeline:   kappa above, 0 for none
+    pipeline:   kappa above inside a node, 0 for none
+    by_nic:     kappa between nodes whose NICs move data on their own (ib, roce)
+    by_host:    kappa between nodes where host or plugin has a part in each chunk (efa, tcpxo, tcp)
+    own:        fraction of its own 1/n of the message that each GPU of a ring over NVLink takes as long as to send
+    launch:     factor on the tuner's latencies inside a node
     nvls_bytes: NVLS moves (n + 1)/n of the message through each GPU's link, instead of half of a ring's bytes whatever
                 the number n of GPUs (NVIDIA: N + 1 instead of 2 N operations)
+    two_roots:  generations whose trees over two nodes use the network twice, since each half of a message has its root
+                on another node. TUNING says so of all; measured machines with A100 and V100 did not show it.
     """
 
     pipeline: float
+    by_nic: float
+    by_host: float
+    own: float
+    launch: float
     nvls_bytes: bool
+    two_roots: tuple[str, ...] = ("hopper", "blackwell")
 
 
-TUNER = Corrections(0.0, False)
+TUNER = Corrections(0.0, 0.0, 0.0, 0.0, 1.0, False)
 """NCCL's own constants, nothing corrected."""
-CORRECTED = Corrections(0.29, True)
-"""kappa learned by benchmarks/nccl_model.py on the tables named in docs/reference/nccl.md."""
+CORRECTED = Corrections(0.22, 0.22, 0.54, 0.3, 1.5, True)
+"""Learned by benchmarks/nccl_model.py on the machines named in docs/reference/nccl.md."""
 
 
 class Way(NamedTuple):
-    """One algorithm with one protocol: seconds before the first byte, seconds per byte, and its bytes on GRID."""
+    """One algorithm and protocol: seconds before the first byte, seconds per byte, its bytes on GRID, and kappa."""
 
     latency: float
     seconds_per_byte: float
     stretch: str = "none"
-
-
-UNCERTAINTY = 0.4
-"""90th percentile of the relative error of prices on devices held out (benchmarks/nccl_model.py)."""
+    pipeline: float = 0.0
 
 
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
@@ -73,7 +79,7 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
         raise CostError(
             f"cluster {cluster.name!r} has no nic_bandwidth, which the nccl cost model needs for {place.nodes} nodes"
         )
-    return AffineCost(lines(ways(cluster.nccl, place, collective), CORRECTED))
+    return AffineCost(lines(ways(cluster.nccl, place, collective)))
 
 
 def ways(
@@ -81,15 +87,43 @@ def ways(
 ) -> Mapping[tuple[str, str], Way]:
     """Every (algorithm, protocol) that NCCL would consider here."""
     found: dict[tuple[str, str], Way] = {}
-    for protocol in known.PROTOCOLS:
-        if protocol == "LL128" and shape.fabric == "pcie":
-            continue  # TUNING: LL128 only where stores of 128 bytes stay whole, over NVLink
-        found["ring", protocol] = _ring(shape, place, protocol, collective)
+    for protocol in protocols(shape, place):
+        found["ring", protocol] = _ring(shape, place, protocol, collective, corrections)
         if collective == "all_reduce":
-            found["tree", protocol] = _tree(shape, place, protocol)
-    if shape.nvls and collective == "all_reduce" and place.fullest > 2:
+            found["tree", protocol] = _tree(shape, place, protocol, corrections)
+    nvls = shape.nvls and (place.nodes == 1 or fabric_of(shape).nvls)
+    if nvls and collective == "all_reduce" and place.fullest > 2:
         found["NVLS" if place.nodes == 1 else "NVLSTree", "Simple"] = _nvls(shape, place, corrections)
-    return found
+    pipeline = _pipeline(shape, place, corrections)
+    return {name: way._replace(pipeline=pipeline) for name, way in found.items()}
+
+
+def _generation(shape: NcclShape) -> str:
+    """The generation whose constants of the tuner are used."""
+    return known.LIKE.get(shape.generation, shape.generation)
+
+
+def fabric_of(shape: NcclShape) -> known.NetworkFabric:
+    """The fabric between nodes; InfiniBand if none is stated."""
+    return known.BETWEEN_NODES[shape.network or "ib"]
+
+
+def protocols(shape: NcclShape, place: Placement) -> tuple[str, ...]:
+    """The protocols that NCCL uses here.
+
+    LL128 only where stores of 128 bytes stay whole (TUNING): over NVLink, and between nodes over its fabric's.
+    """
+    joined = _over_nvlink(shape, place)
+    allowed = (
+        known.PROTOCOLS if place.nodes == 1 else known.by_generation(fabric_of(shape).protocols, _generation(shape))
+    )
+    return tuple(protocol for protocol in allowed if joined or protocol != "LL128")
+
+
+def _pipeline(shape: NcclShape, place: Placement, corrections: Corrections) -> float:
+    if place.nodes == 1:
+        return corrections.pipeline
+    return corrections.by_nic if fabric_of(shape).by_nic else corrections.by_host
 
 
 def fastest(shape: NcclShape, place: Placement, size: int) -> tuple[str, str]:
@@ -98,31 +132,47 @@ def fastest(shape: NcclShape, place: Placement, size: int) -> tuple[str, str]:
     return min(found, key=lambda name: float(np.interp(size, GRID, times(found[name]))))
 
 
-def bus(shape: NcclShape, place: Placement) -> float:
-    """Bytes per second through the narrowest cut: a GPU's links, or all network of the emptiest node."""
-    inside = shape.gpu_bandwidth
+def inside(shape: NcclShape, place: Placement) -> float:
+    """Bytes per second that each GPU of the fullest node sends to another one there."""
+    gpus, bandwidth = place.fullest, shape.gpu_bandwidth
     if shape.fabric == "nvlink-mesh":
-        inside *= known.MESH_RINGS.get(place.fullest, known.MESH_LINKS) / known.MESH_LINKS
+        return bandwidth * known.MESH_RINGS.get(gpus, known.MESH_LINKS) / known.MESH_LINKS
+    if shape.fabric == "nvlink-pairs" and gpus > 2:
+        assert shape.host_bandwidth is not None
+        return shape.host_bandwidth
+    if shape.fabric == "pcie" and gpus > 2 and shape.host_bandwidth is not None:
+        return min(bandwidth, shape.host_bandwidth)
+    if shape.fabric == "host":  # in and out of memory for each GPU
+        shared = math.inf if shape.memory_bandwidth is None else shape.memory_bandwidth / (2 * gpus)
+        return known.HOST_SHARE * min(bandwidth, shared)
+    return bandwidth
+
+
+def bus(shape: NcclShape, place: Placement, passes: int = 1) -> float:
+    """Bytes per second of the narrowest cut: a GPU's links, or ``passes`` times all network of the emptiest node."""
     if place.nodes == 1:
-        return inside
+        return inside(shape, place)
     assert shape.nic_bandwidth is not None
-    network = shape.nic_bandwidth * place.emptiest
-    return network if place.fullest == 1 else min(inside, network)
+    network = min(shape.nic_bandwidth * place.emptiest * known.NIC_SHARE, fabric_of(shape).flow) * passes
+    return network if place.fullest == 1 else min(inside(shape, place), network)
 
 
-def _ring(shape: NcclShape, place: Placement, protocol: str, collective: str) -> Way:
+def _ring(shape: NcclShape, place: Placement, protocol: str, collective: str, corrections: Corrections) -> Way:
     phases = 2 if collective == "all_reduce" else 1
     steps, net_steps = phases * (place.workers - 1), phases * (place.nodes - 1)
-    step, net_step = _hops(shape, place, "ring", protocol)
+    step, net_step = _hops(shape, place, "ring", protocol, corrections)
     hops = (steps - net_steps) * step + net_steps * net_step
-    latency = _of(known.BASE_LATENCY["ring"], protocol) * shape.latency_scale + hops
+    latency = _base(shape, "ring", protocol, corrections) + hops
     if protocol == "Simple" and place.nodes > 1 and collective == "all_reduce":
-        latency *= known.RING_PLATEAU[shape.generation]
-    return Way(latency, steps / place.workers / _ring_bus(shape, place, protocol))
+        latency *= known.RING_PLATEAU[_generation(shape)]
+    latency += net_steps * _beyond(shape)
+    moved = steps / place.workers / _ring_bus(shape, place, protocol)
+    alone = place.nodes == 1 and _over_nvlink(shape, place)
+    return Way(latency, moved + (corrections.own / place.workers / shape.gpu_bandwidth if alone else 0.0))
 
 
 def _ring_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
-    bandwidth, generation = bus(shape, place), shape.generation
+    bandwidth, generation = bus(shape, place), _generation(shape)
     if protocol == "LL":
         return min(bandwidth * known.LL_SHARE, _ll_bandwidth(generation, place))
     if protocol == "LL128":
@@ -131,17 +181,26 @@ def _ring_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
     return bandwidth
 
 
-def _tree(shape: NcclShape, place: Placement, protocol: str) -> Way:
+def _base(shape: NcclShape, algorithm: str, protocol: str, corrections: Corrections) -> float:
+    return _of(known.BASE_LATENCY[algorithm], protocol) * shape.latency_scale * corrections.launch
+
+
+def _tree(shape: NcclShape, place: Placement, protocol: str, corrections: Corrections) -> Way:
     """A tree up and down: a chain through the GPUs of a node, a binary tree between nodes; half of the bus each way."""
-    step, net_step = _hops(shape, place, "tree", protocol)
-    hops = 2 * ((place.fullest - 1) * step + (place.nodes.bit_length() - 1) * net_step)
-    latency = _of(known.BASE_LATENCY["tree"], protocol) * shape.latency_scale + hops
-    return Way(latency, 2 / _tree_bus(shape, place, protocol), protocol)
+    step, net_step = _hops(shape, place, "tree", protocol, corrections)
+    levels = place.nodes.bit_length() - 1
+    hops = 2 * ((place.fullest - 1) * step + levels * (net_step + _beyond(shape)))
+    latency = _base(shape, "tree", protocol, corrections) + hops
+    return Way(latency, 2 / _tree_bus(shape, place, protocol, corrections), protocol)
 
 
-def _tree_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
-    generation, channels = shape.generation, known.CHANNELS[shape.generation]
-    simple = min(bus(shape, place) * known.TREE_SHARE, channels * known.TREE_CHANNEL[generation][_scale(place)])
+def _tree_bus(shape: NcclShape, place: Placement, protocol: str, corrections: Corrections) -> float:
+    generation, channels = _generation(shape), known.CHANNELS[_generation(shape)]
+    twice = place.nodes == 2 and generation in corrections.two_roots
+    simple = min(
+        bus(shape, place, 2 if twice else 1) * known.TREE_SHARE,
+        channels * known.TREE_CHANNEL[generation][_scale(place)],
+    )
     if protocol == "LL":
         return min(simple * known.TREE_LL_SHARE, _ll_bandwidth(generation, place))
     if protocol == "LL128":
@@ -152,29 +211,41 @@ def _tree_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
 
 def _nvls(shape: NcclShape, place: Placement, corrections: Corrections) -> Way:
     """NVLS: the switch adds up and sends to all. Between nodes a tree joins the switches."""
-    inside, generation = place.fullest, shape.generation
+    gpus, generation = place.fullest, _generation(shape)
     channels = known.CHANNELS[generation]
-    gain = 2 * (inside - 1) / (inside + 1) if corrections.nvls_bytes else 2 * (channels - 1) / channels
+    gain = 2 * (gpus - 1) / (gpus + 1) if corrections.nvls_bytes else 2 * (channels - 1) / channels
     bandwidth = shape.gpu_bandwidth * known.NVLS_EFFICIENCY[generation] * gain
-    latency = known.NVLS_LATENCY * shape.latency_scale
+    latency = known.NVLS_LATENCY * shape.latency_scale * corrections.launch
     if place.nodes > 1:
         assert shape.nic_bandwidth is not None
-        network = shape.nic_bandwidth * place.emptiest * (2 if place.nodes == 2 else 1)
+        network = shape.nic_bandwidth * place.emptiest * known.NIC_SHARE * (2 if place.nodes == 2 else 1)
         bandwidth = min(bandwidth, network, channels * known.NVLS_TREE_CHANNEL[generation][_scale(place)])
         levels = 2 * (place.nodes.bit_length() - 1)
-        latency += levels * known.NVLS_TREE_NET_LATENCY * shape.net_latency_scale
+        latency += levels * (known.NVLS_TREE_NET_LATENCY * shape.net_latency_scale + _beyond(shape))
     return Way(latency, 2 * (place.workers - 1) / place.workers / bandwidth)
 
 
-def _hops(shape: NcclShape, place: Placement, algorithm: str, protocol: str) -> tuple[float, float]:
-    """Seconds of one step inside a node, and of one between nodes."""
-    fabric = "pcie" if shape.fabric == "pcie" else "nvlink"
-    step = _of(known.HOP_LATENCY[fabric][algorithm], protocol)
+def _hops(
+    shape: NcclShape, place: Placement, algorithm: str, protocol: str, corrections: Corrections
+) -> tuple[float, float]:
+    """Seconds of one step inside a node, and of one between nodes without what its fabric adds."""
+    links = "nvlink" if _over_nvlink(shape, place) else "pcie"
+    step = _of(known.HOP_LATENCY[links][algorithm], protocol) * corrections.launch
     if algorithm == "ring" and place.nodes > 1:
         step = max(step, _of(known.NET_OVERHEAD, protocol))
     net_of = "tree" if place.fullest == 1 else algorithm  # TUNING: with one GPU per node nothing hides it
     net_step = _of(known.HOP_LATENCY["net"][net_of], protocol)
     return step * shape.latency_scale, net_step * shape.net_latency_scale
+
+
+def _over_nvlink(shape: NcclShape, place: Placement) -> bool:
+    """Whether NVLink joins all GPUs of a node."""
+    return shape.fabric in ("nvswitch", "nvlink-mesh") or (shape.fabric == "nvlink-pairs" and place.fullest <= 2)
+
+
+def _beyond(shape: NcclShape) -> float:
+    """Seconds of a hop between nodes that the fabric adds to the tuner's."""
+    return known.by_generation(fabric_of(shape).latency, _generation(shape)) * shape.net_latency_scale
 
 
 def _scale(place: Placement) -> int:
@@ -220,63 +291,11 @@ STRETCHED: Mapping[str, Array] = {"none": GRID, **{protocol: _tree_bytes(protoco
 """M' at every M of GRID. Made concave, so that lines can describe it: nowhere below the tuner's own times."""
 
 
-def times(way: Way, corrections: Corrections = CORRECTED) -> Array:
+def times(way: Way) -> Array:
     """Seconds at every size of GRID."""
     moving = way.seconds_per_byte * STRETCHED[way.stretch]
-    total: Array = way.latency + moving + 2 * corrections.pipeline * np.sqrt(way.latency * moving)
+    total: Array = way.latency + moving + 2 * way.pipeline * np.sqrt(way.latency * moving)
     return total
-
-
-def from_spec(name: str, parts: Sequence[str]) -> Cluster:
-    """The cluster of ``GPUxGPUS_PER_NODE`` and, for several nodes, the network bandwidth. Raises UsageError.
-
-    It is that of each GPU, or with ``/node`` that of all NICs of a node together.
-    """
-    match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
-    if match is None or len(parts) > 2:
-        form = (
-            "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH[/gpu|/node]], for example nccl:h100x8,400Gbps (400 Gbps per GPU)"
-        )
-        raise UsageError(f"{name!r} is not a cluster: {form}")
-    device, gpus = known.DEVICES.get(match[1].lower()), int(match[2])
-    if device is None:
-        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}: {suggestion(match[1].lower(), known.DEVICES)}")
-    network = _per_gpu(parts[1], gpus) if len(parts) == 2 else None
-    shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
-    return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
-
-
-def _per_gpu(bandwidth: str, gpus: int) -> float:
-    """Bytes per second of network of each GPU."""
-    rate = rate_from_spec(bandwidth, ("gpu", "node"), ", for nccl: does not know how many NICs a node has")
-    return rate.bytes_per_second / (max(gpus, 1) if rate.per == "node" else 1)
-
-
-def doubts(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    """A question if words give each GPU many times the network of usual machines, without saying of what it is."""
-    words = re.fullmatch(r"nccl:\s*(.+)x[0-9]+\s*,\s*(.+?)\s*", cluster.name)
-    if words is None or says_per(words[2]) or workers <= cluster.gpus_per_node:
-        return ()
-    device, gpus = words[1].lower(), cluster.gpus_per_node
-    taken, usual = _per_gpu(words[2], gpus), known.network_of(device, gpus)
-    if taken < DOUBTFUL * usual:
-        return ()
-    meant = f". If the node has {words[2]} in all, write {words[2]}/node" if gpus > 1 else ""
-    have = f"machines with {device.upper()} have {show_rate(usual)} per GPU"
-    return (f"{cluster.name}: {words[2]} is taken per GPU; {have}{meant}",)
-
-
-def rates(cluster: Cluster) -> str:
-    """The network of each GPU and of a node, in words; "" without one."""
-    if cluster.nccl is None or cluster.nccl.nic_bandwidth is None:
-        return ""
-    rate = cluster.nccl.nic_bandwidth
-    whole = f", {show_rate(rate * cluster.gpus_per_node)} per node" if cluster.gpus_per_node > 1 else ""
-    return f"{show_rate(rate)} per GPU{whole}"
-
-
-DOUBTFUL = 2.0
-"""Minimum multiple of the usual network of a GPU that is questioned."""
 
 
 def has_network(cluster: Cluster) -> bool:
@@ -284,11 +303,9 @@ def has_network(cluster: Cluster) -> bool:
     return cluster.nccl is not None and cluster.nccl.nic_bandwidth is not None
 
 
-def lines(
-    found: Mapping[tuple[str, str], Way], corrections: Corrections = CORRECTED
-) -> tuple[tuple[float, float], ...]:
+def lines(found: Mapping[tuple[str, str], Way]) -> tuple[tuple[float, float], ...]:
     """The (latency, seconds per byte) lines whose minimum is the fastest way; each is the lowest somewhere."""
-    values = np.array([times(way, corrections) for way in found.values()])
+    values = np.array([times(way) for way in found.values()])
     slopes = np.diff(values) / np.diff(GRID)
     latencies = np.maximum(values[:, :-1] - slopes * GRID[:-1], 0.0)
     return _lowest(list(zip(latencies.ravel().tolist(), slopes.ravel().tolist(), strict=True)))

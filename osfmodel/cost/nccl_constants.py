@@ -5,14 +5,20 @@ Sources, named at each constant:
 * TUNING: NCCL 2.28.3, src/graph/tuning.cc (default tuner constants and the refinements in ncclTopoTuneModel).
 * TOPO: NCCL, src/graph/topo.h (link speeds in NCCL's own accounting, below the data sheet's).
 * TORCH: PyTorch 2.13, torch/_inductor/comm_analysis.py, which mirrors TUNING and adds channel counts.
+* RCCL: ROCm/rccl, src/graph/topo.h (speeds of an xGMI link by GPU).
+* OFI: aws/aws-ofi-nccl, src/platform-aws.cpp (latency that the plugin reports, protocols that it leaves on).
+* GCP: NCCL's settings for GPUDirect-TCPXO on A3 Mega machines, as published with jobs there (allenai/OLMo and others).
 
 Nothing here was fitted; fitted values are in osfmodel.cost.nccl. No measurement of a collective is used.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Value = TypeVar("Value")
 
 US = 1e-6
 GB = 1e9
@@ -108,50 +114,181 @@ TREE_CORRECTION: Mapping[str, tuple[float, ...]] = {
 }  # fmt: skip
 """TUNING treeCorrectionFactor on the bandwidth of tree all-reduces of 64 B, 128 B, ... 256 MiB."""
 
-MESH_RINGS: Mapping[int, int] = {2: 1, 3: 2, 4: 4, 5: 1, 6: 2, 7: 4}
+MESH_RINGS: Mapping[int, int] = {2: 1, 3: 2, 4: 4, 5: 2, 6: 2, 7: 4}
 """Rings of one NVLink each that the first GPUs of a DGX-1 can close without sharing a link, 6 for all 8: counted in the
-links of its hybrid cube mesh (DGX-1 white paper, NVIDIA 2017). 5 GPUs close none: through the host, priced as 1."""
+links of its hybrid cube mesh (DGX-1 white paper, NVIDIA 2017). Of 5 GPUs the last is joined to the first alone, by two
+links, so a ring comes back through the first (a path of two NVLinks, NVB in TOPO), once for each link."""
 MESH_LINKS = 6
 
 
+class HostPaths(NamedTuple):
+    """A host's part in copies between GPUs: bytes per second of a GPU's slot, between CPUs, and of all memory."""
+
+    slot: float
+    between_cpus: float
+    memory: float
+
+
+HOSTS: Mapping[int, HostPaths] = {
+    3: HostPaths(12 * GB, 10 * GB, 256 * GB),
+    4: HostPaths(24 * GB, 24 * GB, 410 * GB),
+    5: HostPaths(48 * GB, 24 * GB, 614 * GB),
+}
+"""By generation of PCIe. Slot: TOPO, 12 GB/s for 16 lanes of generation 3, then twice that each. Between CPUs: TOPO,
+Skylake 10, EPYC Zen 3 and 4 24. Memory: data sheets of two sockets, 6 x DDR4-2666, 8 x DDR4-3200, 8 x DDR5-4800."""
+PEER_OVERHEAD = 6 / 5
+"""TOPO INTEL_P2P_OVERHEAD: the slot bandwidth that copies between GPUs take, as a multiple of their bytes."""
+HOST_SHARE = 0.73
+"""Fraction of slot and memory that copies through host memory reach: 8 x RTX 5090 with 16 x DDR5-4800 were published
+at bus bandwidths of 28 GB/s for 8 GPUs and 35 for 4 (NVIDIA/nccl, issue 1639), 73 % of memory, and of a slot."""
+
+
 class GpuModel(NamedTuple):
-    """Properties of a GPU in NCCL's tuner: generation, fabric inside a node, and bytes per second of each GPU's bus."""
+    """Properties of a GPU in NCCL's tuner, and of the machines that have it.
+
+    generation: of the constants above
+    fabric:     inside a node
+    bandwidth:  bytes per second of each GPU over NVLink or xGMI; 0 without
+    nvls:       whether the switch can add up
+    host:       generation of PCIe of its hosts
+    """
 
     generation: str
     fabric: str
     bandwidth: float
-    nvls: bool
+    nvls: bool = False
+    host: int = 5
+
+
+LIKE: Mapping[str, str] = {"cdna": "ampere"}
+"""Generations without constants of their own. RCCL is a fork of NCCL that has no NVLS; nothing was compared."""
 
 
 DEVICES: Mapping[str, GpuModel] = {
-    "v100": GpuModel("volta", "nvlink-mesh", 120 * GB, False),
-    "a100": GpuModel("ampere", "nvswitch", 240 * GB, False),
+    "k80": GpuModel("volta", "pcie", 0, host=3),
+    "p100": GpuModel("volta", "pcie", 0, host=3),
+    "v100": GpuModel("volta", "nvlink-mesh", 132 * GB, host=3),
+    "t4": GpuModel("volta", "pcie", 0, host=3),
+    "a100": GpuModel("ampere", "nvswitch", 240 * GB, host=4),
+    "a100-pcie": GpuModel("ampere", "nvlink-pairs", 240 * GB, host=4),
+    "a30": GpuModel("ampere", "nvlink-pairs", 80 * GB, host=4),
+    "a40": GpuModel("ampere", "nvlink-pairs", 48 * GB, host=4),
+    "a10g": GpuModel("ampere", "host", 0, host=4),
+    "l4": GpuModel("ampere", "pcie", 0, host=4),
+    "l40s": GpuModel("ampere", "pcie", 0, host=4),
+    "rtx2080ti": GpuModel("volta", "host", 0, host=3),
+    "rtx4090": GpuModel("ampere", "host", 0, host=4),
+    "h20": GpuModel("hopper", "nvswitch", 370 * GB, True),
     "h100": GpuModel("hopper", "nvswitch", 370 * GB, True),
     "h200": GpuModel("hopper", "nvswitch", 370 * GB, True),
+    "gh200": GpuModel("hopper", "nvswitch", 370 * GB),
     "b200": GpuModel("blackwell", "nvswitch", 720 * GB, True),
     "b300": GpuModel("blackwell", "nvswitch", 720 * GB, True),
     "gb200": GpuModel("blackwell", "nvswitch", 720 * GB, True),
-    "rtx-pro-6000": GpuModel("blackwell", "pcie", 24 * GB, False),
+    "gb300": GpuModel("blackwell", "nvswitch", 720 * GB, True),
+    "rtx-pro-6000": GpuModel("blackwell", "pcie", 0),
+    "mi250x": GpuModel("cdna", "nvswitch", 72 * GB, host=4),
+    "mi300x": GpuModel("cdna", "nvswitch", 336 * GB),
 }
-"""TOPO, as in TORCH: V100 6 links of 20 GB/s, A100 12 of 20, H100 18 of 20.6, B200 18 of 40.1 (rounded); PCIe 24 GB/s,
-TORCH's figure for rings of GPUs that go through the host."""
+"""NVLink: TOPO, V100 6 links of 22 GB/s (NCCL 2.8 to 2.12; 20 later), A100 12 of 20 (as bridges of A100 PCIe), A30 4 of
+20, A40 4 of 12, Hopper 18 of 20.6, Blackwell 18 of 40.1 (rounded, as in TORCH). A GH200 node of 4 joins all pairs, with
+18 links a GPU. xGMI: RCCL, MI300X 7 of 48, MI250X (a GPU is half of one) 2 of 36 to its neighbours in a ring; no
+collective of them was compared. P100, T4 and Ada have the constants of the generation that TUNING gives their compute
+capability. Without peer access: GeForce, and A10G in cloud machines. H20's NVLink is H100's."""
 
 GBPS = 1e9 / 8
 NETWORKS: Mapping[str, tuple[float, float]] = {
+    "k80": (100 * GBPS, 2),
+    "p100": (100 * GBPS, 2),
     "v100": (100 * GBPS, 2),
+    "t4": (50 * GBPS, 4),
     "a100": (200 * GBPS, 1),
+    "a100-pcie": (200 * GBPS, 2),
+    "a30": (200 * GBPS, 2),
+    "a40": (200 * GBPS, 2),
+    "a10g": (100 * GBPS, 4),
+    "l4": (100 * GBPS, 2),
+    "l40s": (200 * GBPS, 1),
+    "rtx2080ti": (100 * GBPS, 2),
+    "rtx4090": (200 * GBPS, 2),
+    "h20": (400 * GBPS, 1),
     "h100": (400 * GBPS, 1),
     "h200": (400 * GBPS, 1),
+    "gh200": (400 * GBPS, 1),
     "b200": (800 * GBPS, 1),
     "b300": (800 * GBPS, 1),
     "gb200": (800 * GBPS, 1),
+    "gb300": (800 * GBPS, 1),
     "rtx-pro-6000": (400 * GBPS, 1),
+    "mi250x": (200 * GBPS, 2),
+    "mi300x": (400 * GBPS, 1),
 }
 """Bytes per second of the fastest usual NIC, and GPUs that share it where a node has 8: DGX-1 (4 x 100 Gb/s), DGX A100
-(8 x 200), H100 and H200 (8 x 400), B200 to B300 and GB200 (400 to 800 a GPU). No price depends on it."""
+(8 x 200), H100 and H200 (8 x 400), B200 to GB300 (400 to 800 a GPU). No price depends on it."""
 
 
 def network_of(device: str, gpus: int) -> float:
     """Bytes per second of network of each of ``gpus`` GPUs in usual machines."""
     rate, sharing = NETWORKS[device]
     return rate / (sharing if gpus > 4 else 1)
+
+
+class NetworkFabric(NamedTuple):
+    """A network between nodes, as NCCL's transport uses it.
+
+    latency:   seconds of a hop beyond TUNING's, by GPU generation ("" for all others)
+    protocols: allowed between nodes, by GPU generation ("" for all others)
+    by_nic:    whether NICs move data on their own (RDMA); elsewhere the host or its plugin has a part in each chunk
+    nvls:      whether NVLSTree is used
+    summary:   shown where fabrics are listed, with its evidence
+    flow:      most bytes per second of a flow; a ring is one between two nodes
+    """
+
+    latency: Mapping[str, float]
+    protocols: Mapping[str, tuple[str, ...]]
+    by_nic: bool
+    nvls: bool
+    summary: str
+    flow: float = math.inf
+
+
+ALL = {"": PROTOCOLS}
+BETWEEN_NODES: Mapping[str, NetworkFabric] = {
+    "ib": NetworkFabric({"": 0.0}, ALL, True, True, "InfiniBand (latencies: NCCL's tuner)"),
+    "roce": NetworkFabric({"": 0.0}, ALL, True, True, "RDMA over Ethernet (latencies as ib)"),
+    "efa": NetworkFabric(
+        {"volta": 150 * US, "blackwell": 35 * US, "": 75 * US},
+        {"volta": ("Simple",), "ampere": ("Simple",), "": PROTOCOLS},
+        False,
+        True,
+        "AWS EFA (latency and protocols: aws-ofi-nccl)",
+    ),
+    "tcpxo": NetworkFabric(
+        {"": 75 * US},
+        {"": ("LL128", "Simple")},
+        False,
+        False,
+        "Google's GPUDirect-TCPXO (protocols: its settings; latency as efa)",
+    ),
+    "tcp": NetworkFabric({"": 30 * US}, {"": ("LL", "Simple")}, False, True, "kernel sockets (latency: nccl-tests)"),
+    "ena": NetworkFabric(
+        {"": 30 * US},
+        {"": ("LL", "Simple")},
+        False,
+        True,
+        "AWS without EFA: kernel sockets, 5 Gbit/s a flow (EC2's user guide)",
+        5 * GBPS,
+    ),
+}
+"""Latency: OFI, 75 us (p4d, p5), 150 (p3dn), 35 (p5en, p6); TCPXO's plugin states none, and has EFA's. TCP: a broadcast
+of 8 bytes between two nodes took 38 us (NVIDIA/nccl-tests, issue 82), less TUNING's base. Protocols: OFI leaves Simple
+alone where bytes may arrive out of order (before Hopper); GCP has NCCL_PROTO=Simple,LL128 and NCCL_NVLS_ENABLE=0;
+TUNING has LL128 only where NICs reach the GPU's memory. A flow of EC2 carries 5 Gbit/s at most outside of a cluster
+placement group, and 10 inside one."""
+NIC_SHARE = 0.96
+"""Fraction of a NIC's rate that NCCL reaches: TOPO NET_BW, 12 GB/s of 100 Gbit/s."""
+
+
+def by_generation(values: Mapping[str, Value], generation: str) -> Value:
+    """The entry for a GPU generation, or that for all others."""
+    return values.get(generation, values[""])

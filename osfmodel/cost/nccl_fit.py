@@ -1,6 +1,6 @@
 """Fit the machines behind measured all-reduces, as NCCL's tuner would describe them.
 
-Every kind of device known is tried with free bandwidths and latency scales, shared over all worker counts; the one
+Every kind of device (KINDS) is tried with free bandwidths and latency scales, shared over all worker counts; the one
 with the nearest prices is kept. Errors are of log(price / time), for a table spans microseconds to seconds, under the
 soft-L1 loss of all fits, so a warm-up or a protocol jump pulls little (scipy least_squares). The generation found is
 the one whose curve fits, which need not be that of the GPUs.
@@ -16,8 +16,10 @@ import numpy as np
 
 from osfmodel.cost.fitting import OUTLIER, Fit, Sample
 from osfmodel.cost.model import LINK, CostModel
-from osfmodel.cost.nccl import CORRECTED, GRID, UNCERTAINTY, cost, doubts, from_spec, has_network, rates, times, ways
-from osfmodel.cost.nccl_constants import DEVICES, GB
+from osfmodel.cost.nccl import GRID, cost, has_network, times, ways
+from osfmodel.cost.nccl_constants import GB
+from osfmodel.cost.nccl_uncertainty import uncertainty
+from osfmodel.cost.nccl_words import doubts, from_spec, rates
 from osfmodel.cost.placement import Placement, layout_of
 from osfmodel.cost.shapes import Array
 from osfmodel.entities.cluster import Cluster, NcclShape
@@ -29,6 +31,14 @@ SHORTEST = 1e-15
 """Seconds below which a price is rounding error."""
 WIDEST = 8.0
 """Natural logarithm of the largest factor between a start value and the fitted one."""
+KINDS = (
+    ("volta", "nvlink-mesh", False),
+    ("ampere", "nvswitch", False),
+    ("hopper", "nvswitch", True),
+    ("blackwell", "nvswitch", True),
+    ("blackwell", "pcie", False),
+)
+"""(generation, fabric, nvls) of the curves that are tried."""
 NOMINAL = 240 * GB
 """Bus bandwidth of a GPU, in bytes per second, if no sample shows it."""
 
@@ -50,8 +60,7 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     if not samples:
         raise CostError("there are no samples to fit")
     groups = _groups(samples, gpus_per_node)
-    kinds = dict.fromkeys((device.generation, device.fabric, device.nvls) for device in DEVICES.values())
-    starts = [_start(NcclShape(*kind[:2], NOMINAL, nvls=kind[2]), groups) for kind in kinds]
+    starts = [_start(NcclShape(*kind[:2], NOMINAL, nvls=kind[2]), groups) for kind in KINDS]
     _, shape = min((_fitted(start, groups) for start in starts), key=lambda pair: pair[0])
     cluster = Cluster("fitted", "nccl", gpus_per_node=gpus_per_node, nccl=shape)
     prices = {workers: cost(cluster, workers, "all_reduce") for workers in {sample.workers for sample in samples}}
@@ -120,7 +129,7 @@ def _scaled(start: NcclShape, factors: Array) -> NcclShape:
 
 def _errors(shape: NcclShape, group: _Group) -> Array:
     """log(price / time) of every sample."""
-    values = np.array([times(way, CORRECTED) for way in ways(shape, group.place).values()])
+    values = np.array([times(way) for way in ways(shape, group.place).values()])
     low, high = values[:, group.left], values[:, group.left + 1]
     prices = (low + group.weight * (high - low)).min(axis=0)
     errors: Array = np.log(np.maximum(prices, SHORTEST)) - group.log_times
@@ -131,7 +140,7 @@ MODEL = CostModel(
     cost,
     fit,
     "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
-    uncertainty=UNCERTAINTY,
+    uncertainty=uncertainty,
     link_parameters=LINK[:1],
     network_independent="launches and the ceilings of NCCL's low-latency protocols",
     has_network=has_network,

@@ -7,7 +7,8 @@ hockney:   time = alpha + beta * bytes, one published or fitted line. R. W. Hock
 piecewise: min_k latency_k + seconds_per_byte_k * bytes, the shape of a library's choice among algorithms and protocols
            (NCCL: LL, LL128, Simple), as a fit to a measured table. It never falls with size nor rises per byte, so the
            fast solver serves it
-tabulated: a measured size -> time table as it is: straight lines between its points, nothing smoothed
+tabulated: a measured size -> time table: straight lines between its points, nothing smoothed, and no message cheaper
+           per byte than large ones (``osfmodel.cost.sustained``)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative, medians
 from osfmodel.cost.fitting.minimum import fit_minimum
 from osfmodel.cost.model import CostModel
 from osfmodel.cost.shapes import AffineCost, Cost, TableCost
+from osfmodel.cost.sustained import cautions, cost_of_table
 from osfmodel.entities.cluster import AlphaBeta, Cluster, Pieces, Table
 from osfmodel.entities.errors import CostError
 
@@ -64,20 +66,21 @@ class PerCount(NamedTuple):
 
     field: field of Cluster that holds the entries
     kind:  word for an entry in messages
-    price: entry -> Cost
+    price: entry, its cluster -> Cost
     one:   (workers, samples) -> the entry fitted to them, and the relative residual of each sample
     has:   the words before the worker counts that are known
     """
 
     field: str
     kind: str
-    price: Callable[[Any], Cost]
+    price: Callable[[Any, Cluster], Cost]
     one: Callable[[int, Sequence[Sample]], tuple[Any, Sequence[float]]]
     has: str = "has it for"
 
     def cost(self, cluster: Cluster, workers: int, collective: str) -> Cost:
         """The cost for that worker count. Raises CostError if there is none, naming those that exist."""
-        return self.price(entry(getattr(cluster, self.field), workers, collective, cluster.name, self.kind, self.has))
+        found = entry(getattr(cluster, self.field), workers, collective, cluster.name, self.kind, self.has)
+        return self.price(found, cluster)
 
     def counts(self, cluster: Cluster) -> tuple[int, ...]:
         """The worker counts that have an all-reduce entry, increasing."""
@@ -133,14 +136,14 @@ def startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
 
 OF_LINES = "latency is the constant of each fitted line, and bandwidth its slope"
 OF_TABLES = "latency is the measured time of the smallest messages, and bandwidth what larger ones take beyond it"
-_LINE = PerCount("fits", "fit", lambda line: AffineCost(((line.latency, line.seconds_per_byte),)), _line)
+_LINE = PerCount("fits", "fit", lambda line, _: AffineCost(((line.latency, line.seconds_per_byte),)), _line)
 _LINES = PerCount(
-    "pieces", "pieces", lambda row: AffineCost(tuple(zip(row.latencies, row.seconds_per_byte, strict=True))), _lines
+    "pieces", "pieces", lambda row, _: AffineCost(tuple(zip(row.latencies, row.seconds_per_byte, strict=True))), _lines
 )
 _TABLES = PerCount(
     "tables",
     "table",
-    lambda table: TableCost(table.sizes, table.times, measured_range=(table.sizes[0], table.sizes[-1])),
+    lambda table, cluster: cost_of_table(table, cluster.in_flight),
     _table,
     "was measured with",
 )
@@ -157,4 +160,5 @@ TABULATED = CostModel(
     _TABLES.counts,
     link_note=OF_TABLES,
     startups=startups,
+    doubts=cautions,
 )

@@ -18,10 +18,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import TypeAlias
 
 import numpy as np
 
 from osfmodel.cost.shapes import AffineCost, Cost, TableCost
+from osfmodel.entities.batches import lengthened
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
@@ -30,6 +32,7 @@ from osfmodel.entities.executors import RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class Pricing:
     costs:   collective -> seconds of a message, for the ``workers`` at hand
     gain:    X(n) for many flows, 1 or more
     effects: of a real run, without those that are in the costs
-    uncertainty: relative error of this model's prices on tables held out; 0 if they are measured or stated
+    uncertainty: u: nine tenths of measured times lie between price / (1 + u) and price * (1 + u), by the cost model
     in_flight: collectives that the library runs at once for each channel of a plan
     blocking: whether the thread that launches a collective runs it, as over gloo and MPI
     per_host: ranks on a host
     startups: collective -> seconds of start-up of a message, if measured
     assumed: collectives without prices of their own, taken to be half an all-reduce
+    uncertainty_large: the u of messages of 8 MiB and more
+    usual: whether the effects are the usual ones on such GPUs, not measured there
     """
 
     costs: Mapping[str, Cost]
@@ -57,6 +62,8 @@ class Pricing:
     per_host: int = 1
     startups: Mapping[str, Cost] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
+    uncertainty_large: float = 0
+    usual: bool = False
 
     def __post_init__(self) -> None:
         require_count(self.in_flight, "collectives in flight", least=1)
@@ -99,6 +106,29 @@ class Pricing:
         in_flight = self.in_flight if executor.in_flight is None else executor.in_flight
         return replace(self, effects=executor.effects(self.effects, conditions), in_flight=in_flight)
 
+    def loaded(self, workload: Workload) -> tuple[Workload, Pricing]:
+        """``workload`` as it computes among other workers, and these prices without the effects that are now in it.
+
+        Those lengthen computation whatever the plan, so that they need no place in solvers and engines: ``tensor_time``
+        before each gradient and, if there are several ranks on a host, ``node_slowdown`` of everything. Usual effects
+        make the workload doubtful by EFFECTS_DOUBT of what they add.
+        """
+        effects = self.effects
+        if not (effects.tensor_time or effects.node_slowdown):
+            return workload, self
+        stretch = 1 + effects.node_slowdown if self.per_host > 1 else 1
+        seen = lengthened(workload, stretch, effects.tensor_time)
+        if self.usual:
+            added = seen.compute_time / workload.compute_time - 1
+            seen = replace(seen, doubt=seen.doubt + EFFECTS_DOUBT * added)
+        return seen, replace(self, effects=effects.apart_from_compute)
+
+    def uncertainty_of(self, plan: Plan) -> float:
+        """The relative error of the prices of a plan's messages, by the size in which most of its bytes travel."""
+        sizes = [bucket.size for bucket in plan.buckets]
+        usual = sum(size * size for size in sizes) / (sum(sizes) or 1)
+        return self.uncertainty_large if usual >= LARGE else self.uncertainty
+
     def slower(self, factor: float) -> Pricing:
         """The prices on a network that takes ``factor`` times as long."""
         costs, startups = (
@@ -112,20 +142,24 @@ class Pricing:
             raise CostError(f"no price for {collective}: known are {', '.join(self.costs)}")
         return self.costs[collective]
 
-    def split(self, collective: str, size: int) -> tuple[float, float]:
+    def split(self, collective: str, size: int, flows: int = 1) -> tuple[float, float]:
         """(start-up, transfer) of a message: the cost of a vanishing message on the same line, and the rest.
 
         It is the measured start-up if there is one; else that of the line that is cheapest at ``size`` or, for a
-        table, the least time at or below it.
+        table, the least time at or below it. With ``flows`` of a table in flight the start-up is so short that equal
+        messages, so many at once, send no more bytes per second than large ones (``TableCost.sustained``).
         """
-        return self.splitter(collective)(size)
+        return self.splitter(collective, flows)(size)
 
-    def splitter(self, collective: str) -> Callable[[int], tuple[float, float]]:
-        """A function size -> :meth:`split` for this collective; faster for many sizes."""
+    def splitter(self, collective: str, flows: int = 1) -> Callable[[int], tuple[float, float]]:
+        """A function size -> :meth:`split` for this collective and ``flows``; faster for many sizes."""
         cost = self.cost(collective)
+        if isinstance(cost, AffineCost):
+            return _measured(cost, self.startups[collective]) if collective in self.startups else _lines(cost)
+        limit = _limit(cost, flows, self.together(flows))
         if collective in self.startups:
-            return _measured(cost, self.startups[collective])
-        return _lines(cost) if isinstance(cost, AffineCost) else _table(cost)
+            return _measured(cost, self.startups[collective], limit)
+        return _table(cost, limit)
 
     def share(self, flows: int) -> float:
         """Speed of each of ``flows`` transfers, as a fraction of that of one alone: X(n) / n."""
@@ -136,6 +170,12 @@ class Pricing:
         return together(self.gain, flows)
 
 
+EFFECTS_DOUBT = 0.5
+"""Part of what usual effects add by which they may be off: values of sources differ by a factor of two and more."""
+LARGE = 8 * MIB
+"""Bytes from which on bandwidth decides the time of a message."""
+
+
 def _lines(cost: AffineCost) -> Callable[[int], tuple[float, float]]:
     def split(size: int) -> tuple[float, float]:
         startup, per_byte = min(cost.pieces, key=lambda piece: piece[0] + piece[1] * size)
@@ -144,21 +184,45 @@ def _lines(cost: AffineCost) -> Callable[[int], tuple[float, float]]:
     return split
 
 
-def _measured(cost: Cost, startups: Cost) -> Callable[[int], tuple[float, float]]:
+Limit: TypeAlias = Callable[[float, int], float]
+"""(seconds of a message, its bytes) -> the most of them that may be start-up."""
+
+
+def _whole(whole: float, size: int) -> float:
+    return whole
+
+
+def _limit(cost: TableCost, flows: int, together: float) -> Limit:
+    """The limit on start-ups with ``flows`` equal messages at once, which go ``together`` times as fast as one.
+
+    With start-up a and transfer b they take a + b flows / together: at least flows sustained size / together, and a + b
+    is given.
+    """
+    if not cost.sustained or together >= flows:
+        return _whole
+    stretch = flows / together
+
+    def most(whole: float, size: int) -> float:
+        return min(max(stretch * (whole - cost.sustained * size) / (stretch - 1), 0), whole)
+
+    return most
+
+
+def _measured(cost: Cost, startups: Cost, limit: Limit = _whole) -> Callable[[int], tuple[float, float]]:
     def split(size: int) -> tuple[float, float]:
         whole: float = cost(size)
-        startup: float = min(whole, startups(size))
+        startup: float = min(limit(whole, size), startups(size))
         return startup, whole - startup
 
     return split
 
 
-def _table(cost: TableCost) -> Callable[[int], tuple[float, float]]:
+def _table(cost: TableCost, limit: Limit) -> Callable[[int], tuple[float, float]]:
     least = list(accumulate(cost.times, min))
 
     def split(size: int) -> tuple[float, float]:
         whole: float = cost(size)
-        startup = min(whole, least[max(bisect_right(cost.sizes, size) - 1, 0)])
+        startup = min(limit(whole, size), least[max(bisect_right(cost.sizes, size) - 1, 0)])
         return startup, whole - startup
 
     return split

@@ -13,6 +13,7 @@ times.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias, overload
@@ -81,13 +82,15 @@ class TableCost:
     time, since latency does not vanish.
 
     ``measured_range`` is the smallest and the largest size measured or fitted, a price outside being extrapolated; None
-    if a formula holds everywhere.
+    if a formula holds everywhere. ``sustained`` is the seconds per byte of transfer of large messages, which limits
+    start-ups of others (``Pricing.split``); 0 if not known.
     """
 
     sizes: tuple[int, ...]
     times: tuple[float, ...]
     asymptote: float = -1
     measured_range: tuple[int, int] | None = None
+    sustained: float = 0
     _knots: Array = field(init=False, repr=False, compare=False)
     _values: Array = field(init=False, repr=False, compare=False)
 
@@ -100,7 +103,7 @@ class TableCost:
         for time in self.times:
             require_time(time, "a time of a cost table")
         if self.asymptote < 0:
-            object.__setattr__(self, "asymptote", _last_slope(self.sizes, self.times))
+            object.__setattr__(self, "asymptote", last_slope(self.sizes, self.times))
         far = self.sizes[-1] + 2**60
         object.__setattr__(self, "_knots", np.array([*self.sizes, far], dtype=float))
         object.__setattr__(self, "_values", np.array([*self.times, self._beyond(far)], dtype=float))
@@ -127,7 +130,12 @@ class TableCost:
 
     def slower(self, factor: float) -> TableCost:
         """The cost on a network that takes ``factor`` times as long."""
-        return replace(self, times=tuple(time * factor for time in self.times), asymptote=self.asymptote * factor)
+        return replace(
+            self,
+            times=tuple(time * factor for time in self.times),
+            asymptote=self.asymptote * factor,
+            sustained=self.sustained * factor,
+        )
 
     def plus(self, seconds: float) -> TableCost:
         """The cost with ``seconds`` more for every message."""
@@ -152,7 +160,8 @@ class TableCost:
         return replace(self, times=tuple(reversed(times)))
 
 
-def _last_slope(sizes: tuple[int, ...], times: tuple[float, ...]) -> float:
+def last_slope(sizes: Sequence[int], times: Sequence[float]) -> float:
+    """Seconds per byte from the last size at or below a quarter of the largest to the largest; 0 if times fall."""
     anchor = max(bisect_right(sizes, sizes[-1] / 4) - 1, 0)
     return max(times[-1] - times[anchor], 0) / (sizes[-1] - sizes[anchor])
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
-from osfmodel.cost.model import LINK, CostModel
+from osfmodel.cost.model import LINK, STATED, CostModel
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.cost.spec import link_from_spec
 from osfmodel.entities.cluster import Cluster, Link
@@ -230,6 +230,7 @@ def _model(algorithm: str, summary: str) -> CostModel:
         partial(fit, algorithm=algorithm),
         summary,
         link_parameters=LINK,
+        uncertainty=lambda cluster, workers: (STATED, STATED),
         rates=rates,
         from_spec=partial(from_spec, algorithm=algorithm),
     )

@@ -45,6 +45,9 @@ class Cause:
     label: str = ""
 
 
+NETWORKS = (2, 10)
+"""Factors of faster networks that are replayed, so that what they save agrees with what causes cost."""
+
 CAUSES: Mapping[str, Cause] = MappingProxyType(
     {
         "input": Cause(
@@ -116,7 +119,7 @@ def gains_of(replays: Replays) -> Gains:
         shown = len(replays.ranks) > 1 or not cause.needs_all_ranks
         after = min(left, cause.without(replays)) if shown else left
         gains[name], left = left - after, after
-    return Gains(replayed, gains)
+    return Gains(replayed, gains, {factor: replayed - replays.on_faster_network(factor) for factor in NETWORKS})
 
 
 def verdict(one: Explanation) -> str:

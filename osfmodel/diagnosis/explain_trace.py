@@ -12,7 +12,7 @@ from osfmodel.cost.fitting import Sample, line, line_through
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import TableCost
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
-from osfmodel.diagnosis.causes import costliest, gains_of
+from osfmodel.diagnosis.causes import NETWORKS, costliest, gains_of
 from osfmodel.diagnosis.explanation import bucket_rows
 from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare, median_place, messages
 from osfmodel.diagnosis.waits import mean, parts_of
@@ -57,6 +57,9 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     if not time:
         raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
     _require_fitting(gains, time, trace.name)
+    replayed = fmean(step.gains.replayed for step in usual)
+    scale = time / max(time, replayed)
+    gains = {cause: gain * scale for cause, gain in gains.items()}
     place = median_place([rank.work for rank in ranks])
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
     network = costliest(worth, lambda cause: cause.of_network)
@@ -70,11 +73,12 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         time,
         mean([step.parts for step in usual]),
         gains,
-        fmean(step.gains.replayed for step in usual),
+        replayed,
         cause=max(worth, key=worth.__getitem__, default=COMPUTE),
         straggler=None if slow is None else max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank,
         network=network,
         verdict="",
+        networks={k: scale * max(0.0, fmean(step.gains.networks[k] for step in usual)) for k in NETWORKS},
         sender=ranks[place].rank,
         buckets=bucket_rows([seen[number][place] for number in numbers], workers, pricing.cost() if pricing else None),
     )

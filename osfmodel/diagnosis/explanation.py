@@ -21,10 +21,14 @@ COMPUTE_SUMMARY = "what is left: the device computes or copies"
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """Seconds saved by removing each cause from one step; ``replayed``: seconds of the replay with all causes."""
+    """Seconds saved by removing each cause from one step; ``replayed``: seconds of the replay with all causes.
+
+    ``networks``: seconds saved by networks as many times as fast, with all causes.
+    """
 
     replayed: float
     seconds: Mapping[str, float]
+    networks: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,9 @@ class Explanation:
     parts:     where it went; they add up to it
     gains:     seconds that each cause costs of a usual step; :data:`osfmodel.diagnosis.causes.CAUSES` has the state
                without it
-    replayed:  the usual step in the replay, to which the gains and the rest add up; its difference from
-               ``step_time`` is their error
+    networks:  seconds of a usual step that networks save that are as many times as fast
+    replayed:  the usual step in the replay; its difference from ``step_time`` is the error of gains and networks,
+               which are scaled down to the step where the replay takes longer
     cause:     the costliest; COMPUTE if none costs 5 % of the step
     straggler: the rank that is most often the slowest, if a cause of one rank costs 5 %; else None, as with one rank
     network:   the costliest cause of communication, if it costs 5 %; else None
@@ -110,6 +115,7 @@ class Explanation:
     sender: int = 0
     remarks: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    networks: Mapping[int, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         job = f"{self.name}, {how_many(self.workers, 'worker')}"
@@ -118,7 +124,12 @@ class Explanation:
     @property
     def left(self) -> float:
         """Seconds of computation and copies that remain when all causes are removed."""
-        return max(0.0, self.replayed - plain_sum(self.gains.values()))
+        return max(0.0, min(self.replayed, self.step_time) - plain_sum(self.gains.values()))
+
+    @property
+    def missed(self) -> float:
+        """Seconds of the step that the replay does not have; 0 if it takes longer than the step."""
+        return max(0.0, self.step_time - self.replayed)
 
     def part(self, cause: str) -> float:
         """Cost of a cause as a fraction of the step."""

@@ -23,6 +23,7 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
     Each channel of the plan keeps as many collectives in flight as ``pricing`` says. Both engines agree where both
     apply. Raises PlanError if the plan does not belong to the workload.
     """
+    workload, pricing = pricing.loaded(workload)
     if pricing.in_flight > 1:
         plan = plan.under(pricing.rules(plan.objective))
     workload, plan = plan.computed(workload)
@@ -35,6 +36,7 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """One iteration in the steady state. Raises PlanError if the plan does not belong to the workload."""
     from osfmodel.engine.simulator import run  # not loaded where all plans are plain
 
+    workload, pricing = pricing.loaded(workload)
     return run(lower(workload, plan, pricing), pricing).timeline(plan.computed(workload)[0].compute_time)
 
 
@@ -50,6 +52,7 @@ def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
         return plan
     from osfmodel.engine.simulator import run
 
+    workload, pricing = pricing.loaded(workload)
     program = lower(workload, plan, pricing)
     begun = [number for numbers in run(program, pricing).begun.values() for number in numbers]
     order = dict.fromkeys(program.operations[number].bucket for number in begun)

@@ -1,17 +1,20 @@
-"""Error bands: the errors of comparable predictions against measured runs.
+"""Error bands: intervals with nine tenths of the runs that are like a prediction, learned from sources of runs.
 
-A prediction's regime is how much it communicates (seconds in collectives per second of computation) over which kind of
-network (bytes per second of one all-reduce of all its gradients). The ledger's runs on which nothing was fitted are
-sorted into a grid of regimes; the band of a cell is the |error| that nine tenths of the runs of each source in it
-stayed below, and no narrower than that of a cell with less communication over the same bandwidth, since more
-communication is not predicted better for having been seen less. A regime without enough runs takes the nearest cell
-that has them.
+A prediction is doubtful in two ways that can be priced: in the prices of the network (``Pricing.uncertainty``, and
+sizes or worker counts beyond those that were measured) and in the compute time (``Workload.doubt``). The
+step is predicted again with both at their best, and at their worst. What is left is learned: how far the measured runs
+of the ledger, predicted as a user predicts them, lay below the one or above the other. A band adds the quantiles of
+these distances, in which each source weighs the same however many runs it has (split conformal prediction over groups),
+so that it is not symmetric, and as wide as sources differ. Runs with gloo, on the GPUs of one node and on those of
+several nodes are learned from apart; where none are comparable there is no band.
+
+``without`` leaves a group of sources out, so that its runs can be held against bands in which they had no part.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,93 +22,210 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from osfmodel.cost.shapes import Cost
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline
+from osfmodel.entities.display import brief
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
-RATIO_EDGES = (0.1, 0.3, 1.0, 3.0)
-"""Bounds between regimes of communication time / computation time."""
-BANDWIDTH_EDGES = (0.3e9, 1e9, 3e9, 3e10)
-"""Bounds between regimes of bytes per second: 1 and 10 Gb/s Ethernet, one fast NIC, several of them, NVLink.
-
-Edges are a choice: with either kind halved or doubled, bands cover 91 to 94 % of the rows of sources held out instead
-of 93 %, and 85 to 92 % on average over the sources instead of 97 % (profiles/make_bands.py)."""
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Fractions of runs for which bands are kept."""
 PART = 0.9
-"""Fraction of each source's runs that an error band covers."""
-ENOUGH = 8
-"""Runs that a cell needs for a band of its own. With 4, 88 % are covered on average over the sources, with 16 97 %."""
-
-
-class Regime(NamedTuple):
-    """A kind of set-up: seconds in collectives per second of computation, and its bandwidth in bytes/s."""
-
-    communication_ratio: float
-    bandwidth: float
-
-    @property
-    def cell(self) -> tuple[int, int]:
-        """The regime's cell in the grid."""
-        return bisect_right(RATIO_EDGES, self.communication_ratio), bisect_right(BANDWIDTH_EDGES, self.bandwidth)
+"""Fraction of runs inside the band of a prediction."""
+GLOO, NODE, NODES = "gloo", "one node", "several nodes"
+"""Kinds of set-up whose runs are learned from apart: on CPUs, on the GPUs of one node, and of several."""
+LEAST = 0.02
+"""Smallest part by which a band goes beyond the prediction on each side: repeats of one run differ by about as much."""
+PER_DOUBLING = 0.1
+"""Part by which prices are more doubtful for each doubling of a size or worker count beyond those measured: held-out
+worker counts of fitted tables (docs/reference/fits.md) are off by about as much."""
+MOST_WORKERS = 64
+"""Largest number of workers of a measured run."""
+FAR = 4
+"""Multiple of that from which nothing is comparable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The error band of a regime.
+    """The error band of a prediction of ``time`` seconds.
 
-    half_width: |predicted / measured - 1| that 90 % of the runs of each of ``sources`` stayed below
-    runs:       number of runs of this regime
-    nearest:    whether the runs are of the nearest regime, because its own has too few
+    low, high: seconds between which 90 % of the runs of comparable sources lie
+    sources:   of the ledger that it was learned from
+    kind:      of set-up: GLOO, NODE or NODES
+    runs:      number of runs of this kind
     """
 
-    half_width: float
+    time: float
+    low: float
+    high: float
+    kind: str
+    sources: tuple[str, ...]
+    runs: int
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.below:+.0%} to {self.above:+.0%}, {self.kind}")
+
+    @property
+    def below(self) -> float:
+        """The lower end against the prediction, as a fraction; 0 or less."""
+        return self.low / self.time - 1
+
+    @property
+    def above(self) -> float:
+        """The upper end against the prediction, as a fraction."""
+        return self.high / self.time - 1
+
+    @property
+    def half_width(self) -> float:
+        """Half of the width, as a fraction of the prediction."""
+        return (self.high - self.low) / 2 / self.time
+
+
+class Distances(NamedTuple):
+    """Quantiles at LEVELS of how far measured runs lie below the fast and above the slow prediction (logarithms)."""
+
+    kind: str
+    without: str
+    below: tuple[float, ...]
+    above: tuple[float, ...]
     runs: int
     sources: tuple[str, ...]
-    nearest: bool = False
-
-    def interval(self, time: float) -> tuple[float, float]:
-        """The interval of measured times to expect if ``time`` is predicted."""
-        return time / (1 + self.half_width), time / (1 - self.half_width) if self.half_width < 1 else math.inf
 
 
-class Error(NamedTuple):
-    """A judged run: its source, its regime and predicted / measured - 1."""
+class JudgedRun(NamedTuple):
+    """A measured run beside its predictions in seconds: as it is, and with all doubts at their best and worst.
+
+    group: sources on the same machines, which are left out together
+    """
 
     source: str
-    regime: Regime
-    error: float
+    group: str
+    kind: str
+    measured: float
+    predicted: float
+    fast: float
+    slow: float
 
 
-def regime_of(workload: Workload, timeline: Timeline, cost: Cost) -> Regime:
-    """The regime of a prediction; its ratio is 0 if nothing is communicated."""
-    size = workload.gradient_bytes
-    price = cost(size)
-    return Regime(timeline.communication_time / workload.compute_time, size / price if price else math.inf)
+def kind_of(pricing: Pricing) -> str:
+    """The kind of set-up that these prices are of."""
+    return GLOO if pricing.blocking else NODE if pricing.per_host >= pricing.workers else NODES
 
 
-def bands_of(errors: Iterable[Error]) -> dict[tuple[int, int], Band]:
-    """The band of every grid cell with enough runs."""
-    cells: dict[tuple[int, int], dict[str, list[float]]] = {}
-    for source, regime, error in errors:
-        cells.setdefault(regime.cell, {}).setdefault(source, []).append(abs(error))
-    bands: dict[tuple[int, int], Band] = {}
-    for (ratio, bandwidth), found in sorted(cells.items()):
-        count = sum(map(len, found.values()))
-        if count >= ENOUGH:
-            own = max(quantile(values, PART) or 0 for values in found.values())
-            less = [band.half_width for (_, other), band in bands.items() if other == bandwidth]
-            bands[ratio, bandwidth] = Band(max([own, *less]), count, tuple(sorted(found)))
-    return bands
+def extremes(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing) -> tuple[float, float]:
+    """Seconds of the step with prices and computation at their best and at their worst."""
+    workload, pricing = pricing.loaded(workload)
+    network = (1 + pricing.uncertainty_of(plan)) * (1 + beyond(plan, pricing))
+    compute = 1 + workload.doubt
+    if network == compute == 1:
+        return timeline.iteration_time, timeline.iteration_time
+    found = [
+        predict_timeline(workload.scaled(compute**sign), plan, pricing.slower(network**sign)).iteration_time
+        for sign in (-1, 1)
+    ]
+    return min(found[0], timeline.iteration_time), max(found[1], timeline.iteration_time)
 
 
-def band_for(regime: Regime, bands: dict[tuple[int, int], Band]) -> Band | None:
-    """The band of the regime's cell, or of the nearest one; None if nothing is communicated or no band is known."""
-    if not regime.communication_ratio or not bands:
+def beyond(plan: Plan, pricing: Pricing) -> float:
+    """The part by which prices are more doubtful for messages and workers beyond those that were measured."""
+    measured = pricing.cost().measured_range
+    sizes = [bucket.size for bucket in plan.buckets]
+    ratios = [pricing.workers / MOST_WORKERS]
+    if measured is not None and sizes:
+        ratios += [max(sizes) / measured[1], measured[0] / max(sizes)]
+    return PER_DOUBLING * max(0.0, *map(math.log2, ratios))
+
+
+def incomparable(plan: Plan, pricing: Pricing) -> str:
+    """The reason why no measured runs are comparable with such a prediction; "" if there are some."""
+    if plan.sparse:
+        return "no sparse plans"
+    if pricing.blocking:
+        return ""
+    if not plan.plain:
+        return "on GPUs, no plans other than all-reduces with a barrier before the update"
+    if pricing.workers >= FAR * MOST_WORKERS:
+        return f"no runs on more than {MOST_WORKERS} GPUs"
+    return ""
+
+
+def band_of(
+    workload: Workload,
+    plan: Plan,
+    timeline: Timeline,
+    pricing: Pricing,
+    without: str = "",
+    part: float = PART,
+    known: Sequence[Distances] | None = None,
+) -> Band | None:
+    """The band of a prediction; None for a single worker and where nothing comparable was measured."""
+    if pricing.workers == 1 or incomparable(plan, pricing):
         return None
-    ratio, bandwidth = regime.cell
-    nearest = min(bands, key=lambda cell: (abs(cell[0] - ratio) + abs(cell[1] - bandwidth), cell))
-    band = bands[nearest]
-    return Band(band.half_width, band.runs, band.sources, nearest != (ratio, bandwidth))
+    distances = distances_for(kind_of(pricing), bundled_distances() if known is None else known, without)
+    if distances is None:
+        return None
+    fast, slow = extremes(workload, plan, timeline, pricing)
+    return around(timeline.iteration_time, fast, slow, distances, part)
+
+
+def around(time: float, fast: float, slow: float, distances: Distances, part: float = PART) -> Band:
+    """The band of ``time`` seconds that are ``fast`` at best and ``slow`` at worst, as far as doubts can be priced."""
+    place = LEVELS.index(part)
+    low = min(fast * math.exp(-distances.below[place]), time / (1 + LEAST))
+    high = max(slow * math.exp(distances.above[place]), time * (1 + LEAST))
+    return Band(time, low, high, distances.kind, distances.sources, distances.runs)
+
+
+def distances_for(kind: str, known: Iterable[Distances], without: str = "") -> Distances | None:
+    """The distances of a kind of set-up without a group; those of all where it had no part. None if there are none."""
+    found = {one.without: one for one in known if one.kind == kind and one.without in ("", without)}
+    return found.get(without, found.get(""))
+
+
+def distances_of(judged: Sequence[JudgedRun]) -> list[Distances]:
+    """The distances of each kind of set-up, of all runs and without each group that has a part in it."""
+    found = []
+    for kind in dict.fromkeys(run.kind for run in judged):
+        runs = [run for run in judged if run.kind == kind]
+        for without in ("", *sorted({run.group for run in runs})):
+            kept = [run for run in runs if run.group != without]
+            if kept:
+                found.append(_distances(kind, without, kept))
+    return found
+
+
+def _distances(kind: str, without: str, runs: Sequence[JudgedRun]) -> Distances:
+    """The distances of these runs; the tails are those of a sample that lacks one group, the one to be predicted."""
+    weights = _weights(runs)
+    below = [math.log(run.fast / run.measured) for run in runs]
+    above = [math.log(run.measured / run.slow) for run in runs]
+    groups = len({run.group for run in runs})
+    parts = [1 - (1 - level) / 2 * groups / (groups + 1) for level in LEVELS]
+    ends = [tuple(weighed(values, weights, part) for part in parts) for values in (below, above)]
+    return Distances(kind, without, ends[0], ends[1], len(runs), tuple(sorted({run.source for run in runs})))
+
+
+def _weights(runs: Sequence[JudgedRun]) -> list[float]:
+    """Weight of each run: groups weigh the same, sources of a group the same, and runs of a source the same."""
+    sizes = Counter(run.source for run in runs)
+    sources = Counter(group for _, group in dict.fromkeys((run.source, run.group) for run in runs))
+    return [1 / len(sources) / sources[run.group] / sizes[run.source] for run in runs]
+
+
+def weighed(values: Sequence[float], weights: Sequence[float], part: float) -> float:
+    """The smallest value such that values up to it have ``part`` of all weight, which is 1."""
+    left = part
+    for value, weight in (pairs := sorted(zip(values, weights, strict=True))):
+        left -= weight
+        if left <= ROUNDING:
+            return value
+    return pairs[-1][0]
+
+
+ROUNDING = 1e-9
+"""Weight that is lost in adding up."""
 
 
 def quantile(values: Sequence[float], part: float) -> float | None:
@@ -120,37 +240,45 @@ def quantile(values: Sequence[float], part: float) -> float | None:
 
 
 class _Cell(documents.Strict):
-    ratio_cell: int
-    bandwidth_cell: int
-    half_width: float
+    setup: str
+    below: list[float]
+    above: list[float]
     runs: int
     sources: list[str]
+    without: str = ""
 
 
 class _Bands(documents.Strict):
     schema_version: int
     kind: str
+    levels: list[float]
     cells: list[_Cell]
 
 
-def bands_document(bands: dict[tuple[int, int], Band]) -> dict[str, Any]:
-    """The JSON-ready form of ``profiles/bands.json``; widths are rounded up to a thousandth."""
+def bands_document(distances: Iterable[Distances]) -> dict[str, Any]:
+    """The JSON-ready form of ``profiles/bands.json``; distances are rounded up to a thousandth."""
+
+    def up(values: Iterable[float]) -> list[float]:
+        return [math.ceil(value * 1000) / 1000 for value in values]
+
     rows = [
-        _Cell(*cell, math.ceil(band.half_width * 1000) / 1000, band.runs, list(band.sources))
-        for cell, band in bands.items()
+        _Cell(one.kind, up(one.below), up(one.above), one.runs, list(one.sources), one.without) for one in distances
     ]
-    built: dict[str, Any] = msgspec.to_builtins(_Bands(documents.SCHEMA_VERSION, "bands", rows))
+    built: dict[str, Any] = msgspec.to_builtins(_Bands(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows))
     return built
 
 
-def decode_bands(text: bytes) -> dict[tuple[int, int], Band]:
+def decode_bands(text: bytes) -> tuple[Distances, ...]:
     """The content of ``profiles/bands.json``. Raises DataError."""
     rows = documents.decode(text, "bands", _Bands).cells
-    return {(row.ratio_cell, row.bandwidth_cell): Band(row.half_width, row.runs, tuple(row.sources)) for row in rows}
+    return tuple(
+        Distances(row.setup, row.without, tuple(row.below), tuple(row.above), row.runs, tuple(row.sources))
+        for row in rows
+    )
 
 
 @lru_cache(maxsize=1)
-def bundled_bands() -> dict[tuple[int, int], Band]:
-    """The bands that come with osfmodel, from its ledger; none if the file is missing."""
+def bundled_distances() -> tuple[Distances, ...]:
+    """The distances that come with osfmodel, from its ledger; none if the file is missing."""
     path = profiles.bundled_file("bands.json")
-    return {} if path is None else profiles.read(path, decode_bands)
+    return () if path is None else profiles.read(path, decode_bands)

@@ -186,6 +186,7 @@ class _Run:
     """The loop through consecutive iterations; clocks are relative to the start of the next one."""
 
     def __init__(self, loop: Loop, workload: Workload, pricing: Pricing) -> None:
+        workload, pricing = pricing.loaded(workload)
         self.loop, self.workload, self.pricing = loop, workload, pricing
         gradients, effects = workload.gradients, pricing.effects
         self.cost = pricing.cost()

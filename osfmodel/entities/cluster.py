@@ -12,13 +12,16 @@ from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell", "cdna")
 LIBRARIES = ("", "nccl", "ccl", "mpi", "gloo")
 """Libraries that run collectives; "" if not stated."""
 BLOCKING = ("ccl", "mpi", "gloo")
 """Libraries whose collectives block the calling thread when Horovod calls them."""
-FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
-"""Fabrics of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
+FABRICS = ("nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "host")
+"""Fabrics of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, NVLink bridges between pairs, PCIe with
+peer access, or copies through the host's memory."""
+NETWORKS = ("ib", "roce", "efa", "tcpxo", "tcp", "ena")
+"""Fabrics between nodes: InfiniBand, RDMA over Ethernet, AWS EFA, Google's TCPXO, and kernel sockets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ class Table:
     """Measured times of one collective for one worker count: ``times[k]`` seconds for ``sizes[k]`` bytes.
 
     ``startups[k]`` seconds of them are start-up, which overlaps with that of others in flight, if that was measured.
+    ``trains[k]`` seconds is the time of each of many messages of ``sizes[k]`` bytes back to back in one queue; the
+    largest sizes, or all, may be left out.
     """
 
     workers: int
@@ -114,6 +119,7 @@ class Table:
     times: tuple[float, ...]
     collective: str = "all_reduce"
     startups: tuple[float, ...] = ()
+    trains: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"the {self.collective} table for {self.workers!r} workers"
@@ -135,6 +141,10 @@ class Table:
             require_time(startup, f"a start-up in {where}")
             if startup > time:
                 raise DataError(f"{where}: a start-up of {startup!r} s is longer than its time, {time!r} s")
+        if len(self.trains) > len(self.sizes):
+            raise DataError(f"{where} has {len(self.sizes)} sizes and {len(self.trains)} times of trains")
+        for size, train in zip(self.sizes, self.trains, strict=False):
+            require_time(train, f"the time of {size} bytes in a train in {where}")
 
     def __repr__(self) -> str:
         sizes = f"{len(self.sizes)} sizes, {show_bytes(self.sizes[0])} to {show_bytes(self.sizes[-1])}"
@@ -147,6 +157,9 @@ class NcclShape:
 
     gpu_bandwidth:     bytes per second that each GPU sends over the fabric of its node, in NCCL's accounting
     nic_bandwidth:     bytes per second of network per GPU; None for a single node
+    network:           fabric between nodes; "" if not stated, priced as ib
+    host_bandwidth:    bytes per second of each GPU between CPUs, for more than two GPUs of pcie and nvlink-pairs
+    memory_bandwidth:  bytes per second of the memory of a host, which all GPUs of fabric host share
     nvls:              whether NVSwitch adds up for the GPUs (NVLink SHARP)
     latency_scale:     factor on NCCL's latencies inside a node, 1 unless fitted
     net_latency_scale: factor on NCCL's latencies of the network, 1 unless fitted
@@ -159,6 +172,9 @@ class NcclShape:
     nvls: bool = False
     latency_scale: float = 1.0
     net_latency_scale: float = 1.0
+    network: str = ""
+    host_bandwidth: float | None = None
+    memory_bandwidth: float | None = None
     __repr__ = brief
 
     def __post_init__(self) -> None:
@@ -171,9 +187,16 @@ class NcclShape:
         require_positive(self.gpu_bandwidth, "the bandwidth of a GPU inside its node")
         if self.nic_bandwidth is not None:
             require_positive(self.nic_bandwidth, "the network bandwidth of a GPU")
+        if self.network and self.network not in NETWORKS:
+            raise DataError(f"unknown network {self.network!r} between nodes: {suggestion(self.network, NETWORKS)}")
+        for value, what in ((self.host_bandwidth, "between CPUs"), (self.memory_bandwidth, "of the host's memory")):
+            if value is not None:
+                require_positive(value, f"the bandwidth {what}")
+        if self.fabric == "nvlink-pairs" and self.host_bandwidth is None:
+            raise DataError("nvlink-pairs need the bandwidth of each GPU between pairs (host_bytes_per_s)")
         require_time(self.latency_scale, "the latency scale inside nodes")
         require_time(self.net_latency_scale, "the latency scale of the network")
-        if self.nvls and (self.fabric != "nvswitch" or self.generation not in GPU_GENERATIONS[2:]):
+        if self.nvls and (self.fabric != "nvswitch" or self.generation not in ("hopper", "blackwell")):
             raise DataError("NVLS needs an nvswitch fabric and hopper or later GPUs")
 
 
@@ -219,7 +242,9 @@ class Cluster:
     ``protocols``. ``nodes`` is the largest number of nodes, if limited. Workers fill one node after the other. A
     node has ``nics_per_node`` ``between_nodes`` links, which its workers share evenly (read by the hierarchical model).
     ``fitted`` is the range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured
-    there; by default all are off. ``in_flight`` is how many collectives of one queue (a process group) the library
+    there. If there are none, those that are usual on its GPUs apply (``entities.files.usual_effects``) unless
+    ``usual_effects`` is false. ``doubt`` is a fraction by which prices may be off, either way, beyond what those of the
+    cost model are, as of a what-if. ``in_flight`` is how many collectives of one queue (a process group) the library
     runs at once: 1 with NCCL, the worker threads of gloo. ``library`` is one of LIBRARIES.
     """
 
@@ -238,6 +263,8 @@ class Cluster:
     contention: tuple[Contention, ...] = ()
     fitted: FittedRange | None = None
     effects: Effects = NO_EFFECTS
+    usual_effects: bool = True
+    doubt: float = 0
     in_flight: int = 1
     library: str = ""
     source: Source = Source()
@@ -246,6 +273,7 @@ class Cluster:
         require_name(self.name, "the name of the cluster")
         require_count(self.gpus_per_node, f"GPUs per node of cluster {self.name!r}", least=1)
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
+        require_time(self.doubt, f"the doubt of cluster {self.name!r}")
         require_count(self.in_flight, f"collectives in flight of cluster {self.name!r}", least=1)
         if self.library not in LIBRARIES:
             meant = suggestion(self.library, filter(None, LIBRARIES))

@@ -31,7 +31,7 @@ def show_predicted_time(seconds: float) -> str:
 def _in_unit(seconds: float, digits: Callable[[float], str]) -> str:
     """``seconds`` in the largest unit of which there is one or more."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1:
+        if abs(seconds) * scale >= 1:
             return f"{digits(seconds * scale)} {unit}"
     return f"{digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
 
@@ -52,7 +52,7 @@ LARGE_SHARE = 0.0995
 
 
 def _four_digits(value: float) -> str:
-    return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:,.0f}"
+    return f"{value:#.4g}".rstrip(".") if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def how_many(number: int, noun: str) -> str:

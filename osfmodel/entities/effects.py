@@ -1,7 +1,7 @@
 """Effects of a real run that the papers assume away, each a named term that can be switched on by itself.
 
-All are off (0) unless a cluster file or the caller gives a value, which must be a measured or a cited one. EFFECTS
-has the summary, the unit and the evidence of each.
+All are off (0) unless a cluster file or the caller gives a value, which must be a measured or a cited one, or the
+usual ones apply (``entities.files.usual_effects``). EFFECTS has the summary, the unit and the evidence of each.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Effects:
 
     launch_latency:      seconds added to every collective
     hook_time:           seconds of the compute stream per bucket before it can be sent
+    tensor_time:         seconds of the compute stream per tensor, in the framework's hook, before it can be sent
     copy_in:             seconds per byte of the compute stream, from gradients into a bucket, before it can be sent
     copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
     select, select_sent, select_time: seconds per byte of a gradient, per byte sent of it, and per tensor, of the
@@ -39,11 +40,13 @@ class Effects:
     negotiation_miss:    seconds of a cycle beyond that where something is not in Horovod's response cache, or in its
                          place where that is off
     compute_slowdown:    fraction by which computation takes longer while a collective runs
+    node_slowdown:       fraction by which computation takes longer where several GPUs of a node compute
     straggler_deviation: standard deviation of compute time between workers, as a fraction of it
     """
 
     launch_latency: float = 0
     hook_time: float = 0
+    tensor_time: float = 0
     copy_in: float = 0
     copy_out: float = 0
     select: float = 0
@@ -57,6 +60,7 @@ class Effects:
     negotiation: float = 0
     negotiation_miss: float = 0
     compute_slowdown: float = 0
+    node_slowdown: float = 0
     straggler_deviation: float = 0
     __repr__ = brief
 
@@ -68,6 +72,11 @@ class Effects:
     def apart_from_cost(self) -> Effects:
         """The effects without launch latency, for prices that include it and for runs that launch nothing."""
         return replace(self, launch_latency=0)
+
+    @property
+    def apart_from_compute(self) -> Effects:
+        """The effects without those that lengthen computation whatever the plan."""
+        return replace(self, tensor_time=0, node_slowdown=0)
 
     @property
     def active(self) -> Mapping[str, float]:
@@ -117,6 +126,12 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "s",
             None,
             "iteration time of one worker under DDP with many and with few buckets",
+        ),
+        "tensor_time": Effect(
+            "compute stream per tensor, before it is sent (the framework's hook and its small kernels)",
+            "s",
+            None,
+            "iteration time of one worker with and without DDP, by the number of tensors",
         ),
         "copy_in": Effect(
             "compute stream, gradients into a bucket (DDP)",
@@ -195,6 +210,12 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "fraction",
             CITED_SLOWDOWN,
             "mean of 18.9 % (at most 40 %) over models and GPUs, arXiv 2507.03114",
+        ),
+        "node_slowdown": Effect(
+            "computation takes so much longer where several GPUs of a node compute (host, power, memory)",
+            "fraction",
+            None,
+            "iteration time of 2 to 8 GPUs of a node that send little, over that of one alone",
         ),
         "straggler_deviation": Effect(
             "standard deviation of compute time between workers",

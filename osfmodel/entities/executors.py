@@ -96,7 +96,7 @@ def _replayed(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     if not conditions.items() >= REPLAYED_ON_CPU.items():
         return effects
     copy_in = effects.copy_in if conditions.items() >= COUNTED.items() else 0
-    return replace(effects, copy_in=copy_in, hook_time=0, compute_slowdown=0)
+    return replace(effects, copy_in=copy_in, hook_time=0, tensor_time=0, compute_slowdown=0, node_slowdown=0)
 
 
 def _of_ddp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
@@ -119,7 +119,7 @@ def _of_runtime(effects: Effects, conditions: Mapping[str, str]) -> Effects:
 
 def _of_horovod(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     """The effects under Horovod: its fusion buffer and negotiation, none of DDP's copies and hooks."""
-    return _replayed(replace(effects, copy_in=0, copy_out=0, hook_time=0), conditions)
+    return _replayed(replace(effects, copy_in=0, copy_out=0, hook_time=0, tensor_time=0), conditions)
 
 
 _WITH_TORCH = RunSupport(

@@ -10,10 +10,17 @@ from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.source import Source
 
-OF_ONE_REPEAT = ("repeat", "loss_difference")
+CPU_SHARE = "cpu_share"
+"""Condition: processor time of the ranks of a machine, over that of its cores."""
+SATURATED = 0.9
+"""Share above which ranks are taken to have waited for cores, so that the run says little of the network."""
+OF_ONE_REPEAT = ("repeat", "loss_difference", CPU_SHARE)
 """Conditions in which repeats of one plan may differ."""
 OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "hooks", "sent", "settings")
 """Conditions in which turns of plans that ran side by side may differ."""
+
+COMPUTATION = "computation_s"
+"""Condition of a run: seconds of an iteration of the bare model, without communication, on the run's own load."""
 
 UNKNOWN = "unknown"
 """Placeholder name of a workload or cluster that the imported file does not describe."""
@@ -85,6 +92,11 @@ class Measurement:
     def spread(self) -> tuple[float, float]:
         """The fastest and the slowest sample."""
         return min(self.samples), max(self.samples)
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the ranks used more than ``SATURATED`` of the cores, as far as that was recorded."""
+        return any(float(value) > SATURATED for name, value in self.conditions if name == CPU_SHARE)
 
     @property
     def shared_conditions(self) -> tuple[tuple[str, str], ...]:

@@ -161,6 +161,8 @@ class Workload:
     sent_as:      the compression of its gradients, such as "fp16" or "powersgd:4"; "" without
     grain:        kind of its layers if their names are made up: "gradient" or "bucket" of a trace, of GRAINS
     computing:    fraction of its time in which the device really computed, above 0 to 1; None if not known
+    profiled_workers, doubt: workers of the profiled job, whose times include usual effects if there are more than one;
+                  and a fraction by which times may be off, either way, as of a batch size that was not profiled
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -177,6 +179,8 @@ class Workload:
     sent_as: str = ""
     grain: str = ""
     computing: float | None = None
+    profiled_workers: int = 1
+    doubt: float = 0
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
@@ -186,18 +190,20 @@ class Workload:
         require_name(self.name, "the name of the workload")
         if not self.layers:
             raise DataError(f"workload {self.name!r} has no layers")
-        require_time(self.update_time, f"update time of workload {self.name!r}")
+        for name in ("update_time", "doubt"):
+            require_time(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}")
         if self.batch_size is not None:
             require_count(self.batch_size, f"batch size of workload {self.name!r}", least=1)
         for name in ("state_bytes", "update_bytes", "fixed_bytes"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
+        require_count(self.profiled_workers, f"profiled workers of workload {self.name!r}", least=1)
         if self.grain not in GRAINS:
             raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
-        if self.computing is not None:
-            require_positive(self.computing, f"the computing fraction of workload {self.name!r}")
-            if self.computing > 1:
-                raise DataError(f"the computing fraction of workload {self.name!r} is {self.computing!r}: 1 at most")
+        if self.computing is not None and not 0 < self.computing <= 1:
+            raise DataError(
+                f"the computing fraction of workload {self.name!r} is {self.computing!r}: above 0, 1 at most"
+            )
         _require_unique([layer.name for layer in self.layers], self.name)
         _require_segments(self.segments, self.layers, self.name)
         forward_time = plain_sum(layer.forward_time for layer in self.layers)

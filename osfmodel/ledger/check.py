@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -10,19 +10,23 @@ from typing import NamedTuple
 
 from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.bands import JudgedRun
 from osfmodel.entities.batches import variation_of
 from osfmodel.entities.compression import NONE, compressed
+from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement
+from osfmodel.entities.measurement import COMPUTATION, OF_ONE_REPEAT, UNKNOWN, Measurement
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.recipe import Recipe, not_predicted, row_of, stated_plan, without_unsteady
-from osfmodel.ledger.results import TIME, Checked, Row, Verdict
+from osfmodel.ledger.as_used import Used, judge_one, judged_of, reliability, used_of
+from osfmodel.ledger.recipe import Recipe, label_of, not_predicted, row_of, stated_plan, without_unsteady
+from osfmodel.ledger.results import TIME, Checked, Row, UsedOverall, Verdict
 from osfmodel.ledger.side_by_side import side_by_side
 from osfmodel.targets.named_plans import make_plan
 
@@ -73,22 +77,37 @@ def overall(checked: Sequence[Checked]) -> tuple[float | None, float | None]:
     return median(middle for middle, _ in known), median(high for _, high in known)
 
 
+def used_overall(checked: Sequence[Checked]) -> UsedOverall | None:
+    """The sources of the ledger that are of real machines, as used; None if there are fewer than two."""
+    found = [one.as_used for one in checked if one.listed and one.as_used and not one.emulated]
+    covered = [one.coverage for one in found if one.coverage is not None]
+    if len(found) < 2 or not covered:
+        return None
+    middles = median(one.median_abs_error for one in found), median(one.bias for one in found)
+    return UsedOverall(len(found), *middles, plain_sum(covered) / len(covered))
+
+
 def _check(name: str, tolerance: float | None) -> Checked:
     recipe = LEDGER.get(name)
     if recipe is None:
         path = _file(name)
         runs = load_measurements(path)
-        verdict = _by_name(runs, path.parent)
-        return Checked(name, verdict.rows, verdict.fitted_on, tolerance, side_by_side(runs, verdict.rows))
-    verdict = _verdict(name, recipe)
+        named = cache(partial(_named, path.parent))  # turns of one plan are predicted from the same
+        verdict = _by_name(runs, named, path.parent)
+        beside, used = side_by_side(runs, verdict.rows), used_of(_as_named(name, runs, verdict.rows, named))
+        return Checked(name, verdict.rows, verdict.fitted_on, tolerance, beside, used=used, remarks=verdict.remarks)
+    verdict, used = _verdict(name, recipe)
     within = recipe.tolerance if tolerance is None else tolerance
-    return Checked(name, verdict.rows, verdict.fitted_on, within, listed=True, compares=recipe.compares)
+    return Checked(name, verdict.rows, verdict.fitted_on, within, (), True, recipe.compares, used)
 
 
 @cache
-def _verdict(name: str, recipe: Recipe) -> Verdict:
-    """The verdict on a bundled source, which no run of the process changes."""
-    return recipe.judge(load_measurements(name))
+def _verdict(name: str, recipe: Recipe) -> tuple[Verdict, tuple[Used, ...]]:
+    """The verdict on a bundled source, which no run of the process changes, and its runs as used."""
+    runs = load_measurements(name)
+    jobs = () if recipe.jobs is None else recipe.jobs(runs)
+    judged = judged_of(name, recipe.group or name, runs, jobs) if jobs else []
+    return recipe.judge(runs), used_of((label_of(run), one) for run, one in judged)
 
 
 def _file(name: str) -> Path:
@@ -101,12 +120,50 @@ def _file(name: str) -> Path:
     raise UsageError(f"unknown source {name!r}: {suggestion(name, LEDGER, known)}")
 
 
-def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:
+def _by_name(runs: Sequence[Measurement], named: Callable[[RunConditions], Named], folder: Path) -> Verdict:
     """The runs of a file, each predicted from the profiles and plans, or files beside it, that it names."""
-    named = cache(partial(_named, folder))  # turns of one plan are predicted from the same
     rows = without_unsteady(runs, [_row(run, named) for run in runs])
     counted = [row.own for row in rows if row.counts]
-    return Verdict(rows, OWN if counted and all(counted) else PARTLY_OWN if any(counted) else NAMED)
+    fitted_on = OWN if counted and all(counted) else PARTLY_OWN if any(counted) else NAMED
+    return Verdict(rows, fitted_on, tuple(dict.fromkeys(said for run in runs if (said := _loaded(run, folder)))))
+
+
+ANOTHER_LOAD = 0.1
+"""Relative difference of the computation measured in a run from its profile's that is reported."""
+
+
+def _loaded(run: Measurement, folder: Path) -> str:
+    """A sentence if the run's computation took another time than its profile has; "" if not, or not measured."""
+    told = dict(run.conditions).get(COMPUTATION)
+    try:
+        profile = profiles.load_workload(_beside(run.workload, folder)).compute_time
+        measured = profile if told is None else float(told)
+    except (OsfError, ValueError):
+        return ""  # of which its rows tell
+    if abs(measured / profile - 1) <= ANOTHER_LOAD:
+        return ""
+    return (
+        f"computation itself took {measured / profile:.2g} times the profile's on {how_many(run.workers, 'worker')} "
+        f"({show_time(measured)}, {run.workload} has {show_time(profile)}): errors are mostly of that; profile the "
+        "model under the load of the run"
+    )
+
+
+def _as_named(
+    name: str, runs: Sequence[Measurement], rows: Sequence[Row], named: Callable[[RunConditions], Named]
+) -> Iterator[tuple[str, JudgedRun]]:
+    """The runs of a file that count as predictions, for their error bands."""
+    for run, row in zip(runs, rows, strict=True):
+        if row.counts and not row.own and run.workers > 1:
+            found = named(_conditions_of(run))
+            one = judge_one(name, "", run, found.workload, found.plan, found.pricing)
+            if one is not None:
+                yield row.label, one
+
+
+def _conditions_of(run: Measurement) -> RunConditions:
+    told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
+    return RunConditions(run.workload, run.cluster, run.plan, run.workers, told)
 
 
 def _beside(name: str, folder: Path) -> str | Path:
@@ -120,7 +177,7 @@ def _named(folder: Path, run: RunConditions) -> Named:
     profile = profiles.load_workload(_beside(run.workload, folder))
     cluster = load_cluster(_beside(run.cluster, folder))
     workload = compressed(variation_of(conditions).of(profile), conditions.get("compression", NONE))
-    pricing = pricing_of(cluster, run.workers).under(conditions)
+    pricing = pricing_of(cluster, run.workers, workload).under(conditions)
     plan = stated_plan(conditions, workload, pricing)
     if plan is None and run.plan.endswith(".json"):
         plan = profiles.load_plan(folder / run.plan)
@@ -140,11 +197,16 @@ def _row(run: Measurement, named: Callable[[RunConditions], Named]) -> Row:
         return not_predicted(run, f"{names} (without --kind it says why): name one in the run")
     if run.plan == UNKNOWN and run.workers > 1 and "sent" not in conditions:
         return not_predicted(run, "its trace does not say which buckets were sent: name a plan in the run")
-    told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
-        found = named(RunConditions(run.workload, run.cluster, run.plan, run.workers, told))
+        found = named(_conditions_of(run))
         of_run = found.sources if run.workers > 1 else found.sources[:1]  # a single worker uses no network
         own = all(run.source.same_import(source) for source in of_run)
         return row_of(run, found.workload, found.pricing, found.plan)._replace(own=own)
     except OsfError as error:
         return not_predicted(run, str(error))
+
+
+def coverage(checked: Sequence[Checked]) -> dict[float, float]:
+    """Found coverage of error bands by the stated one, over sources of real machines, or those of files."""
+    real = [one for one in checked if one.used and not one.emulated]
+    return reliability({one.source: [row.judged for row in one.used] for one in real})

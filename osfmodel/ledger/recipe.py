@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.bands import regime_of
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import executor_of
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.ledger.results import TIME, UNSTEADY, Row, Verdict
+from osfmodel.ledger.as_used import Jobs
+from osfmodel.ledger.results import BUSY, TIME, UNSTEADY, Row, Verdict
 from osfmodel.targets import CONFIG_TARGETS
 
 
@@ -31,12 +31,16 @@ class Recipe(NamedTuple):
     tolerance: the largest median |error| of predicted rows that passes: the error reached, rounded up
     summary:   shown in docs/accuracy.md
     compares:  TIME or MEMORY
+    jobs:      (measurements) -> each run as a user would ask for it; None for figures that are no times of steps
+    group:     of sources on the same machines, which are left out together; "" for a group of its own
     """
 
     judge: Callable[[Sequence[Measurement]], Verdict]
     tolerance: float
     summary: str
     compares: str = TIME
+    jobs: Jobs | None = None
+    group: str = ""
 
 
 def row_of(
@@ -53,7 +57,7 @@ def row_of(
         measured=run.iteration_time,
         predicted=timeline.iteration_time,
         fitted=fitted,
-        regime=regime_of(workload, timeline, pricing.cost()),
+        is_time=True,
     )
 
 
@@ -106,14 +110,17 @@ LABELLED = (
 def without_unsteady(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows of these runs; those of a cell whose repeats differ too much are marked as not counted.
 
-    A cell is a plan on one workload, cluster, worker count and set of options.
+    So are those of a cell of which any repeat took too much processor time (``Measurement.saturated``), whatever its
+    error. A cell is a plan on one workload, cluster, worker count and set of options.
     """
     cells: dict[Hashable, list[float]] = {}
     for run in measurements:
         cells.setdefault(cell_of(run), []).append(run.iteration_time)
     unsteady = {cell for cell, times in cells.items() if max(times) / min(times) - 1 > UNSTEADY}
+    notes = dict.fromkeys(unsteady, f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")
+    notes |= {cell_of(run): BUSY for run in measurements if run.saturated}
     return tuple(
-        _unsteady(row) if cell_of(run) in unsteady and row.predicted is not None else row
+        row if row.predicted is None or (note := notes.get(cell_of(run))) is None else _uncounted(row, note)
         for run, row in zip(measurements, rows, strict=True)
     )
 
@@ -123,5 +130,5 @@ def cell_of(run: Measurement) -> Hashable:
     return run.workload, run.cluster, run.workers, run.plan, run.shared_conditions
 
 
-def _unsteady(row: Row) -> Row:
-    return row._replace(steady=False, note=f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")
+def _uncounted(row: Row, note: str) -> Row:
+    return row._replace(steady=False, note=note)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
-from osfmodel.engine.bands import Regime, quantile
-from osfmodel.entities.measurement import DEFAULTS
+from osfmodel.engine.bands import quantile
+from osfmodel.entities.measurement import DEFAULTS, SATURATED
+from osfmodel.ledger.as_used import Used, UsedSummary, summary_of
 
 UNSTEADY = 0.05
 """Largest relative difference of repeats, slowest over fastest, that still count."""
+BUSY = f"ranks used more than {SATURATED:.0%} of the cores: listed, not counted"
+"""Note of runs in which communication waited for cores."""
 
 
 TIME, MEMORY = "time", "memory"
@@ -23,7 +27,7 @@ class Row(NamedTuple):
     measured:  seconds per iteration, a ratio of two such times, or bytes
     predicted: the same from the model; None if it is not predicted, and ``note`` gives the reason
     fitted:    whether a parameter was fitted on it, so that its error is not a prediction error
-    regime:    how much is communicated over which kind of network; None if the row is not a time
+    is_time:   whether it is a time of a step, not a ratio or bytes
     steady:    whether the measurement repeats well enough to judge by; if not, ``note`` says so
     own:       whether workload and cluster were imported from the same file as the run: its error is of
                self-consistency, not of prediction
@@ -34,7 +38,7 @@ class Row(NamedTuple):
     predicted: float | None
     fitted: bool = False
     note: str = ""
-    regime: Regime | None = None
+    is_time: bool = False
     steady: bool = True
     own: bool = False
 
@@ -61,6 +65,7 @@ class Verdict(NamedTuple):
 
     rows: tuple[Row, ...]
     fitted_on: str
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,16 @@ class Beside:
         return None if default is None or turns.predicted is None else default / turns.predicted
 
 
-@dataclass(frozen=True, slots=True)
+class UsedOverall(NamedTuple):
+    """Sources of real machines as used: medians of their median |error| and bias, and the mean of their coverage."""
+
+    sources: int
+    median_abs_error: float
+    bias: float
+    coverage: float
+
+
+@dataclass(frozen=True)
 class Checked:
     """A source and the errors of its predictions, as fractions; None if nothing is predicted.
 
@@ -127,6 +141,8 @@ class Checked:
     beside:    plans that were measured beside the default, in a file written by osf run
     listed:    whether it is a source of the ledger; some of these hold runs that cannot be predicted
     compares:  TIME or MEMORY
+    used:      the runs as a user predicts them (``ledger.as_used``), with their error bands
+    remarks:   reasons for errors that are not the model's, such as a profile of another load
     """
 
     source: str
@@ -136,6 +152,18 @@ class Checked:
     beside: tuple[Beside, ...] = ()
     listed: bool = False
     compares: str = TIME
+    used: tuple[Used, ...] = field(default=(), repr=False)
+    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def as_used(self) -> UsedSummary | None:
+        """The runs as used, in figures; None without any."""
+        return summary_of(self.source, self.used)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it is a source of the ledger whose runs were between emulated hosts."""
+        return self.listed and self.source.startswith("emulated-")
 
     @property
     def errors(self) -> list[float]:
@@ -166,6 +194,11 @@ class Checked:
     def unsteady(self) -> int:
         """Number of rows whose measurement does not repeat well enough to count."""
         return sum(row.status == "unsteady" for row in self.rows)
+
+    @property
+    def busy(self) -> int:
+        """Number of rows that do not count because the ranks kept the cores busy."""
+        return sum(row.note == BUSY for row in self.rows)
 
     @property
     def not_predicted(self) -> int:

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from osfmodel.cost import COST_MODELS, network_rates
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
-from osfmodel.engine import predict_timeline
-from osfmodel.engine.bands import Band, band_for, bundled_bands, regime_of
+from osfmodel.engine.bands import incomparable
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import show_bytes
-from osfmodel.entities.effects import Effects
+from osfmodel.entities.display import show_bytes, show_share, show_time
+from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
 
-def effect_caveats(effects: Effects) -> tuple[str, ...]:
-    """A caveat that names the effects in a prediction and says that the search for plans does not see all of them."""
+def effect_caveats(pricing: Pricing, cluster: Cluster) -> tuple[str, ...]:
+    """A caveat that names the effects in a prediction, and says that plans are not proven best under some of them."""
+    effects = pricing.effects
     if not effects.active:
         return ()
-    named = ", ".join(f"{name}={value:g}" for name, value in effects.active.items())
-    unseen = any(effects.apart_from_cost.active)
-    left_out = "the bound does not count these effects, and `optimal` is the best plan found with them, not proven"
+    named = ", ".join(f"{name} {shown(name, value)}" for name, value in effects.active.items())
+    if not cluster.effects.active:
+        return (f"usual effects on such GPUs applied: {named} (--effect none leaves them out)",)
+    unseen = any(effects.apart_from_cost.apart_from_compute.active)
+    left_out = "the bound does not count all of them, and `optimal` is the best plan found with them, not proven"
     proof = f"; {left_out}" if unseen else ""
     copies = [name for name in effects.active if "copy" in name]
     verb = "are" if len(copies) > 1 else "is"
@@ -41,16 +41,18 @@ def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
     return (f"with {cluster.in_flight} collectives in flight at once; `optimal` is then the best found, not proven",)
 
 
-def error_band(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing) -> Band | None:
-    """The error band of this regime; wider if the price itself was not measured.
+def shown(effect: str, value: float) -> str:
+    """The value of an effect with its unit, for people."""
+    unit = EFFECTS[effect].unit
+    if unit == "s":
+        return show_time(value)
+    return show_share(value) if unit == "fraction" else f"{value:.3g} {unit}"
 
-    It is then widened by the change of iteration time when prices are off by the cost model's own error.
-    """
-    band = band_for(regime_of(workload, timeline, pricing.cost()), bundled_bands())
-    if band is None or not pricing.uncertainty:
-        return band
-    dearer = predict_timeline(workload, plan, pricing.slower(1 + pricing.uncertainty)).iteration_time
-    return replace(band, half_width=band.half_width + dearer / timeline.iteration_time - 1)
+
+def band_caveats(plan: Plan, pricing: Pricing) -> tuple[str, ...]:
+    """A note where a prediction has no error band, since nothing comparable was measured."""
+    reason = incomparable(plan, pricing) if pricing.workers > 1 else ""
+    return (f"no error band: nothing comparable was measured ({reason})",) if reason else ()
 
 
 def require_nouns(workload: object, cluster: object) -> None:

@@ -70,7 +70,9 @@ def sweep(comparison: Comparison, target: str) -> Sweep | None:
     knob, gradients = framework.size, workload.gradients
     if knob is None or not gradients or not workload.gradient_bytes:
         return None
-    pricing = pricing_of(comparison.cluster, comparison.workers).for_rules(framework.objective, framework.executor)
+    pricing = pricing_of(comparison.cluster, comparison.workers, workload).for_rules(
+        framework.objective, framework.executor
+    )
     sizes = in_elements(gradients).sizes if knob.elements else gradients.held_sizes
     caps = _caps(sizes, CLOCKED_CAPS if framework.clock else CAPS, knob.best(workload, pricing.cost()))
     timed = _Timed(workload, pricing, framework)

@@ -18,6 +18,7 @@ from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
+    band_caveats,
     cluster_warnings,
     effect_caveats,
     flight_caveats,
@@ -90,10 +91,10 @@ class _Subject:
 
     def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str) -> None:
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
-        self.pricing = pricing_of(cluster, workers)
+        self.pricing = pricing_of(cluster, workers, workload)
         self.caveats = network_caveats(cluster, workers) + self.engine.caveats
         if self.ours:
-            self.caveats += effect_caveats(cluster.effects) + flight_caveats(cluster)
+            self.caveats += effect_caveats(self.pricing, cluster) + flight_caveats(cluster)
         self.warnings = size_warnings(workload, workers) + cluster_warnings(cluster, workers)
         self._bounds: list[Bound] = []
 
@@ -144,6 +145,8 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
         bound = subject.bound(objective, subject.engine.seen(subject.pricing.for_plan(plan)))
         solution = Solution(bound.question, plan, Status.HEURISTIC)
     plan = solution.require_plan()
+    if subject.ours:
+        caveats += band_caveats(plan, bound.question.pricing)
     return Prediction(
         name=label,
         plan=plan,

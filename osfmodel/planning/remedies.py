@@ -27,7 +27,7 @@ from osfmodel.entities.plan import Block, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
-from osfmodel.formats.traces.network import wire_times_by_size
+from osfmodel.formats.traces.network import SEVERAL_SIZES, wire_times_by_size
 from osfmodel.formats.traces.usual import usual_step
 from osfmodel.planning.tuning import tune
 
@@ -87,7 +87,7 @@ class TracedJob:
 
     def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> Modelled:
         """The predicted step for another workload, with the same layers in the same buckets."""
-        pricing, plan = pricing_of(cluster, workers or self.workers), carried_over(self.plan, workload)
+        pricing, plan = pricing_of(cluster, workers or self.workers, workload), carried_over(self.plan, workload)
         return Modelled.of(predict_timeline(workload, plan, pricing).iteration_time, plan, pricing)
 
 
@@ -124,10 +124,6 @@ class Measure:
     network: bool = False
 
 
-def _named(what: str) -> Callable[[TracedJob], str]:
-    return lambda job: what
-
-
 def _set(job: TracedJob, what: str, setting: str) -> str:
     """``what``; for a job of DDP, with the setting that does it."""
     return f"{what} ({setting})" if job.ddp else what
@@ -135,7 +131,7 @@ def _set(job: TracedJob, what: str, setting: str) -> str:
 
 def _tuned(job: TracedJob) -> Modelled:
     found = tune(job.workload, job.cluster, job.workers)
-    return Modelled.of(found.outcomes[0].tuned_time, found.plan, pricing_of(job.cluster, job.workers))
+    return Modelled.of(found.outcomes[0].tuned_time, found.plan, pricing_of(job.cluster, job.workers, job.workload))
 
 
 def _sent(how: str) -> Callable[[TracedJob], Modelled]:
@@ -144,10 +140,6 @@ def _sent(how: str) -> Callable[[TracedJob], Modelled]:
 
 def _together(count: int) -> Callable[[TracedJob], Modelled]:
     return lambda job: job.step(accumulating(job.workload, count), job.cluster)
-
-
-def _faster(factor: float) -> Callable[[TracedJob], Modelled]:
-    return lambda job: job.step(job.workload, faster_network(job.cluster, Change(factor)))
 
 
 def _wider_than_half(job: TracedJob) -> bool:
@@ -185,8 +177,6 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
         ),
         "accumulate-2": _accumulated(2),
         "accumulate-4": _accumulated(4),
-        "network-2": Measure(_named("a network 2 times as fast"), _faster(2), network=True),
-        "network-10": Measure(_named("a network 10 times as fast"), _faster(10), network=True),
         "stated-network": Measure(
             lambda job: f"the network as {(job.stated or job.cluster).name} has it",
             lambda job: job.step(job.workload, job.stated or job.cluster),
@@ -208,7 +198,7 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
         ),
     }
 )
-"""Remedies that the model prices, by name; those that the replay prices are with their causes."""
+"""Remedies that the model prices, by name; the replay prices those of causes, and faster networks."""
 
 
 def remedies(
@@ -258,7 +248,7 @@ def job_of(
     subject = workload_of(trace) if workload is None else workload
     plan = plan_of(trace, subject)
     network = network_of(trace, found.workers, cluster)
-    now = predict_timeline(subject, plan, pricing_of(network, found.workers)).iteration_time
+    now = predict_timeline(subject, plan, pricing_of(network, found.workers, subject)).iteration_time
     others = plain_sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
     usual = usual_step(trace)
     return TracedJob(subject, network, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
@@ -303,6 +293,18 @@ def _faults(found: Explanation) -> Iterator[Remedy]:
         step = found.step_time - found.gains[name]
         if cause.remedy and found.part(name) >= SMALL and step > 0:
             yield Remedy(*cause.remedy, step, found.step_time / step, REPLAY, cause.caution)
+    for factor, saved in found.networks.items() if found.workers > 1 and found.buckets else ():
+        step = found.step_time - saved
+        if step > 0:
+            what = f"a network {factor} times as fast"
+            yield Remedy(f"network-{factor}", what, step, found.step_time / step, REPLAY, _untold(found))
+
+
+def _untold(found: Explanation) -> str:
+    """A note if the trace does not tell start-ups, which a faster network leaves, from bytes; else ""."""
+    sizes = [row.bytes or 0 for row in found.buckets]
+    told = found.cluster is not None or max(sizes) >= SEVERAL_SIZES * min(sizes)
+    return "" if told and min(sizes) else "upper limit: start-ups are counted as bytes"
 
 
 def _priced(found: Explanation, job: TracedJob) -> Iterator[Remedy]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from osfmodel.engine.bands import Band
+from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_share, show_time
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import (
-    error_band,
-    plan_extrapolation,
-)
+from osfmodel.planning.cautions import plan_extrapolation
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.solution import Question
+from osfmodel.targets import CONFIG_TARGETS
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +78,12 @@ class Prediction:
     def band(self) -> Band | None:
         """The error band of such predictions against measured runs.
 
-        None if nothing is communicated, and for sparse plans and other engines, which have no measured bands.
+        None for a single worker, for other engines, and where nothing comparable was measured.
         """
-        if not self.has_bands or self.plan.sparse:
+        if not self.has_bands:
             return None
         question = self.bound.question
-        return error_band(question.workload, self.plan, self.timeline, question.pricing)
+        return band_of(question.workload, self.plan, self.timeline, question.pricing)
 
     @cached_property
     def runs_on(self) -> tuple[str, ...]:
@@ -170,6 +168,32 @@ def little(gain: float) -> str:
     return f"only {show_share(gain)}" if gain >= 0.0005 else "less than 0.1%"
 
 
+DRAWS = 32
+"""Draws of a network and of effects, from what is doubtful about them."""
+
+
+class Chance(NamedTuple):
+    """The gain over the default, as a fraction of its time: the interval that holds 90 % of draws, and their wins.
+
+    wins: fraction of the draws in which the configuration is faster than the default
+    """
+
+    low: float
+    high: float
+    wins: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is faster than the default throughout the interval."""
+        return self.low > 0
+
+    @property
+    def words(self) -> str:
+        """The chance in words."""
+        ends = f"{show_share(self.low)} to {show_share(self.high)}"
+        return f"{ends} over plausible networks and effects (faster in {self.wins:.0%} of {DRAWS})"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The recommended configuration at one worker count. Times in seconds.
@@ -178,6 +202,8 @@ class Outcome:
     default_time: with the framework's defaults
     band:         error band of such predictions
     optimal_time: of the best plan of whole tensors in ready order, even if the framework cannot form it
+    chance:       of being faster than the default, whatever the network and the effects really are; None where the
+                  configuration is the default
     """
 
     workers: int
@@ -186,6 +212,7 @@ class Outcome:
     optimal_time: float
     lower_bound: float
     band: Band | None = None
+    chance: Chance | None = None
 
     def __repr__(self) -> str:
         times = f"{show_time(self.tuned_time)}, {show_time(self.default_time)} by default"
@@ -232,8 +259,16 @@ class Tuning:
         return brief(self, f"{self.target} for {self.workload.name} on {self.cluster.name}: {', '.join(times)}")
 
     def under(self, what_if: WhatIf) -> Tuning:
-        """The tuning marked as made under ``what_if``."""
-        return replace(self, what_if=what_if, remarks=self.remarks + what_if.caveats(self.workload, self.cluster))
+        """The tuning marked as made under ``what_if``; its settings accumulate as many micro-batches."""
+        text = CONFIG_TARGETS[self.target].text
+        told = filter(None, [text.accumulation.note(what_if.accumulate)] if what_if.accumulate > 1 else [])
+        return replace(
+            self,
+            what_if=what_if,
+            config=text.settings(self.config, what_if.accumulate),
+            rendered=text.written(self.knobs, self.workload, micro_batches=what_if.accumulate),
+            remarks=(*self.remarks, *what_if.caveats(self.workload, self.cluster), *told),
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -260,10 +295,16 @@ class Tuning:
         if not self.improvement:
             return f"Keep the default: tuning would save {little(best.gain)}{where}."
         saved = f"{show_share(best.gain)} less time than the default{where}"
-        if best.left < PROVEN:
-            return f"{saved}. Optimal: {self._rules}, no schedule is faster (to within {PROVEN:.2%})."
+        if best.chance is not None and not best.chance.sure:
+            alone = "Leave the default alone unless you can measure"
+            return f"{alone}: {saved} is predicted, but it may be {best.chance.words}."
+        likely = "" if best.chance is None else f", and {best.chance.words}"
+        if best.left < PROVEN and show_time(best.tuned_time) == show_time(best.optimal_time):
+            proven = f"no schedule is faster at these prices (to within {PROVEN:.2%})"
+            return f"{saved}{likely}. Optimal: {self._rules}, {proven}."
         rules = self._rules[0].upper() + self._rules[1:]
-        return f"{saved}. {rules}, no schedule could save more than another {show_share(best.left)}."
+        left = f"no schedule could save more than another {show_share(best.left)} at these prices"
+        return f"{saved}{likely}. {rules}, {left}."
 
     @property
     def _rules(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_predicted_time, show_share
+from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
@@ -25,10 +26,12 @@ from osfmodel.planning.cautions import (
     require_nouns,
     size_warnings,
 )
-from osfmodel.planning.results import WORTHWHILE, Outcome, Tuning
+from osfmodel.planning.chances import best_of, chance, drawn, times
+from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
 from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
-from osfmodel.solve.solution import Limits, PlanRule, planner_of
+from osfmodel.solve.solution import Limits, PlanRule, Question, planner_of
 from osfmodel.solve.under_effects import as_timed
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -38,6 +41,8 @@ STRESS = (1.25, 1.5, 2.0)
 """Factors by which the real network may be slower than described; plans are made robust against them."""
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
+FEWER = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Numbers of buckets of the plans that are tried beside the best one."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
 """Factors of network slowness at which a plan is compared with the default."""
 
@@ -92,14 +97,16 @@ def tune(
     if objective != chosen.objective and not chosen.executes:
         has = "one collective at a time and a barrier" if chosen.objective.plain else "rules of its own"
         raise UsageError(f"{target or 'ddp'} has {has}: tune --for runtime instead")
-    task = TuningProblem(workload, chosen, tuple(pricing_of(cluster, count) for count in counts), limits, objective)
+    prices = tuple(pricing_of(cluster, count, workload) for count in counts)
+    task = TuningProblem(workload, chosen, prices, limits, objective)
     task = replace(task, leads=_leads(task, leads))
     if len(task.leads) == 1:
         task = replace(task, workload=workload.ahead(*task.leads), leads=())
     optima = task.optima()
     default = task.times(task.target.convert.default_knobs())
     searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
-    knobs = task.complete(_choose(task, optima, default, searched))
+    knobs = _likeliest(task, optima, _choose(task, optima, default, searched), searched)
+    knobs = task.complete(knobs)
     plan, _ = task.planned(knobs)[0]
     return Tuning(
         workload,
@@ -123,7 +130,7 @@ def tune(
             *_ahead(task, knobs),
             *_grain(workload),
             *task.caveats(),
-            *effect_caveats(cluster.effects),
+            *effect_caveats(task.pricings[-1], cluster),
             *flight_caveats(cluster),
             *network_caveats(cluster, max(counts)),
         ),
@@ -147,7 +154,45 @@ def _outcomes(
     times = task.times(knobs)
     # With several dtypes the optimum is only searched for: the tuned plan may be better still.
     best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
-    return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs)))
+    chances = [_chance(replace(task, stock=(price,)), knobs) for price in task.stock]
+    return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs), chances))
+
+
+def _chance(task: TuningProblem, knobs: Any) -> Chance | None:
+    default = task.target.convert.default_knobs()
+    same = knobs == default or task.planned(knobs)[0][0] == task.planned(default)[0][0]
+    problems = [] if same else drawn(task)
+    return chance(times(problems, knobs), times(problems, default)) if problems else None
+
+
+def _likeliest(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], chosen: Any, searched: Any | None) -> Any:
+    """For one count, whichever does best on plausible networks.
+
+    Tried are ``chosen``, the default, plans with fewer buckets, and plans for slower networks.
+    """
+    if len(task.stock) > 1 or task.leads or searched is not None or task.target.executes:
+        return chosen
+    options = [task.target.convert.default_knobs(), chosen]
+    options += [task.from_plan(plan, task.pricings[0]) for plan in _alternatives(task, *optima[0])]
+    return best_of(task, [knobs for knobs in options if task.keeps_limits(knobs)] or [chosen])
+
+
+def _alternatives(task: TuningProblem, plan: Plan, timeline: Timeline) -> Iterator[Plan]:
+    """The best plans with fewer buckets and for slower networks, for the ready times that effects led to."""
+    if not task.objective.plain:
+        return
+    seen, pricing = as_timed(task.workload, timeline), task.pricings[0]
+    bare = replace(pricing, effects=NO_EFFECTS)
+    asked = [
+        Question(seen, bare, limits=replace(task.limits, max_buckets=most))
+        for most in FEWER
+        if most < min(len(plan.buckets), task.limits.max_buckets or len(plan.buckets))
+    ]
+    asked += [Question(seen, bare.slower(factor), limits=task.limits) for factor in STRESS]
+    for question in asked:
+        found = SOLVERS["optimal"].solve(question).plan
+        if found is not None:
+            yield found
 
 
 def _choose(
@@ -217,6 +262,8 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
             "one for each"
         ]
     another = 1 - outcomes[0].optimal_time / outcomes[0].tuned_time
+    if outcomes[0].chance is None:
+        return [f"the best plan at these very prices would save {show_share(another)}, but not on plausible networks"]
     return [f"the ideal plan would save another {show_share(another)} over what was found for this framework"]
 
 

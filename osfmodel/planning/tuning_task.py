@@ -10,13 +10,13 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.engine import predict_timeline, without_priority
-from osfmodel.engine.bands import Band
+from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import error_band, extrapolation
+from osfmodel.planning.cautions import extrapolation
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
@@ -126,7 +126,7 @@ class TuningProblem:
 
     def bands(self, knobs: Any) -> list[Band | None]:
         """The error band of the tuned time at each price."""
-        return [error_band(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
+        return [band_of(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
                 zip(self.planned(knobs), self._paid(knobs), strict=True)]  # fmt: skip
 
     def from_plan(self, plan: Plan, pricing: Pricing) -> Any:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost.faster_network import SAME, Change, Network, caveat, faster_network
-from osfmodel.entities.batches import accumulating, at_batch, idle, require_micro_batches
+from osfmodel.cost.model import STATED
+from osfmodel.entities.batches import FIXED_SHARE, accumulating, at_batch, idle, require_micro_batches
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed, compression_called
 from osfmodel.entities.display import brief
@@ -24,10 +25,15 @@ from osfmodel.entities.workload import Workload
 def faster_device(workload: Workload, factor: float) -> Workload:
     """``workload`` on a device ``factor`` times as fast: forward, backward, update and the host's pace alike.
 
-    Raises UsageError for a factor of 0 or less.
+    Its doubt grows by OTHER_DEVICE for each doubling. Raises UsageError for a factor of 0 or less.
     """
     _require_factor(factor, "the factor on compute")
-    return workload if factor == 1 else workload.scaled(1 / factor)
+    doubt = OTHER_DEVICE * abs(math.log2(factor))
+    return workload if factor == 1 else replace(workload.scaled(1 / factor), doubt=workload.doubt + doubt)
+
+
+OTHER_DEVICE = 0.1
+"""Part by which compute times are more doubtful for each doubling of a device's speed: taken, not measured."""
 
 
 def _require_factor(value: float, what: str) -> None:
@@ -79,7 +85,8 @@ class WhatIf:
 
     def of_cluster(self, cluster: Cluster) -> Cluster:
         """``cluster`` with the changes. Raises UsageError as :func:`faster_network`."""
-        return faster_network(cluster, self.bandwidth, self.latency)
+        found = faster_network(cluster, self.bandwidth, self.latency)
+        return replace(found, doubt=found.doubt + STATED) if self.network_changed else found
 
     def of_workload(self, workload: Workload, workers: int, also: Workload | None = None) -> Workload:
         """``workload`` as each of ``workers`` workers computes it; ``also``: its profile at another batch size.
@@ -88,7 +95,7 @@ class WhatIf:
         """
         size = self.share(workers)
         if size is not None and (workload.batch_size is not None or self.global_batch is not None):
-            workload = workload if workload.batch_size == size else at_batch(workload, size, also)
+            workload = workload if workload.batch_size == size else at_batch(workload, size, also, FIXED_SHARE)
         workload = workload if size is None else replace(workload, batch_size=size)
         return accumulating(compressed(faster_device(workload, self.compute), self.compression), self.accumulate)
 
@@ -119,13 +126,18 @@ class WhatIf:
         """Assumptions of the changes; ``workload`` and ``cluster`` may be the original or the changed ones."""
         idleness = idle(workload) if self.compute != 1 else ""
         said = [f"{idleness}: --compute scales the rest too"] if idleness else []
-        said += [caveat(cluster)] if Network(self.bandwidth, self.latency) != Network() else []
+        said += [caveat(cluster)] if self.network_changed else []
         said.append(compression_called(self.compression)[0].caveat)
         said += ["assumes that gradient accumulation itself is free"] if self.accumulate > 1 else []
         cast = "none" if not compression_called(self.compression)[0].caveat else self.compression
         beyond = replace(self, compression=cast, batch_size=None, global_batch=None).words
-        said += [f"the error band does not cover this what-if ({beyond})"] if beyond else []
+        said += [f"the error band is wider for this what-if ({beyond}), as taken, not as measured"] if beyond else []
         return tuple(filter(None, said))
+
+    @property
+    def network_changed(self) -> bool:
+        """Whether bandwidth or latency is changed."""
+        return Network(self.bandwidth, self.latency) != Network()
 
     @property
     def document(self) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from osfmodel.entities.errors import UsageError
@@ -97,14 +98,31 @@ def _patches(gantts: Sequence[Gantt]) -> list[Any]:
     return [*patches, Line2D([], [], color="black", linestyle=":", linewidth=1, label="a single worker ends")]
 
 
-def plot_check(checked: Iterable[Checked], path: str) -> None:
-    """Plot predicted against measured iteration time of every run that was not fitted on, one colour per source.
+def plot_check(checked: Iterable[Checked], path: str, found: Mapping[float, float] = MappingProxyType({})) -> None:
+    """Plot predicted against measured iteration time as used, one colour per source, and the coverage of error bands.
 
-    Runs predicted from their own figures are hollow, since they are not predictions.
+    Runs predicted from their own figures are hollow, since they are not predictions. ``found`` is the
+    coverage that was found by the one that is stated.
     Raises UsageError for a suffix other than .png or .svg, or where matplotlib is missing.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {path!r}: the name must end in {' or '.join(SUFFIXES)}")
-    figure = figure_of((7, 7), constrained=False)
-    show_in_axes(figure.subplots(), scatter(checked))
+    judged = list(checked)
+    figure = figure_of((12 if found else 7, 7), constrained=bool(found))
+    axes = figure.subplots(1, 2) if found else [figure.subplots()]
+    show_in_axes(axes[0], scatter(judged))
+    if found:
+        show_reliability(axes[1], found)
     save(figure, path)
+
+
+def show_reliability(axes: Any, found: Mapping[float, float]) -> None:
+    """Draw the coverage that was found over the one that bands state, each source weighing the same."""
+    stated, covered = zip(*sorted(found.items()), strict=True)
+    axes.plot([0.4, 1], [0.4, 1], color="#444444", linewidth=1, label="as stated")
+    axes.plot(stated, covered, color=FILLS["backward"], marker="o", label="found, sources held out")
+    axes.set(xlim=(0.4, 1), ylim=(0.4, 1), aspect="equal")
+    axes.set(xlabel="stated part of runs inside the band", ylabel="found part (mean over sources)")
+    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    plain(axes)

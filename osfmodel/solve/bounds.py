@@ -13,8 +13,9 @@ Other rules (:func:`objective_bound`): k channels hold each message for its pric
 sum at least; and all transfers together go at most X(k) times as fast as one, after a first start-up. If the next
 forward may overlap, gradient i and those nearer the input still have forward work behind them when the last of them
 arrives: at least q_i, that of the layers from i's towards the output (planning.md's LB_q). On one channel
-:func:`windows_bound` goes further: for a price on one line it is the exact optimum over all schedules. Effects other
-than the launch latency only lengthen an iteration further. Proofs: docs/reference/schedules.md, planning.md.
+:func:`windows_bound` goes further: for a price on one line it is the exact optimum over all schedules. Computation
+that is slowed beside collectives has a bound of its own (:func:`_slowed`); effects other than those and the launch
+latency only lengthen an iteration further. Proofs: docs/reference/schedules.md, planning.md.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     Rules are permissions: if a split is allowed, the bound holds for schedules that split all and for those that
     split nothing. For a strategy that is not in COLLECTIVES only the computation counts.
     """
+    workload, pricing = pricing.loaded(workload)
     if objective.strategy not in COLLECTIVES:
         return workload.compute_time
     if objective.split:
@@ -59,6 +61,7 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     sparsely the bound is that of their bytes, in messages of whatever number and order: those of whole tensors by
     all-reduces, the entries by all-gathers, each at the best price at or below their sum, and all on the channels.
     """
+    workload, pricing = pricing.loaded(workload)
     workload, plan = plan.computed(workload)
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
@@ -99,7 +102,18 @@ def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> f
     ):
         suffix += size
         bound = max(bound, ready - start + shortest(suffix) + tail)
-    return bound
+    return max(bound, _slowed(workload, pricing, objective, shortest(suffix) if suffix else 0))
+
+
+def _slowed(workload: Workload, pricing: Pricing, objective: Objective, busy: float) -> float:
+    """A lower bound where computation takes 1 + s times as long while a collective runs, for ``busy`` seconds in all.
+
+    During o seconds of both, o / (1 + s) of computation is done, so that all takes computation + busy - o / (1 + s),
+    and o is ``busy`` at most: computation + busy s / (1 + s). An update that may run beside collectives is not slowed.
+    """
+    slowdown = pricing.effects.compute_slowdown
+    beside = min(workload.update_time, busy) if objective.forward_overlap else 0
+    return workload.compute_time + (busy - beside) * slowdown / (1 + slowdown)
 
 
 def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:

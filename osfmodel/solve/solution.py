@@ -67,12 +67,20 @@ class Case:
 
 @dataclass(frozen=True)
 class Question:
-    """A question: the best plan for ``workload`` at these prices, under these rules and within these limits."""
+    """A question: the best plan for ``workload`` at these prices, under these rules and within these limits.
+
+    Effects that lengthen computation whatever the plan are moved from the prices into the workload.
+    """
 
     workload: Workload
     pricing: Pricing
     objective: Objective = PLAIN
     limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        workload, pricing = self.pricing.loaded(self.workload)
+        object.__setattr__(self, "workload", workload)
+        object.__setattr__(self, "pricing", pricing)
 
     def __repr__(self) -> str:
         rules = f", {self.objective!r}" * (self.objective != PLAIN) + f", {self.limits!r}" * (self.limits != Limits())

@@ -24,6 +24,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
+    Accumulation,
     Conversion,
     Launch,
     SettingsText,
@@ -127,6 +128,17 @@ def render(knobs: BytePsKnobs, workload: Workload) -> str:
     )
 
 
+def accumulate(text: str, ending: str, count: int) -> str:
+    """The environment file with what the optimizer is to be told in Python."""
+    return text + PASSES.format(count=count)
+
+
+PASSES = """
+# The plan is for {count} micro-batches a step, sent with the last. In Python:
+# optimizer = bps.DistributedOptimizer(
+#     optimizer, named_parameters=model.named_parameters(), backward_passes_per_step={count})
+# For each step call backward {count} times on loss / {count}, then step() and zero_grad() once.
+"""
 TEMPLATE = """\
 # BytePS settings for {name}: pieces of {partition}, {order}.
 # Bytes (rounded up to a multiple of 4096 times the GPUs of a machine); credit in partitions, unset: no priorities.
@@ -136,7 +148,13 @@ TEMPLATE = """\
 TARGET = Target(
     summary="BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
     convert=Conversion(default_knobs=BytePsKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact),
-    text=SettingsText(config=config, render=render, ending=".env", caveats=caveats),
+    text=SettingsText(
+        config=config,
+        render=render,
+        ending=".env",
+        caveats=caveats,
+        accumulation=Accumulation(accumulate, lambda count: {"backward_passes_per_step": count}),
+    ),
     launch=Launch(
         launcher="bpslaunch does, beside a scheduler and servers, with the environment that -o byteps.env writes "
         "without --lines"

@@ -26,11 +26,19 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import least, ranked, within
-from osfmodel.entities.units import MIB, parse_bytes
+from osfmodel.entities.units import MIB, parse_room
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps, search_caps_for_all
 from osfmodel.solve.solution import Limits, allowed, finish, rank_of
-from osfmodel.targets.target import Conversion, SettingsText, SizeKnob, Target, ignoring_prices, require_plain
+from osfmodel.targets.target import (
+    Accumulation,
+    Conversion,
+    SettingsText,
+    SizeKnob,
+    Target,
+    ignoring_prices,
+    require_plain,
+)
 
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
 """Factors by which limits are changed in the search for lists that serve several dtypes."""
@@ -235,6 +243,24 @@ def _older(fallback: CapSearch | None) -> str:
     return OLDER.format(single_mib=fallback.cap / MIB, first=first, pair_cap=cap / MIB, tried=tried)
 
 
+def accumulate(text: str, ending: str, count: int) -> str:
+    """Lines that accumulate, after those that wrap the model."""
+    for plain in ("Trainer(strategy=DDPStrategy(**ddp_kwargs)", "Accelerator(kwargs_handlers=[handler]"):
+        setting = "accumulate_grad_batches" if plain.startswith("Trainer") else "gradient_accumulation_steps"
+        text = text.replace(f"{plain})", f"{plain}, {setting}={count})")
+    return text + ACCUMULATED.format(count=count)
+
+
+ACCUMULATED = """
+# The plan is for {count} micro-batches a step, sent with the last: train with this instead of a backward in each step.
+def train_step(batches, loss_of, optimizer):  # {count} micro-batches; loss_of(batch) calls the wrapped model
+    optimizer.zero_grad()
+    with model.no_sync():  # adds gradients up, and sends nothing
+        for batch in batches[:-1]:
+            (loss_of(batch) / {count}).backward()
+    (loss_of(batches[-1]) / {count}).backward()
+    optimizer.step()
+"""
 HOOKED = (
     "# The plan is for compressed gradients: on the DistributedDataParallel that wraps the model, before it trains,"
 )
@@ -281,7 +307,7 @@ TARGET = Target(
         complete=complete,
         unpriced=True,
     ),
-    text=SettingsText(config=config, render=render, caveats=caveats),
+    text=SettingsText(config=config, render=render, caveats=caveats, accumulation=Accumulation(accumulate)),
     size=SizeKnob("bucket_cap_mb", lambda size: DdpKnobs((size,)), best_cap),
     live=True,
     compared=True,
@@ -297,10 +323,10 @@ BEST_CAP = "cap:best"
 
 
 def single_cap(name: str) -> int | None:
-    """The bytes in ``cap:25MiB``; None for any other name. Raises UsageError for a bad size."""
+    """The bytes in ``cap:25MiB``, rounded down; None for any other name. Raises UsageError for a bad size."""
     if not name.startswith(CAP) or name == BEST_CAP:
         return None
-    size = parse_bytes(name.removeprefix(CAP))
+    size = parse_room(name.removeprefix(CAP))  # rounded, as commands print it: 13.64 MiB
     if size < 1:
         raise UsageError(f"plan {name!r}: a limit is 1 byte or more")
     return size

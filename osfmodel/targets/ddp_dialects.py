@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from osfmodel.entities.workload import Workload
 from osfmodel.targets import ddp
+from osfmodel.targets.target import Accumulation
 
 
 def accelerate_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
@@ -33,10 +34,26 @@ accelerator = Accelerator(kwargs_handlers=[handler])
 #     trainer.accelerator.ddp_handler = handler
 """
 
+
+def accelerate_accumulating(text: str, ending: str, count: int) -> str:
+    """The lines with an Accelerator that accumulates."""
+    made = "Accelerator(kwargs_handlers=[handler]"
+    return text.replace(f"{made})", f"{made}, gradient_accumulation_steps={count})") + ACCUMULATED.format(count=count)
+
+
+ACCUMULATED = """\
+# The plan is for {count} micro-batches a step, sent with the last: train inside  with accelerator.accumulate(model):
+# Hugging Face Trainer: TrainingArguments(gradient_accumulation_steps={count}, ...)
+"""
+
 ACCELERATE = replace(
     ddp.TARGET,
     summary="Hugging Face Accelerate or Trainer on PyTorch DDP: its default caps",
-    text=replace(ddp.TARGET.text, render=accelerate_lines),
+    text=replace(
+        ddp.TARGET.text,
+        render=accelerate_lines,
+        accumulation=Accumulation(accelerate_accumulating, lambda count: {"gradient_accumulation_steps": count}),
+    ),
     dialect_of="ddp",
     live=False,
 )
@@ -56,10 +73,20 @@ trainer = Trainer(strategy=strategy)  # add devices=..., num_nodes=... as usual
 """
 
 
+def lightning_accumulating(text: str, ending: str, count: int) -> str:
+    """The lines with a Trainer that accumulates."""
+    made = "Trainer(strategy=strategy"
+    return text.replace(f"{made})", f"{made}, accumulate_grad_batches={count})")
+
+
 LIGHTNING = replace(
     ddp.TARGET,
     summary="PyTorch Lightning on PyTorch DDP: its default caps",
-    text=replace(ddp.TARGET.text, render=lightning_lines),
+    text=replace(
+        ddp.TARGET.text,
+        render=lightning_lines,
+        accumulation=Accumulation(lightning_accumulating, lambda count: {"accumulate_grad_batches": count}),
+    ),
     dialect_of="ddp",
     live=False,
 )

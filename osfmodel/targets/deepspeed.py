@@ -22,6 +22,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
 from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import (
+    Accumulation,
     Conversion,
     Launch,
     SettingsText,
@@ -127,6 +128,11 @@ def plain(knobs: DeepSpeedKnobs, workload: Workload) -> str:
     return json.dumps(config(knobs), indent=2) + "\n"
 
 
+def accumulate(text: str, ending: str, count: int) -> str:
+    """The configuration with ``gradient_accumulation_steps``; with stage 1 only the last micro-step sends."""
+    return text.replace('{\n  "zero_', f'{{\n  "gradient_accumulation_steps": {count},\n  "zero_', 1)
+
+
 TEMPLATE = """\
 # DeepSpeed settings for {name}: {count} buckets for {tensors} gradient tensors.
 # DeepSpeed reads this file as it is (Hjson); -o FILE.json leaves these lines out, as others want it. Merge with yours.
@@ -146,7 +152,14 @@ TARGET = Target(
         exact=exact,
         unpriced=True,
     ),
-    text=SettingsText(config=config, render=render, ending=".hjson", files={".json": plain}, caveats=caveats),
+    text=SettingsText(
+        config=config,
+        render=render,
+        ending=".hjson",
+        files={".json": plain},
+        caveats=caveats,
+        accumulation=Accumulation(accumulate, lambda count: {"gradient_accumulation_steps": count}),
+    ),
     launch=Launch(
         arguments=lambda knobs: "--deepspeed --deepspeed_config deepspeed.json",
         script="deepspeed.json: your file, merged with what this command writes without --lines (-o settings.json)",

@@ -14,7 +14,7 @@ from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 from osfmodel.solve.solution import Limits
-from osfmodel.targets.target import Conversion, Launch, SettingsText, Target
+from osfmodel.targets.target import Accumulation, Conversion, Launch, SettingsText, Target
 
 
 def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Plan:
@@ -39,10 +39,23 @@ def render(knobs: Plan | None, workload: Workload) -> str:
     return "" if knobs is None else encode(document_of(knobs))
 
 
+def accumulate(count: int) -> str:
+    """A sentence on what the script does, since a plan file holds no code."""
+    return (
+        f"accumulate in the script: with executor.no_sync(): around the first {count - 1} of {count} backward passes "
+        f"of a step, each on loss / {count}; executor is what osf.execute returns"
+    )
+
+
 TARGET = Target(
     summary="an executor for any plan; by default PyTorch DDP's buckets",
     convert=Conversion(default_knobs=lambda: None, from_plan=from_plan, to_plan=to_plan),
-    text=SettingsText(config=config, render=render, ending=""),
+    text=SettingsText(
+        config=config,
+        render=render,
+        ending="",
+        accumulation=Accumulation(lambda text, ending, count: text, note=accumulate),
+    ),
     launch=Launch(
         script="train.py is your script, with osf.execute and the plan that this command writes without --lines "
         "(-o plan.json)"

@@ -24,7 +24,15 @@ from osfmodel.entities.plan import SPLIT, Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits
-from osfmodel.targets.target import PLACEHOLDER_PRICES, Conversion, SettingsText, Target, exact_or, require_plain
+from osfmodel.targets.target import (
+    PLACEHOLDER_PRICES,
+    Accumulation,
+    Conversion,
+    SettingsText,
+    Target,
+    exact_or,
+    require_plain,
+)
 
 RULES = Objective(forward_overlap=True, strategy=SPLIT)
 """The rules of every FSDP2 plan, whatever is grouped."""
@@ -207,6 +215,21 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
     return TEMPLATE.format(name=workload.name, groups="\n".join(lines) + "\n" if lines else "", count=len(lines))
 
 
+def accumulating(text: str, ending: str, count: int) -> str:
+    """Lines that accumulate, after those that shard the model."""
+    return text + ACCUMULATED.format(count=count)
+
+
+ACCUMULATED = """
+# The plan is for {count} micro-batches a step, sent with the last: train with this instead of a backward in each step.
+def train_step(batches, loss_of, optimizer):  # {count} micro-batches; loss_of(batch) calls the model
+    optimizer.zero_grad()
+    for number, batch in enumerate(batches, 1):
+        model.set_requires_gradient_sync(number == {count})  # before, gradients are added up, whole
+        model.set_reshard_after_backward(number == {count})  # before, parameters stay, and are gathered once
+        (loss_of(batch) / {count}).backward()
+    optimizer.step()
+"""
 TEMPLATE = """\
 # FSDP2 groups for {name}: {count} groups of modules, inner ones first; modules not listed stay in the root group.
 # With resharding after forward, the default, parameters are gathered once more in backward: less memory, more to send.
@@ -222,7 +245,7 @@ fully_shard(model, reshard_after_forward=False)
 TARGET = Target(
     summary="PyTorch FSDP2 with the whole model in one group, not resharded after forward",
     convert=Conversion(default_knobs=FsdpKnobs, from_plan=from_plan, to_plan=to_plan, exact=exact, unpriced=True),
-    text=SettingsText(config=config, render=render, caveats=caveats),
+    text=SettingsText(config=config, render=render, caveats=caveats, accumulation=Accumulation(accumulating)),
     executor=RUNTIME,
     objective=RULES,
 )

@@ -30,6 +30,7 @@ from osfmodel.solve.search.robust import fairest
 from osfmodel.solve.solution import Case, Limits, Question
 from osfmodel.targets.horovod_search import best_settings
 from osfmodel.targets.target import (
+    Accumulation,
     Conversion,
     Launch,
     SettingsSearch,
@@ -261,6 +262,19 @@ PYTHON = """\
 # )
 """
 
+
+def accumulate(text: str, ending: str, count: int) -> str:
+    """The file with what the optimizer is to be told in Python."""
+    named = "#     named_parameters=model.named_parameters(),"
+    passes = f"backward_passes_per_step={count}"
+    return text.replace(named, f"{named} {passes},") + PASSES.format(count=count, passes=passes)
+
+
+PASSES = """
+# The plan is for {count} micro-batches a step, sent with the last. In Python:
+# optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), {passes})
+# For each step call backward {count} times on loss / {count}, then step() and zero_grad() once.
+"""
 IN_PYTHON = "# Groups are part of the recommendation, too, in Python: osf tune ... --for horovod --format code\n"
 LAUNCHED = """\
 # Horovod settings for {name}, for horovodrun --config-file.
@@ -287,6 +301,7 @@ TARGET = Target(
         ending=".env",
         files={".yaml": launched, ".yml": launched},
         caveats=caveats,
+        accumulation=Accumulation(accumulate, lambda count: {"backward_passes_per_step": count}),
     ),
     launch=Launch(
         launcher="horovodrun or mpirun does, with the environment that -o horovod.env writes without --lines, or "

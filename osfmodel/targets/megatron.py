@@ -20,7 +20,16 @@ from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
 from osfmodel.solve.solution import Limits
-from osfmodel.targets.target import Conversion, Launch, SettingsText, SizeKnob, Target, exact_or, require_plain
+from osfmodel.targets.target import (
+    Accumulation,
+    Conversion,
+    Launch,
+    SettingsText,
+    SizeKnob,
+    Target,
+    exact_or,
+    require_plain,
+)
 
 LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
 ALIGNED = 64
@@ -122,6 +131,14 @@ def _aligned(knobs: MegatronKnobs, workload: Workload) -> str:
     )
 
 
+def accumulate(text: str, ending: str, count: int) -> str:
+    """The flags with a note on the batch sizes, which set the number of micro-batches."""
+    return text + (
+        f"# The plan is for {count} micro-batches a step, sent with the last: give --global-batch-size\n"
+        f"# {count} times --micro-batch-size times the data-parallel workers.\n"
+    )
+
+
 TEMPLATE = """\
 # Megatron-LM settings for {name}. The size is in parameters, not bytes.
 {flags}
@@ -132,7 +149,9 @@ TEMPLATE = """\
 TARGET = Target(
     summary="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
     convert=Conversion(default_knobs=MegatronKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact),
-    text=SettingsText(config=config, render=render, ending=".args", caveats=caveats),
+    text=SettingsText(
+        config=config, render=render, ending=".args", caveats=caveats, accumulation=Accumulation(accumulate)
+    ),
     launch=Launch(
         arguments=flags,
         script="train.py is your script of Megatron's, such as pretrain_gpt.py; its other arguments go where these are",

@@ -63,6 +63,28 @@ class Conversion:
         return self.to_plan(knobs, workload, PLACEHOLDER_PRICES) == plan
 
 
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """A framework's way to add up gradients over several micro-batches and send them with the last.
+
+    text:     (lines or file, its ending, micro-batches) -> the same with what accumulates
+    settings: (micro-batches) -> settings by their names; {} where only code does it
+    note:     (micro-batches) -> a sentence on what the text leaves to the script, or ""
+    """
+
+    text: Callable[[str, str, int], str]
+    settings: Callable[[int], dict[str, int]] = lambda count: {}
+    note: Callable[[int], str] = lambda count: ""
+
+
+def _not_told(count: int) -> str:
+    return f"these lines do not accumulate: add up the gradients of {count} micro-batches, and send them with the last"
+
+
+NOT_TOLD = Accumulation(lambda text, ending, count: text, note=_not_told)
+"""For frameworks whose target does not say how they accumulate."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsText:
     """Knobs as text.
@@ -72,6 +94,7 @@ class SettingsText:
     ending:  of the name of a file with these lines; "" if the framework reads no such file
     files:   endings of other files of the framework's own -> (knobs, workload) -> text
     caveats: (workload) -> sentences     assumptions of a prediction for this framework
+    accumulation: how gradients of several micro-batches are added up before they are sent
     """
 
     config: Callable[[Any], dict[str, Any]]
@@ -79,15 +102,21 @@ class SettingsText:
     ending: str = ".py"
     files: Mapping[str, Callable[[Any, Workload], str]] = field(default_factory=dict)
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+    accumulation: Accumulation = NOT_TOLD
 
     @property
     def endings(self) -> tuple[str, ...]:
         """Endings of files that the framework reads, or to paste from."""
         return tuple(filter(None, (self.ending, *self.files)))
 
-    def written(self, knobs: Any, workload: Workload, ending: str) -> str:
-        """The settings as a file with this ending has them."""
-        return self.files.get(ending, self.render)(knobs, workload)
+    def written(self, knobs: Any, workload: Workload, ending: str = "", micro_batches: int = 1) -> str:
+        """The settings as a file with this ending has them, for steps of so many micro-batches."""
+        text = self.files.get(ending, self.render)(knobs, workload)
+        return text if micro_batches == 1 else self.accumulation.text(text, ending or self.ending, micro_batches)
+
+    def settings(self, config: Mapping[str, Any], micro_batches: int) -> dict[str, Any]:
+        """``config`` of knobs, with the settings for steps of so many micro-batches."""
+        return {**config, **(self.accumulation.settings(micro_batches) if micro_batches > 1 else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

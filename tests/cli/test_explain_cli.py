@@ -283,7 +283,8 @@ def test_what_a_prompt_host_would_bring_is_called_a_bound(name):
     found = {one["remedy"]: one for one in document(*paths_of(name))["remedies"]}
     assert found["host"]["note"] == "upper limit: the profiler slows the host"
     assert found["accumulate-4"]["note"] == "a larger global batch"
-    assert {one["note"] for one in found.values() if one["by"] == "replay"} == {"", found["host"]["note"]}
+    others = [name for name, one in found.items() if one["by"] == "replay" and name != "host"]
+    assert not any("profiler" in found[name]["note"] for name in others)
     text = CliRunner().invoke(main, ["explain", *map(str, paths_of(name))]).stdout
     (line,) = [line for line in text.splitlines() if line.startswith("a host that never")]
     assert line.endswith(found["host"]["note"])

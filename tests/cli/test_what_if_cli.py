@@ -11,8 +11,11 @@ import pytest
 from rich.console import Console
 
 import osfmodel as osf
+from osfmodel.entities.batches import FIXED_SHARE, time_ratio
 from osfmodel.show.terminal.results import show_comparison
 from tests.cli.test_cli import run, run_json
+
+pytestmark = pytest.mark.usefixtures("ideal")
 
 WHERE = ["resnet50-v100", "--cluster", "v100-10gbe"]
 PREDICT = ["predict", *WHERE, "--workers", "16", "--plan", "ddp"]
@@ -24,7 +27,7 @@ def test_assumptions_are_in_every_output():
     text = run(*PREDICT, *asked).stdout
     assert text.startswith("resnet50-v100 on v100-10gbe with bandwidth x2, compute x1.5, 16 workers\n")
     assert "what joins the GPUs of a node stays" in text
-    assert "does not cover this what-if (bandwidth x2, compute x1.5)" in " ".join(text.split())
+    assert "is wider for this what-if (bandwidth x2, compute x1.5)" in " ".join(text.split())
     found = run_json(*PREDICT, *asked)
     assert found["what_if"] == {"bandwidth_factor": 2, "compute_factor": 1.5}
     assert any("error band" in note for note in found["predictions"][0]["notes"])
@@ -45,10 +48,12 @@ def test_clusters_in_words_say_their_network_per_gpu_and_per_node():
     doubt = "nccl:h100x8,3200Gbps: 3200Gbps is taken per GPU; machines with H100 have 400 Gbps per GPU. If the node has"
     for command in ("predict", "tune"):
         found = run(command, *words, "--workers", "8,16,32")
-        assert "Note: network: 3.2 Tbps per GPU, 25.6 Tbps per node." in found.stdout
+        assert "Note: network: 3.2 Tbps per GPU, 25.6 Tbps per node, fabric not stated, priced as ib." in found.stdout
         assert found.stderr.count(doubt) == 1
         changed = run(command, *words, "--workers", "16", "--bandwidth", "x2")
-        assert "network: 6.4 Tbps per GPU, 51.2 Tbps per node." in changed.stdout
+        assert "network: 6.4 Tbps per GPU, 51.2 Tbps per node, fabric" in changed.stdout
+        named = run(command, words[0], "--cluster", "nccl:h100x8,400Gbps,efa", "--workers", "16")
+        assert "Note: network: 400 Gbps per GPU, 3.2 Tbps per node, efa." in named.stdout
         inside = run(command, *words, "--workers", "8")
         assert "network:" not in inside.stdout
         assert inside.stderr == ""
@@ -82,7 +87,7 @@ def test_rates_are_shown_without_a_question_so_that_answers_can_be_compared(tmp_
     assert "samples/s" not in run(*unknown).stdout
 
 
-@pytest.mark.parametrize(("width", "shown"), [(80, True), (70, False)])
+@pytest.mark.parametrize(("width", "shown"), [(90, True), (70, False)])
 def test_rates_take_no_room_from_times_on_a_narrow_terminal(width, shown):
     comparison = osf.compare(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 16, ["ddp"])
     buffer = io.StringIO()
@@ -128,34 +133,39 @@ def test_strong_scaling_shares_one_batch_among_more_workers():
     assert "no profile at batch 512, 256, 128, 64" in result.stderr  # and 32, as profiled
     weak = run_json(*sweep, "--scaling", "weak")["sweep"]
     rows = [entry["predictions"][0] for entry in found["sweep"]]
-    alone = 64 * weak[-1]["compute_time_s"]  # one worker with 2048 samples
+    profile = osf.load_workload("resnet50-v100")
+    growing = profile.compute_time - profile.update_time
+    alone = time_ratio(64) * growing + profile.update_time  # one worker with 2048 samples
     for entry, row in zip(found["sweep"], rows, strict=True):
         assert row["speed_up"] == pytest.approx(alone / row["iteration_time_s"])
         assert row["samples_per_s"] == pytest.approx(2048 / row["iteration_time_s"])
         assert row["hours"] == pytest.approx(1e6 / 2048 * row["iteration_time_s"] / 3600)
-        assert entry["compute_time_s"] == pytest.approx(alone / entry["workers"])
+        each = 2048 / entry["workers"] / 32
+        assert entry["compute_time_s"] == pytest.approx(time_ratio(each) * growing + profile.update_time)
     factors = [row["scaling_factor"] for row in rows]
     assert factors == sorted(factors, reverse=True)  # less to hide behind, the more share it
     assert rows[-1]["iteration_time_s"] == weak[-1]["predictions"][0]["iteration_time_s"]  # 32 each, as profiled
     text = run(*sweep, "--global-batch", "2048", "--samples", "1M").stdout
-    assert "Single-worker time with the whole global batch: 6.12 s." in text
+    assert "Single-worker time with the whole global batch: 4.01 s." in text
     assert "batch of 2048 for all workers" in text
-    assert re.search(r"^optimal +32 +64 +193 ms +10,600 +31.7x +0.990 ", text, re.MULTILINE)
+    assert re.search(r"^optimal +32 +64 +160 ms +12,800 +25.1x +0.785 ", text, re.MULTILINE)
     assert "v100-10gbe with global batch 2048: strong scaling\n" in text
     assert run(*sweep, "--scaling", "weak").stdout.startswith("resnet50-v100 on v100-10gbe: weak scaling\n")
     assert [entry["scaling"] for entry in (*found["sweep"][:1], *weak[:1])] == ["strong", "weak"]
 
 
 def test_two_profiles_are_gone_by_where_both_are_given(tmp_path):
-    small = osf.at_batch(osf.load_workload("resnet50-v100"), 16)
+    profile = osf.load_workload("resnet50-v100")
+    small = osf.at_batch(profile, 16)
     other = tmp_path / "other.json"
     osf.save(small, other)
     result = run(*PREDICT, "--batch-size", "64", "--also", other, "--json")
     assert result.exit_code == 0
     assert "no profile at batch" not in result.stderr
-    proportional = run_json(*PREDICT, "--batch-size", "64")
-    assert json.loads(result.stdout)["compute_time_s"] == pytest.approx(proportional["compute_time_s"])
-    assert proportional["what_if"] == {"batch_size": 64}
+    by_one = run_json(*PREDICT, "--batch-size", "64")
+    assert json.loads(result.stdout)["compute_time_s"] == pytest.approx(osf.at_batch(profile, 64).compute_time)
+    assert by_one["compute_time_s"] == pytest.approx(osf.at_batch(profile, 64, fixed=FIXED_SHARE).compute_time)
+    assert by_one["what_if"] == {"batch_size": 64}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
 from tests.repository.test_docs import blocks
 
+pytestmark = pytest.mark.usefixtures("ideal")
+
 
 @pytest.fixture
 def example(request, monkeypatch):

@@ -163,14 +163,17 @@ def test_v100_clusters_have_the_published_line_at_16_workers(name, a, b):
     assert "ring formula" in cluster.source.conditions
 
 
-def test_every_bundled_table_gives_back_what_was_measured():
+def test_every_bundled_table_gives_back_what_was_measured_but_for_sizes_cheaper_than_large_ones():
     import osfmodel as osf
 
     seen = 0
     for path in sorted((ROOT / "profiles" / "clusters").glob("*.json")):
         for row in json.loads(path.read_text()).get("tables", []):
             cost = cost_of(osf.load_cluster(path.stem), row["workers"], row.get("collective", "all_reduce"))
-            assert [cost(size) for size in row["bytes"]] == row["time_s"]
+            rows = list(zip(row["bytes"], row["time_s"], strict=True))
+            rate = min(time / size for size, time in rows if 4 * size >= row["bytes"][-1])
+            assert all(cost(size) == time for size, time in rows if time >= rate * size)
+            assert all(cost(size) == pytest.approx(rate * size) for size, time in rows if time < rate * size)
             seen += 1
     assert seen > 20
 

@@ -167,6 +167,7 @@ def test_the_table_that_jumps_is_flagged_and_smooth_ones_are_not(data_folder):
     assert [workers for workers, found in flagged.items() if found] == [64]
 
 
+@pytest.mark.filterwarnings("ignore:rows of one set-up have several numbers of GPUs per node")
 @pytest.mark.parametrize("first", [0, 1])
 def test_held_out_sizes_of_the_recommended_model(data_folder, first):
     """Tables as they are, straight lines between points. The bounds of the project, then what is reached."""
@@ -197,6 +198,7 @@ def test_held_out_sizes_of_the_minimum_of_lines(data_folder, monkeypatch):
         assert max(moved) <= 0.006
 
 
+@pytest.mark.filterwarnings("ignore:rows of one set-up have several numbers of GPUs per node")
 def test_how_many_tables_jump_hangs_little_on_the_deviations_asked(data_folder, monkeypatch):
     tables = [table for file in fits.TABLES for cluster in fits.clusters(data_folder, file) for table in cluster.tables]
     assert len(tables) == 61

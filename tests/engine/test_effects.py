@@ -22,6 +22,8 @@ from osfmodel.entities.plan import contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.solve.under_effects import as_timed
 
+pytestmark = pytest.mark.usefixtures("ideal")
+
 
 def simulate(workload, plan, cost, effects):
     """Finish of one iteration, advancing from event to event with an explicit rate of the compute stream."""
@@ -161,7 +163,7 @@ def test_a_cluster_carries_its_effects_into_predict_and_tune(small_workload, tmp
     cluster = osf.load_cluster(tmp_path / "c.json")
     slow, fast = (osf.predict(small_workload, one, "wfbp", 4) for one in (cluster, plain))
     assert slow.iteration_time > fast.iteration_time
-    assert "compute_slowdown=0.2" in slow.notes[-1]
+    assert "compute_slowdown 20%" in slow.notes[-1]
     assert osf.predict(small_workload, replace(cluster, effects=Effects()), "wfbp", 4).timeline == fast.timeline
     # A launch latency on every message is in the optimum: it fuses more.
     launched = osf.predict(small_workload, replace(plain, effects=Effects(launch_latency=100.0)), "optimal", 4)

@@ -278,6 +278,8 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),
         fitted=osf.FittedRange(1, 2, (4, 8)),
         contention=(Contention(4, 1.5),),
+        usual_effects=False,
+        doubt=0.25,
         in_flight=2,
         library="nccl",
         protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
@@ -298,6 +300,8 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         sent_as="fp16",
         grain="bucket",
         computing=0.5,
+        profiled_workers=4,
+        doubt=0.1,
     )
     block = Block("a", 0, 3)
     plans = (
@@ -396,8 +400,8 @@ def test_nccl_clusters_in_words():
     assert osf.load_cluster("nccl:A100x4").capacity == 4
     for words, message in [
         ("nccl:h100", "GPUxGPUS_PER_NODE"),
-        ("nccl:h100x8,400Gbps,8", "GPUxGPUS_PER_NODE"),
-        ("nccl:tpux8", "unknown GPU 'tpu': known are v100"),
+        ("nccl:h100x8,400Gbps,8", "GPUxGPUS_PER_NODE.*FABRIC"),
+        ("nccl:tpux8", "unknown GPU 'tpu': known are k80"),
         ("nccl:h100x8,400", "no unit"),
         ("nccl:h100x8,0Gbps", "moves nothing"),
     ]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import DataError, OsfError
 from osfmodel.cli import main
+from osfmodel.cli.importing import fitted
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
 from osfmodel.formats.collectives import csv_table
 from osfmodel.formats.layers import tables
@@ -155,8 +156,10 @@ TABLES = (
 def test_every_published_table_loads(data_folder):
     """Each figure read is one that stands there."""
     for path in (data_folder / "comm_tables" / f"{name}.csv" for name in TABLES):
-        clusters = import_file(path, Hints(path.stem))
+        told: list[str] = []
+        clusters = import_file(path, Hints(path.stem), tell=told.append)
         assert clusters
+        assert [path.stem] * len(told) == ["a100_dgx_all_reduce"] * len(told), "which has 2 GPUs on 1 node and on 2"
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
         for cluster in clusters:
@@ -365,3 +368,30 @@ def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
         result = CliRunner().invoke(main, words)
         assert (result.exit_code, f"--name {name!r}: it makes the name of a file there" in result.stderr) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own.json", "run.log"]
+
+
+def layouts(*rows):
+    """A CSV of (workers, GPUs per node) at three sizes, each measured twice."""
+    lines = [f"{count},{each},{size},{count * size / 1000}" for count, each in rows for size in (1000, 2000, 4000)]
+    return "\n".join(["n_gpus,gpus_per_node,bytes,time_us", *lines, *lines])
+
+
+def test_repeats_do_not_make_clusters_of_one_machine():
+    """With each row twice, a run on 2, 4 and 8 GPUs of a node became three clusters, none of which could be fitted."""
+    told = []
+    (cluster,) = IMPORT_FORMATS["csv-table"].read(Text("t.csv", layouts((2, 2), (4, 4), (8, 8))), Hints("one"))
+    assert ([table.workers for table in cluster.tables], cluster.gpus_per_node) == ([2, 4, 8], 8)
+    assert fitted(cluster, "protocols").protocols
+    (wide,) = IMPORT_FORMATS["csv-table"].read(Text("t.csv", layouts((2, 2), (8, 8), (16, 8))), Hints("one"))
+    assert (wide.gpus_per_node, wide.nodes) == (8, 2)
+    assert told == []
+
+
+@pytest.mark.parametrize("rows", [[(2, 1), (2, 2), (4, 2)], [(2, 2), (4, 2), (8, 8)], [(4, 2), (8, 4)]])
+def test_layouts_that_no_one_cluster_has_are_told(rows):
+    """4 workers on nodes of 2, and 8 on one of 8: each layout is a cluster, and that a fit is of each is said."""
+    told = []
+    clusters = IMPORT_FORMATS["csv-table"].read(Text("t.csv", layouts(*rows), tell=told.append), Hints("one"))
+    assert [cluster.gpus_per_node for cluster in clusters] == list(dict.fromkeys(each for _, each in rows))
+    (said,) = told
+    assert "each number makes a cluster, and --fit fits each by itself" in said

@@ -243,6 +243,20 @@ def test_plans_of_a_live_run_stand_side_by_side(tmp_path, live_workload):
     assert beside.default.spread == pytest.approx(0.2)
 
 
+def test_computation_that_differs_from_the_profiles_is_told(tmp_path, live_workload):
+    """The run computed 45 ms where the profile has 25: its error is of the load, not of the plan or the network."""
+    path = live_file(tmp_path, live_workload, {"ddp": [0.2, 0.2], "wfbp": [0.2, 0.2]}, computation_s="0.045")
+    result = CliRunner().invoke(main, ["check", str(path)])
+    told = [line for line in result.stderr.splitlines() if "computation itself took" in line]
+    assert len(told) == 1, "once, whatever the plans"
+    assert "took 1.8 times the profile's on 2 workers (45.00 ms, ../workload.json has 25.00 ms)" in told[0]
+    for same in ("0.026", "bad"):
+        path = live_file(tmp_path, live_workload, {"ddp": [0.2]}, computation_s=same)
+        assert "computation itself" not in CliRunner().invoke(main, ["check", str(path)]).stderr
+    faster = live_file(tmp_path, live_workload, {"ddp": [0.2]}, computation_s="0.0125")
+    assert "took 0.5 times the profile's" in CliRunner().invoke(main, ["check", str(faster)]).stderr
+
+
 def test_turns_that_do_not_repeat_are_marked_and_not_counted(tmp_path, live_workload):
     path = live_file(tmp_path, live_workload, {"ddp": [0.1, 0.104], "optimal": [0.09, 0.14]})
     (one,) = check([str(path)])
@@ -256,6 +270,29 @@ def test_turns_that_do_not_repeat_are_marked_and_not_counted(tmp_path, live_work
     assert "unsteady" in optimal
     document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
     assert [plan["steady"] for plan in document["sources"][0]["side_by_side"][0]["plans"]] == [True, False]
+
+
+def test_runs_that_kept_the_cores_busy_are_listed_and_not_counted_whatever_their_error(tmp_path, live_workload):
+    """A share of 0.9 counts, and runs that do not state theirs; one repeat above it takes its cell out."""
+    path = live_file(tmp_path, live_workload, {"ddp": [0.1, 0.101], "optimal": [0.1, 0.101], "wfbp": [0.1, 0.101]})
+    runs = list(load_measurements(path))
+    stated = {("ddp", 0): "0.90", ("ddp", 1): "0.40", ("optimal", 0): "0.20", ("optimal", 1): "0.91"}
+    seen = {}
+    for number, run in enumerate(runs):
+        share = stated.get((run.plan, seen.setdefault(run.plan, 0)))
+        seen[run.plan] += 1
+        runs[number] = replace(run, conditions=run.conditions + ((("cpu_share", share),) if share else ()))
+    save_measurements("live", runs, path)
+    (one,) = check([str(path)])
+    status = {(row.label.split()[1], row.status) for row in one.rows}
+    assert status == {("ddp", "predicted"), ("wfbp", "predicted"), ("optimal", "unsteady")}
+    assert (one.unsteady, one.busy) == (2, 2)
+    assert {row.note for row in one.rows if row.status == "unsteady"} == {
+        "ranks used more than 90% of the cores: listed, not counted"
+    }
+    words = " ".join(CliRunner().invoke(main, ["check", str(path)]).stdout.split())
+    assert "2 runs not counted: ranks kept the cores busy" in words
+    assert "repeats differ" not in words
 
 
 def test_a_file_of_which_nothing_counts_says_so(tmp_path, live_workload):

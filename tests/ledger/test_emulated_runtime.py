@@ -35,8 +35,8 @@ def test_errors_are_those_reached(groups):
             if turns.steady:
                 errors[live.saturated(group)].append(abs(turns.error))
     assert len(errors[False]) >= 40
-    assert np.median(errors[False]) <= 0.03
-    assert max(errors[False]) <= 0.09  # the aim was 0.08, missed in one cell: byte-scheduler on four hosts
+    assert np.median(errors[False]) <= 0.01
+    assert max(errors[False]) <= 0.095  # the aim was 0.08, missed in one cell: byte-scheduler on four hosts
 
 
 def test_ddps_plan_takes_as_long_under_the_executor(groups):

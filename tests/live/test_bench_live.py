@@ -72,6 +72,7 @@ def test_two_ranks_make_a_cluster_that_prices(tmp_path):
     # A machine so busy that it serves nearly every queue one by one says nothing about start-ups.
     assert len(startups) == (5 if found.in_flight > 1 else 0)
     assert all(0 <= startup <= time for startup, time in zip(startups, tables["all_reduce"].times, strict=True))
+    assert all(len(table.trains) == len(table.sizes) and min(table.trains) > 0 for table in found.tables)
     for word in ("2 ranks, 2 on each host", "gloo (torch", "none to speak of", "channels at 1.000 KiB", "matrices"):
         assert word in found.source.conditions
     assert pricing_of(found, 2).cost()(100_000) > 0

@@ -132,6 +132,7 @@ def test_every_setting_is_run_stated_and_predicted(runs):
         stated = dict(run.conditions)
         assert (stated["executor"], stated["library"], stated["horovod"]) == ("horovod", "gloo", "0.28.1")
         assert (run.workers, len(run.samples), stated["scale"]) == (2, 2, "0.001")
+        assert 0 < float(stated["cpu_share"]) <= 1.1
     (checked,) = check([str(runs / "runs.json")])
     assert [row.predicted is not None for row in checked.rows] == [True] * 5, checked.reasons
 

@@ -108,6 +108,7 @@ def test_the_buckets_are_those_planned(tiny, tmp_path, hook):
     for run in runs:
         assert run.condition("buckets_as_planned") == "yes"
         assert len(run.samples) == 2
+        assert 0 < float(run.condition("cpu_share")) <= 1.1
         assert (run.workload, run.workers, run.condition("scale")) == ("tiny.json", 2, "0.5")
         sizes = [int(size) for size in run.condition("buckets").split()]
         if run.plan in plans:
@@ -125,6 +126,8 @@ def test_losses_follow_the_default(tmp_path, factory):
     for run in runs:
         assert float(run.condition("loss_difference")) <= 1e-4
         assert run.condition("buckets_as_planned") == "yes"
+        assert 0 < float(run.condition("computation_s")) < 10
+    assert len({run.condition("computation_s") for run in runs}) == 1
 
 
 def test_a_compiled_model_is_run_and_told(tmp_path):

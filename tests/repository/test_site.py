@@ -87,6 +87,8 @@ OF_ONE_MODULE = {
     "RING": "an entry of FORMULAS",
     "BASE_LATENCY": "NCCL's constants",
     "DEVICES": "NCCL's constants",
+    "HOSTS": "NCCL's constants",
+    "PARTS": "bounds of the errors of NCCL's model",
     "LAUNCHERS": "the collectives that torch has",
     "TASKS": "what a process under Horovod does",
 }

@@ -26,9 +26,10 @@ from osfmodel.runtime.bench.measured_cluster import (
     gain,
     in_flight,
     startup,
+    train_time,
     updated,
 )
-from osfmodel.runtime.bench.sizes import SPACING, powers, sizes_for
+from osfmodel.runtime.bench.sizes import SPACING, TRAIN_BYTES, powers, sizes_for, train_length
 
 SURROUNDINGS = Surroundings(4, 1, "gloo", "interface eth0", "torch 2.13.0")
 
@@ -295,3 +296,32 @@ def test_tables_of_two_sizes_are_enough():
         "two",
     )
     assert cluster.tables == (Table(4, (1, 2), (1.0, 2.0)),)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_a_train_shows_the_rate_that_lasts_and_neither_start_up_nor_buffer(width):
+    """Messages of 3 s by the network, of which a buffer takes the first two at once; medians over repeats."""
+    ends = [1.0 + 3.0 * width * (max(number - 2, 0) // width + 1) for number in range(16)]
+    assert train_time([ends, ends, [2 * end for end in ends]]) == pytest.approx(3.0)
+    assert abs(ends[-1] / 16 - 3.0) > 0.05
+
+
+def test_trains_hold_as_many_messages_as_fill_every_buffer_and_large_ones_are_none():
+    assert [train_length(size) for size in (4, TRAIN_BYTES // 32, TRAIN_BYTES // 31, TRAIN_BYTES // 8)] == [
+        32,
+        32,
+        24,
+        8,
+    ]
+    assert train_length(TRAIN_BYTES // 8 + 1) == train_length(1 << 30) == 0
+
+
+def test_trains_are_kept_beside_the_times_of_one_message_as_far_as_they_were_measured():
+    """Of all-gathers none was; of all-reduces a measurement that broke off has the first."""
+    network = cluster_of(found(trains={"all_reduce": {1024: 0.002, 65536: 0.009}}), SURROUNDINGS, "mine")
+    tables = {table.collective: table for table in network.tables}
+    assert tables["all_reduce"].trains == (0.002, 0.009)
+    assert tables["all_gather"].trains == ()
+    assert "messages back to back up to 64.00 KiB" in network.source.conditions
+    assert pricing_of(network, 4).cost()(65536) == max(0.009, 65536 * 0.07 / (1 << 22))
+    assert "back to back" not in cluster_of(found(), SURROUNDINGS, "mine").source.conditions

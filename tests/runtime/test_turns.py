@@ -42,6 +42,18 @@ def test_every_message_is_told_and_takes_no_more_time_than_there_is(monkeypatch,
     assert len(told) == 2 * 2 * (WARM_UPS + LEAST)
 
 
+@pytest.mark.parametrize(("size", "queued"), [(1024, 33), (1 << 20, 17), (64 << 20, 5)])
+def test_a_message_is_timed_by_a_train_behind_the_first(monkeypatch, size, queued):
+    """Four messages of a size that fits into a buffer would all go into it."""
+    counts = []
+    monkeypatch.setattr(process, "_tensors", lambda count, size: counts.append(count) or [size] * count)
+    monkeypatch.setattr(process, "_once", lambda hvd, tensors: 1.0)
+    monkeypatch.setattr(process, "_least", lambda hvd, count: count)
+    process.exchange(None, lambda **words: None, [size], 1)
+    assert counts == [1, queued]
+    assert process.beside(size) == queued - 1
+
+
 def turns(place):
     return HorovodTurns(place, 60.0, Watchdog(place.rank, 7.0))
 

@@ -14,6 +14,8 @@ from osfmodel.show.documents.results import Predicted
 from osfmodel.show.terminal.check import show_check
 from osfmodel.show.terminal.results import show_comparison, show_economics
 
+pytestmark = pytest.mark.usefixtures("ideal")
+
 PLANS = ("osf:64MiB,5ms", "byte-scheduler", "ddp", "optimal")
 
 
@@ -30,7 +32,12 @@ def compared(workers, plans=PLANS):
 
 @pytest.mark.parametrize(
     ("width", "missing"),
-    [(120, ""), (80, "samples/s"), (70, "samples/s and exposed"), (60, "samples/s, exposed and buckets")],
+    [
+        (120, ""),
+        (80, "samples/s"),
+        (70, "samples/s, exposed and buckets"),
+        (60, "samples/s, exposed, buckets and speed-up"),
+    ],
 )
 def test_plans_are_whole_and_columns_left_out_are_named(width, missing):
     text = shown(width, show_comparison, compared(16))

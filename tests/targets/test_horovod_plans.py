@@ -19,6 +19,8 @@ from osfmodel.entities.compression import compressed
 from osfmodel.entities.plan import one_by_one
 from osfmodel.targets import horovod
 
+pytestmark = pytest.mark.usefixtures("ideal")
+
 WHERE = ["resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16"]
 
 loops = st.builds(

@@ -16,10 +16,12 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.cost.spec import says_per
+from osfmodel.entities.batches import FIXED_SHARE, scaling_uncertainty
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import EFFECTS, Effects, effects_of
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.usual_effects import usual_effects
 from osfmodel.entities.units import parse_bandwidth, parse_part, parse_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.what_if import WhatIf
@@ -88,7 +90,7 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Cal
         ),
         groups.PRICES.option(
             "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
-            help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
+            help="Set an effect to its published value or yours; 'none' leaves all others out ('osf list effects').",
         ),
         click.option(
             "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER,
@@ -126,11 +128,17 @@ def parse_factor(option: str, text: str) -> float:
     return factor
 
 
-def parse_effects(texts: Sequence[str]) -> Effects | None:
-    """Parse ``compute-slowdown``, ``hook-time=20us`` ... into Effects; None if there are none. Raises UsageError."""
-    if not texts:
-        return None
-    return effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
+def parse_effects(texts: Sequence[str], workload: Workload, cluster: Cluster) -> Effects:
+    """Parse ``compute-slowdown``, ``hook-time=20us`` ... into Effects. Raises UsageError.
+
+    They change those that the cluster states or, if it states none, the usual ones; after ``none`` they stand alone.
+    """
+    chosen = effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
+    if "none" in texts:
+        return chosen
+    named = {text.partition("=")[0].replace("-", "_") for text in texts}
+    before = cluster.effects if cluster.effects.active else usual_effects(workload, cluster)
+    return replace(before, **{name: getattr(chosen, name) for name in named})
 
 
 def _effect_value(text: str) -> float | None:
@@ -157,9 +165,10 @@ def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
     workload, cluster = profiles.load_workload(subject.workload_name), load_cluster(str(subject.cluster_name))
     if subject.cost_model is not None:
         cluster = replace(cluster, cost_model=subject.cost_model)
-    chosen = parse_effects(subject.effects)
+    if subject.effects:
+        cluster = replace(cluster, effects=parse_effects(subject.effects, workload, cluster), usual_effects=False)
     _warn_of_no_change(cluster, subject.what_if)
-    return workload, subject.what_if.of_cluster(cluster if chosen is None else replace(cluster, effects=chosen))
+    return workload, subject.what_if.of_cluster(cluster)
 
 
 def _warn_of_no_change(cluster: Cluster, what_if: WhatIf) -> None:
@@ -182,6 +191,10 @@ def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], 
             f'--batch-size {others[0]} as they are; add "batch_size" to its file for times of another'
         )
     elif other is None and others:
+        factors = [int(size) / (workload.batch_size or 1) for size in others]
         warn(
-            f"no profile at batch {', '.join(others)}: times are scaled in proportion from batch {workload.batch_size}"
+            f"no profile at batch {', '.join(others)}: {FIXED_SHARE:.0%} of the time of the smaller batch are taken as "
+            f"fixed and the rest in proportion from batch {workload.batch_size}, within "
+            f"{max(map(scaling_uncertainty, factors)):.0%} on measured models; a job whose GPU waits for its host "
+            "hardly changes (give --also FILE for a second profile)"
         )

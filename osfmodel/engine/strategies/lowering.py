@@ -81,7 +81,8 @@ class Lowering:
         bucket = self.plan.buckets[number]
         dense = bucket.density is None
         layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))
-        startup, transfer = self.pricing.split(kind, bucket.size if dense else self.sparsity.gathered_bytes(bucket))
+        size = bucket.size if dense else self.sparsity.gathered_bytes(bucket)
+        startup, transfer = self.pricing.split(kind, size, self.plan.channels)
         if dense and not waits and len(bucket.blocks) > 1:
             transfer += self.effects.fusion_copy * bucket.size
         begins = self.workload.forward_time if self.plan.forward_overlap else 0

@@ -33,9 +33,10 @@ KINDS = {
     "plan": "buckets",
     "measurements": "runs",
     "bands": "cells",
+    "effects": "values",
 }
 """Kinds of document, each with a field that identifies it if the document does not name its kind."""
-PLURAL = ("measurements", "bands")
+PLURAL = ("measurements", "bands", "effects")
 UNIT_ENDINGS = {"s": "_s", "s/byte": "_s_per_byte", "fraction": ""}
 KEYS = {
     "forward_time": "forward_time_s",
@@ -50,8 +51,11 @@ KEYS = {
     "sizes": "bytes",
     "times": "time_s",
     "startups": "startup_s",
+    "trains": "train_s",
     "gpu_bandwidth": "gpu_bytes_per_s",
     "nic_bandwidth": "nic_bytes_per_s",
+    "host_bandwidth": "host_bytes_per_s",
+    "memory_bandwidth": "memory_bytes_per_s",
     **{name: name + UNIT_ENDINGS[effect.unit] for name, effect in EFFECTS.items()},
     "credit": "credit_bytes",
 }

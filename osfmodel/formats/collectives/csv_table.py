@@ -73,19 +73,40 @@ def _groups(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
 
 
 def _telling_apart(text: Text, rows: Rows, hints: Hints) -> list[str]:
-    """The fewest columns, words before layout, that make each worker count and size unique in its group."""
+    """The fewest columns, words before layout, that make each worker count and size as unique as all of them do.
+
+    Rows that are then alike are repeats. GPUs per node tell clusters apart only if no one layout holds all rows.
+    """
     columns = rows[0][1]
     size = pick(columns, *SIZES) or ""
     workers = pick(columns, *WORKERS)
     layout = [name for name in LAYOUT if name in columns and name != workers]
     words = _words(columns)
     versions = [name for name in columns if name in ("nccl", "version")]
-    for columns_tried in ([], words, [*words, *versions], [*words, *versions, *layout]):
-        keys = list(dict.fromkeys(columns_tried))
-        seen = {(tuple(row[key] for key in keys), row.get(workers or ""), row[size]) for _, row in rows}
-        if len(seen) == len(rows):
-            return keys
-    return list(dict.fromkeys([*words, *versions, *layout]))
+
+    def seen(keys: Sequence[str]) -> int:
+        return len({(*(row[key] for key in keys), row.get(workers or ""), row[size]) for _, row in rows})
+
+    every = [*words, *versions, *layout]
+    tried = [[], words, [*words, *versions], every]
+    keys = next(keys for keys in tried if seen(keys) == seen(every))
+    if "gpus_per_node" in layout and workers and hints.gpus_per_node is None:
+        counts = [(number, row) for number, row in rows if row[workers].strip()]
+        groups = _groups(counts, [key for key in keys if key not in layout]).values()
+        if not all(_in_one_layout(text, group, workers) for group in groups):
+            keys = every
+            text.tell(
+                "rows of one set-up have several numbers of GPUs per node: each number makes a cluster, and --fit fits "
+                "each by itself; for one cluster keep the rows of one number"
+            )
+    return list(dict.fromkeys(keys))
+
+
+def _in_one_layout(text: Text, rows: Rows, workers: str) -> bool:
+    """Whether nodes of one size hold all rows: those on several nodes fill them, a run on one node may use fewer."""
+    pairs = {(text.whole(n, row[workers]), text.whole(n, row["gpus_per_node"])) for n, row in rows}
+    spread = {each for count, each in pairs if count > each > 0}
+    return not spread or (len(spread) == 1 and max(each for _, each in pairs) == max(spread))
 
 
 def _table(text: Text, rows: Rows, label: str, hints: Hints) -> Cluster:
@@ -114,9 +135,9 @@ def _seconds(text: Text, number: int, row: dict[str, str], time: str) -> float:
 
 def _gpus_per_node(text: Text, rows: Rows, workers: str | None) -> int | None:
     """GPUs per node, as stated or from the nodes: the most workers that one node holds."""
-    number, row = rows[0]
+    _, row = rows[0]
     if "gpus_per_node" in row:
-        return text.whole(number, row["gpus_per_node"]) or None
+        return max(text.whole(n, r["gpus_per_node"]) for n, r in rows) or None
     if workers and workers != "n_nodes" and "n_nodes" in row:
         return max(-(-text.whole(n, r[workers]) // max(1, text.whole(n, r["n_nodes"]))) for n, r in rows)
     return None

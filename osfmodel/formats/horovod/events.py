@@ -52,16 +52,22 @@ class Activity:
 
 @dataclass(slots=True)
 class TensorWait:
-    """The time at which a worker's loop first ``found`` a tensor, and its longest possible wait by then, in seconds.
+    """The time at which the first worker's loop ``found`` a tensor, and since when it can have waited, in seconds.
 
-    ``unseen_since`` is the start of the cycle before, None where cycles are not marked; ``agreed`` is when all workers
-    had it; ``ranks`` are those that the coordinator heard of, none where the response cache answered.
+    ``unseen_since`` is the start of the cycle before, None where cycles are not marked; ``agreed`` is the same two
+    times for the last worker, None if all were not seen to have it; ``ranks`` are those that the coordinator heard of,
+    none where the response cache answered.
     """
 
     found: float
     unseen_since: float | None = None
-    agreed: float | None = None
+    agreed: tuple[float, float | None] | None = None
     ranks: set[int] = field(default_factory=set)
+
+    @property
+    def by_all(self) -> tuple[float, float | None]:
+        """``found`` and ``unseen_since`` of the last worker."""
+        return self.agreed or (self.found, self.unseen_since)
 
 
 @dataclass(slots=True)
@@ -270,7 +276,8 @@ class EventReader:
             return
         name, span = stack.pop(), self._running.get(pid)
         if name.startswith("NEGOTIATE_") and pid in self._asked:
-            self._asked[pid].agreed = time
+            last = self._found(time)
+            self._asked[pid].agreed = last.found, last.unseen_since
         elif span is not None and len(stack) == 1 and span.activities:
             span.activities[-1].last, span.activities[-1].end = number, time
         elif span is not None and not stack:

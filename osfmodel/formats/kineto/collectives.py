@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from osfmodel.entities.trace import places
-from osfmodel.formats.kineto.recorded import LARGEST, HostSpan, Recorded, launch_times
+from osfmodel.formats.kineto.recorded import LARGEST, LIBRARY_THREAD, HostSpan, Recorded, launch_times
 
 KINDS = {
     "allreduce": "all_reduce",
@@ -47,12 +47,13 @@ DTYPES = {
     "longint": "int64",
     "bool": "bool",
 }
-LIBRARY_THREAD = ("gloo:", "mpi:", "ucc:")
 REDUCED = re.compile(r"sum|prod|max|min|avg", re.IGNORECASE)
 KERNEL_DTYPE = re.compile(r"(?<![a-z0-9])(bf16|f16|f32|f64|__nv_bfloat16|hip_bfloat16|half|float|double)(?![a-z0-9])")
 BEFORE = float("-inf")
 MOST_DIMS, MOST_SIDES = 64, 100_000
 """Maximum dimensions of a tensor, and maximum tensors of a list."""
+BASES = ("allgather_base_", "reduce_scatter_base_")
+"""Ends of the names of operators whose first two inputs are the whole vector and one rank's part of it."""
 LONGEST_LOOK = 8
 """Maximum number of host spans before a launch that are searched for the one that contains it."""
 
@@ -225,8 +226,23 @@ def _collective(kernel: HostSpan, issued: float | None, around: Sequence[HostSpa
         size.by if size else "",
         str(_said(told, lambda args: args.group_name) or ""),
         sequence if isinstance(sequence, int) else None,
-        _said(told, lambda args: args.group_size),
+        _group_size(_kind(kernel, around), told) or _said(told, lambda args: args.group_size),
     )
+
+
+def _group_size(kind: str, told: Sequence[HostSpan]) -> int | None:
+    """Ranks of the group of an all-gather or reduce-scatter: its larger side over its smaller; None if not recorded."""
+    if kind not in ("all_gather", "reduce_scatter"):
+        return None
+    for span in told:
+        sides: Sequence[int | None] = (span.args.in_elements, span.args.out_elements)
+        if None in sides and span.name.endswith(BASES):
+            dims = span.args.input_dims  # (output, input) of an operator that is given both
+            sides = [elements_of(side) for side in dims[:2]] if isinstance(dims, list) and len(dims) > 1 else sides
+        small, large = sorted(side or 0 for side in sides)
+        if 0 < small < large and large % small == 0:
+            return large // small
+    return None
 
 
 def _said(told: Sequence[HostSpan], what: Callable[[Any], Any]) -> Any:
@@ -258,7 +274,7 @@ def _of_threads(kept: Recorded) -> list[Found]:
     for kind in set(KINDS.values()):
         runs = [span for span in kept.issues if span.name.startswith(LIBRARY_THREAD) and kind_of(span.name) == kind]
         runs.sort(key=lambda span: span.start)
-        found += [_run(kind, run, call) for run, call in _paired(runs, _calls(kept, kind))]
+        found += [_run(kind, run, call) for run, call in _paired(runs, _calls(kept, kind, len(runs)))]
     return found
 
 
@@ -268,7 +284,7 @@ def _paired(runs: Sequence[HostSpan], calls: Sequence[HostSpan]) -> list[tuple[H
         return [(run, None) for run in runs]
 
     def keys(spans: Sequence[HostSpan]) -> list[tuple[int | None, int]]:
-        sizes = [tensors_of(span.args)[0] for span in spans]
+        sizes = [_input(span) for span in spans]
         return list(zip(sizes, places(sizes), strict=True))
 
     by_size = dict(zip(keys(calls), calls, strict=True))
@@ -276,9 +292,21 @@ def _paired(runs: Sequence[HostSpan], calls: Sequence[HostSpan]) -> list[tuple[H
     return list(zip(runs, [by_size[key] for key in ran] if by_size.keys() == set(ran) else calls, strict=True))
 
 
-def _calls(kept: Recorded, kind: str) -> list[HostSpan]:
+def _input(span: HostSpan) -> int | None:
+    """Elements that each rank puts in, of a run or of its call."""
+    dims = span.args.input_dims
+    if span.name.endswith(BASES) and isinstance(dims, list):
+        return elements_of(dims[1]) if len(dims) > 1 else None
+    return tensors_of(span.args)[0]
+
+
+def _calls(kept: Recorded, kind: str, runs: int) -> list[HostSpan]:
+    """The calls of these ``runs``; gloo runs a reduce-scatter as an all-reduce."""
     for prefix in ("c10d::", "_c10d_functional::"):
-        calls = [span for span in kept.issues if span.name.startswith(prefix) and kind_of(span.name) == kind]
+        named = [(kind_of(span.name), span) for span in kept.issues if span.name.startswith(prefix)]
+        calls = [span for called, span in named if called == kind]
+        if kind == "all_reduce" and len(calls) < runs:
+            calls += [span for called, span in named if called == "reduce_scatter"]
         if calls:
             return sorted(calls, key=lambda span: span.start)
     return []
@@ -290,7 +318,9 @@ def _run(kind: str, run: HostSpan, call: HostSpan | None) -> Found:
     elements, dtype = next((found for span in told if (found := read(span.args))[0] is not None), (None, None))
     dtype = dtype or next((said for span in told if (said := tensor_of(span.args)[1])), None)
     issued = min(call.start, run.start) if call else run.start
-    return Found(kind, run.start, run.end, issued, elements, dtype, "dims" if elements else "", "", None, None)
+    called = kind if call is None else kind_of(call.name) or kind
+    workers = _group_size(called, told)
+    return Found(kind, run.start, run.end, issued, elements, dtype, "dims" if elements else "", "", None, workers)
 
 
 def groups(header: Mapping[str, Any]) -> dict[str, int]:
@@ -299,6 +329,9 @@ def groups(header: Mapping[str, Any]) -> dict[str, int]:
     config = told.get("pg_config") if isinstance(told, Mapping) else None
     found = {}
     for entry in config if isinstance(config, list) else []:
-        if isinstance(entry, Mapping) and isinstance(entry.get("pg_size"), int):
-            found[str(entry.get("pg_name", ""))] = entry["pg_size"]
+        if isinstance(entry, Mapping):
+            ranks = entry.get("ranks")
+            size = entry.get("pg_size", len(ranks) if isinstance(ranks, list) else None)
+            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                found[str(entry.get("pg_name", ""))] = size
     return found

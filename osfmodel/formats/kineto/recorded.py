@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -43,7 +44,11 @@ COPIED = "reducer::copy_bucket_to_grad"
 """Suffix of the name of DDP's copy of a gradient out of its bucket."""
 WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
 """Host events that do not compute."""
+LIBRARY_THREAD = ("gloo:", "mpi:", "ucc:")
+"""Beginnings of the notes of a collective by the thread of a library that runs it on the host."""
 DDP = "DistributedDataParallel.forward"
+FSDP = "FSDP::"
+"""Beginning of FSDP2's notes of what it does before and after a group of modules: copies, and waits for collectives."""
 NOTES = ("ProfilerStep", "Optimizer.step", DDP, "enumerate(DataLoader)")
 COMPILED = "## Call CompiledFxGraph"
 LARGEST = 2**62
@@ -137,8 +142,10 @@ class Recorded:
     launches:     rows (correlation, start, end) of the calls that submitted them
     backward:     rows (start, end, sequence number, forward thread) of backward nodes, NaN where not recorded
     gradients:    accumulations; ``hooked``: rows (start, end) of the nodes around them, DDP's hook included
-    operators:    where any thread of the host computed; ``copied``: rows (start, end) of DDP's copies of gradients out
-                  of their buckets; both kept only where they are asked for
+    operators:    operators of each thread of the host; ``nodes``: those of backward around others; ``waits``: calls of
+                  collectives; ``hooks_of_fsdp``: what FSDP2 does between modules; ``by_library``: collectives run by
+                  each thread; ``copied``: rows (start, end) of DDP's copies of gradients out of their buckets; all
+                  kept only where they are asked for
     process:      the number of that which annotates the steps; ``gpus``: those of the devices of collectives
     """
 
@@ -151,9 +158,12 @@ class Recorded:
     issues: list[HostSpan] = field(default_factory=list)
     gradients: list[HostSpan] = field(default_factory=list)
     notes: list[HostSpan] = field(default_factory=list)
-    operators: Union = field(default_factory=Union)
-    copied: Columns = field(default_factory=lambda: Columns(2))
+    operators: dict[str, Union] = field(default_factory=lambda: defaultdict(Union))
+    nodes: Union = field(default_factory=Union)
     waits: Union = field(default_factory=Union)
+    hooks_of_fsdp: Union = field(default_factory=Union)
+    by_library: dict[str, Union] = field(default_factory=lambda: defaultdict(Union))
+    copied: Columns = field(default_factory=lambda: Columns(2))
     first: float = float("inf")
     compiled: bool = False
     process: str = ""
@@ -163,6 +173,19 @@ class Recorded:
     def on_device(self) -> bool:
         """Whether a device worked."""
         return bool(len(self.work) or self.kernels)
+
+    def computed(self) -> np.ndarray:
+        """Rows (start, end) in which the host's threads computed, a union.
+
+        The thread of a library copies for its collective, which is no computation of the model. A node of backward
+        in which FSDP2's hooks ran holds their waits, so that of these hooks only the operators inside count.
+        """
+        threads = [
+            without(operators.rows(), self.by_library[thread].rows()) if thread in self.by_library else operators.rows()
+            for thread, operators in self.operators.items()
+        ]
+        nodes = without(self.nodes.rows(), self.hooks_of_fsdp.rows())
+        return without(unite(np.concatenate([*threads, nodes])), self.waits.rows())
 
 
 Handler = Callable[[Recorded, Event], None]
@@ -256,8 +279,8 @@ def wanted(cat: str, name: str) -> bool:
 
 
 def wanted_of_host(cat: str, name: str) -> bool:
-    """Whether events of this category and name are kept if the host computes: its operators too."""
-    return _computes(cat) or wanted(cat, name)
+    """Whether events of this category and name are kept if the host computes: its operators and FSDP2's notes too."""
+    return _computes(cat) or name.startswith(FSDP) or wanted(cat, name)
 
 
 def _computes(cat: str) -> bool:
@@ -278,11 +301,23 @@ def record(events: Iterable[Event], operators: bool = False) -> Recorded:
         if act is not None:
             act(kept, event)
             kept.first = min(kept.first, event.ts)
-        if operators and _computes(event.cat) and not event.name.startswith(NOTES):
-            (kept.waits if WAIT.match(event.name) else kept.operators).add(event.ts, event.ts + event.dur)
-            if event.name.endswith(COPIED):
-                kept.copied.add(event.ts, event.ts + event.dur)
+        if operators:
+            _on_host(kept, event)
     return kept
+
+
+def _on_host(kept: Recorded, event: Event) -> None:
+    """Record whether a thread of the host computed, or ran a collective, in this event."""
+    span = event.ts, event.ts + event.dur
+    if event.name.startswith(LIBRARY_THREAD):
+        kept.by_library[event.tid].add(*span)
+    elif event.name.startswith(FSDP):
+        kept.hooks_of_fsdp.add(*span)
+    elif _computes(event.cat) and not event.name.startswith(NOTES):
+        inside = kept.nodes if BACKWARD.match(event.name) else kept.operators[event.tid]
+        (kept.waits if WAIT.match(event.name) else inside).add(*span)
+        if event.name.endswith(COPIED):
+            kept.copied.add(*span)
 
 
 def launch_times(kept: Recorded) -> Mapping[float, float]:

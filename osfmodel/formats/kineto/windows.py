@@ -27,7 +27,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval
 from osfmodel.entities.workload import holds_gradients
 from osfmodel.formats.kineto.collectives import Found
-from osfmodel.formats.kineto.recorded import HostSpan, Recorded, launched, unite, without
+from osfmodel.formats.kineto.recorded import HostSpan, Recorded, launched, unite
 
 AT_ONCE = 1000.0
 """Microseconds within which an idle device starts submitted work."""
@@ -78,7 +78,7 @@ class DeviceActivity:
 def device_of(kept: Recorded) -> DeviceActivity:
     """Activity of the GPU if one worked, else of the host's threads."""
     if not kept.on_device:
-        busy = without(kept.operators.rows(), kept.waits.rows())
+        busy = kept.computed()
         return DeviceActivity(busy, busy[:, 0], busy, np.zeros((0, 2)), busy * 0, True)
     rows, copies = kept.work.rows(), kept.copies.rows()
     both = np.concatenate((rows, copies))

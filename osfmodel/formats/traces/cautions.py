@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median, mode
 
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import predict_timeline
@@ -14,9 +15,10 @@ from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints, Noun
+from osfmodel.formats.together import apart, off
 from osfmodel.formats.traces.buckets import exposed_others
 from osfmodel.formats.traces.entities import cluster_of, gpus_per_node, measurement_of, plan_of, workload_of
-from osfmodel.formats.traces.usual import unsteady, usual_step
+from osfmodel.formats.traces.usual import unsteady, usual_step, usual_steps
 
 MOST_SHOWN = 12
 ONE_SIZE = (
@@ -88,10 +90,6 @@ def found_in(trace: Trace) -> str:
     return f"{ranks}, {how_many(len(trace.pace.steps), 'step')} of {time}, {collectives}{buckets}"
 
 
-OFF = 0.05
-"""Relative difference from which a reassembled step is reported as off."""
-
-
 OTHERS = 0.01
 """Fraction of a step from which collectives that a workload has as computation are reported."""
 
@@ -108,19 +106,32 @@ def own_step(trace: Trace) -> float | None:
 
 def cautions(trace: Trace) -> tuple[str, ...]:
     """A sentence on each reason to take results from ``trace`` with care, besides its remarks."""
-    return *unsteady(trace), *doubts(trace), *_others(trace)
+    return *unsteady(trace), *_apart(trace), *doubts(trace), *_others(trace)
+
+
+def _apart(trace: Trace) -> tuple[str, ...]:
+    """A sentence that names the rank that most often has its gradients last, if that is 5 % of a step; else none."""
+    late, slowest = [], []
+    for number in (step.number for step in usual_steps(trace)):
+        ends = [
+            (step.backward[1], rank.rank)
+            for rank in trace.ranks
+            for step in rank.steps
+            if step.number == number and step.backward
+        ]
+        if len(ends) == len(trace.ranks) > 1:
+            late.append(max(ends)[0] - min(ends)[0])
+            slowest.append(max(ends)[1])
+    said = apart(median(late), measurement_of(trace).iteration_time, f"rank {mode(slowest)}") if late else ""
+    return (said,) if said else ()
 
 
 def doubts(trace: Trace) -> tuple[str, ...]:
     """A sentence if the parts give a step time different from the measured median, else none."""
     again = own_step(trace)
     measured = 0.0 if again is None else measurement_of(trace).iteration_time
-    if again is None or not measured or abs(again / measured - 1) <= OFF:
-        return ()
-    return (
-        f"put together again, the step is off by {again / measured - 1:+.0%}: take predictions from it as rough; "
-        "osf explain says where its time went",
-    )
+    said = "" if again is None else off(again, measured)
+    return (f"{said}; osf explain says where its time went",) if said else ()
 
 
 def _others(trace: Trace) -> tuple[str, ...]:

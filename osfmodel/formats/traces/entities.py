@@ -75,7 +75,7 @@ def workload_of(trace: Trace) -> Workload:
     grains = {piece.grain for piece in pieces if piece.bytes}
     grain = grains.pop() if len(grains) == 1 else ""
     found = Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
-    return replace(found, computing=_computing(steps, found.compute_time))
+    return replace(found, computing=_computing(steps, found.compute_time), profiled_workers=trace.workers or 1)
 
 
 def _computing(steps: Sequence[Step], time: float) -> float | None:

@@ -15,7 +15,7 @@ ResNet-50 has no tensor profile on a K80, and is not predicted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from osfmodel.cost import cost_of
@@ -26,6 +26,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan, in_one
 from osfmodel.entities.workload import Workload
+from osfmodel.ledger.as_used import Job
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
 from osfmodel.solve.published import mg_wfbp, regression
@@ -48,6 +49,17 @@ def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) ->
     )
 
 
+def jobs(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
+    """Each run as a user would ask for it: the same, since nothing is fitted here."""
+    alone = next(run for run in measurements if (run.workload, run.workers) == (PROFILE, 1))
+    workload = with_forward(profiles.load_workload(PROFILE), alone.iteration_time)
+    for run in measurements:
+        yield Job(workload, LOG, _plan(run, workload)) if run.workload == PROFILE else NO_PROFILE
+
+
+NO_PROFILE = "no tensor profile of ResNet-50 on a K80"
+
+
 def with_forward(workload: Workload, compute_time: float) -> Workload:
     """``workload`` with the same backward and such a forward that both take ``compute_time`` seconds."""
     factor = (compute_time - workload.backward_time) / workload.forward_time
@@ -57,7 +69,7 @@ def with_forward(workload: Workload, compute_time: float) -> Workload:
 
 def _row(run: Measurement, workload: Workload, effects: Effects) -> Row:
     if run.workload != PROFILE:
-        return not_predicted(run, "no tensor profile of ResNet-50 on a K80")
+        return not_predicted(run, NO_PROFILE)
     cost = cost_of(load_cluster(LOG), run.workers)
     return row_of(run, workload, Pricing.of(cost, effects), _plan(run, workload), fitted=run.workers == 1)
 

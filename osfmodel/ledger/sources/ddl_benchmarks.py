@@ -17,7 +17,7 @@ Compute time is that of the run on one GPU. Runs with a parameter server are not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,10 +29,12 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE, AffineCost
 from osfmodel.engine.recursion import communication_finish, predict_timeline
 from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan, in_one, one_by_one
 from osfmodel.entities.workload import Workload
+from osfmodel.ledger.as_used import Job, at_pace
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
 from osfmodel.solve.published import mg_wfbp, regression
@@ -81,6 +83,24 @@ def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) ->
         "seconds per byte and per message of each workload, network and number of GPUs, on its single and wfbp runs; "
         f"{found.launch * 1e3:.2f} ms of update per tensor under AdamW, on the single runs of 4 GPUs; compute on 1 GPU",
     )
+
+
+NETWORKS = {
+    "ddl-benchmarks-10gbe": "nccl:rtx2080tix4,10Gbps/node,tcp",
+    "ddl-benchmarks-100gib": "nccl:rtx2080tix4,100Gbps/node,ib",
+}
+"""The networks in words; the GPU is not stated, and believed to be the RTX 2080 Ti."""
+
+
+def jobs(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
+    """Each run as a user would ask for it: the messages that were sent, on a network in words."""
+    alone = {run.workload: run.iteration_time for run in measurements if (run.workers, run.plan) == (1, "single")}
+    for run in measurements:
+        if run.plan.endswith("-ps") or run.cluster not in NETWORKS:
+            yield "a parameter server, not all-reduce" if run.plan.endswith("-ps") else "InfiniBand used as Ethernet"
+            continue
+        workload = at_pace(profiles.load_workload(run.workload), alone[run.workload], "RTX 2080 Ti")
+        yield Job(workload, NETWORKS[run.cluster], _plan(run, workload), HOROVOD.conditions)
 
 
 def calibrate(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) -> Calibration:

@@ -13,7 +13,7 @@ differ by more than 5 % the cell is listed and not counted: a rule from before t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -25,6 +25,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Workload
+from osfmodel.ledger.as_used import Job
 from osfmodel.ledger.recipe import row_of, stated_plan, without_unsteady
 from osfmodel.ledger.results import Row, Verdict
 
@@ -44,6 +45,17 @@ def _row(run: Measurement, change: Callable[[Pricing], Pricing]) -> Row:
     pricing = pricing_of(load_cluster(run.cluster), run.workers)
     pricing = change(pricing.under(dict(run.conditions)))
     return row_of(run, workload, pricing, carried_out(run, workload, pricing))
+
+
+def jobs(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
+    """Each steady run as a user would ask for it: the same, since nothing is fitted here."""
+    for run, row in zip(measurements, judge(measurements).rows, strict=True):
+        if not row.counts:
+            yield row.note
+            continue
+        workload = _workload(run.workload, variation_of(dict(run.conditions)))
+        pricing = pricing_of(load_cluster(run.cluster), run.workers).under(dict(run.conditions))
+        yield Job(workload, run.cluster, carried_out(run, workload, pricing), conditions=dict(run.conditions))
 
 
 @cache

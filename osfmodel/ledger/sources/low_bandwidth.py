@@ -14,7 +14,7 @@ tried one setting after another.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from osfmodel.cost import cost_of
 from osfmodel.cost.clusters import load_cluster
@@ -24,6 +24,7 @@ from osfmodel.entities.compression import FP16, compressed
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
+from osfmodel.ledger.as_used import Job, at_pace
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
 from osfmodel.ledger.sources.common import with_compute_time
@@ -58,6 +59,19 @@ def _row(run: Measurement, alone: Mapping[str, float], effects: Effects) -> Row:
     cost = cost_between(run.workers, setup)
     plan = make_plan("wfbp" if run.workers == 1 else "horovod", workload, Pricing.of(cost))
     return row_of(run, workload, Pricing.of(cost, effects), plan, fitted=run.workers == 1)
+
+
+def jobs(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
+    """Each run as a user would ask for it."""
+    alone = {run.workload: run.iteration_time for run in measurements if run.condition("setup") == ALONE}
+    for run in measurements:
+        setup = run.condition("setup")
+        if setup.endswith(TUNING) or (run.workers > 1 and _bandwidth(setup) is None):
+            yield "other settings from step to step, or links that are not stated"
+            continue
+        workload = at_pace(profiles.load_workload(run.workload), alone[run.workload], "V100")
+        sent = compressed(workload, FP16) if FP16 in setup else workload
+        yield Job(sent, f"ring:{STEP},{_bandwidth(setup) or 1}Gbps", "horovod")
 
 
 def cost_between(workers: int, setup: str) -> Cost:

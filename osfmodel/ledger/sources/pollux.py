@@ -15,7 +15,7 @@ larger batches are predicted. ``sync_time`` of the files is not used: it was mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
@@ -26,6 +26,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, one_by_one
 from osfmodel.entities.workload import Layer, Workload
+from osfmodel.ledger.as_used import Job, Jobs, at_pace
 from osfmodel.ledger.recipe import row_of
 from osfmodel.ledger.results import Row, Verdict
 from osfmodel.ledger.sources import counted
@@ -47,22 +48,70 @@ Fitted = tuple[int, AffineCost]
 
 def judge_imagenet(measurements: Sequence[Measurement]) -> Verdict:
     """Judge ResNet-50: all batches of a placement but the smallest, from that one and the runs on one GPU."""
-    return judge(measurements, rebuilt(profiles.load_workload("resnet50-v100")))
+    return judge(measurements, imagenet())
 
 
 def judge_cifar10(measurements: Sequence[Measurement]) -> Verdict:
     """Judge ResNet-18 on images of 32 x 32 in the same way."""
-    return judge(measurements, as_built(counted.resnet18_cifar10()))
+    return judge(measurements, cifar10())
 
 
 def judge_deepspeech2(measurements: Sequence[Measurement]) -> Verdict:
     """Judge DeepSpeech2 in the same way."""
-    return judge(measurements, rebuilt(counted.deepspeech2()))
+    return judge(measurements, deepspeech2())
 
 
 def judge_ncf(measurements: Sequence[Measurement]) -> Verdict:
     """Judge NeuMF in the same way."""
-    return judge(measurements, as_built(counted.ncf()))
+    return judge(measurements, ncf())
+
+
+def jobs(profile: Callable[[], Workload]) -> Jobs:
+    """(runs) -> each run as a user would ask for it, with its batch's time on one GPU, the network in words."""
+
+    def found(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
+        buckets = profile()
+        alone = {
+            batch: at_pace(buckets, run.iteration_time, "T4")
+            for batch, run in _groups(measurements)["placements", ALONE].items()
+        }
+        for run in measurements:
+            gpus = _gpus_per_node(run)
+            if gpus is None or _batch(run) not in alone:
+                yield "nodes with different numbers of GPUs" if gpus is None else "no time of this batch on one GPU"
+                continue
+            workload = alone[_batch(run)]
+            yield Job(workload, f"nccl:t4x{gpus},50Gbps/node,ena", one_by_one(workload))
+
+    return found
+
+
+def imagenet() -> Workload:
+    """The buckets of ResNet-50."""
+    return rebuilt(profiles.load_workload("resnet50-v100"))
+
+
+def cifar10() -> Workload:
+    """The buckets of ResNet-18 on small images."""
+    return as_built(counted.resnet18_cifar10())
+
+
+def deepspeech2() -> Workload:
+    """The buckets of DeepSpeech2."""
+    return rebuilt(counted.deepspeech2())
+
+
+def ncf() -> Workload:
+    """The buckets of NeuMF."""
+    return as_built(counted.ncf())
+
+
+def _gpus_per_node(run: Measurement) -> int | None:
+    """GPUs of each node, from a placement such as ``22`` or ``16/4`` (GPUs and nodes); None if they differ."""
+    workers, separator, nodes = run.condition("placement").partition("/")
+    if separator:
+        return int(workers) // int(nodes) if int(workers) % int(nodes) == 0 else None
+    return int(workers[0]) if len(set(workers)) == 1 else None
 
 
 def rebuilt(profile: Workload) -> Workload:

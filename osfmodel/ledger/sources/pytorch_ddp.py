@@ -18,7 +18,7 @@ a first limit of 1 MiB, and sends the buckets in reverse (distributed.py). The s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
+from osfmodel.ledger.as_used import Job, at_pace
 from osfmodel.ledger.recipe import row_of
 from osfmodel.ledger.results import Row, Verdict
 from osfmodel.ledger.sources.common import from_input, with_compute_time
@@ -62,6 +63,14 @@ def judge(measurements: Sequence[Measurement], off: Sequence[str] = ()) -> Verdi
         "compute time, seconds per bucket and seconds per byte of DDP's copies of each network, on its 3 runs on one "
         f"GPU; computation slowed by {CITED_SLOWDOWN:g} under a collective, as published; all-reduce from data sheets",
     )
+
+
+def jobs(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
+    """Each run as a user would ask for it: no calibrated copies and hooks, the network in words."""
+    alone = {run.workload: run.iteration_time for run in measurements if run.plan == WITHOUT}
+    for run in measurements:
+        workload = at_pace(profiles.load_workload(run.workload), alone[run.workload], "V100")
+        yield Job(workload, "nccl:v100x8,400Gbps/node,ib", from_input(workload, (FIRST_LIMIT, LIMITS[run.plan])))
 
 
 def calibrated(runs: Sequence[Measurement]) -> Calibrated:

@@ -60,7 +60,7 @@ def tune_memory(
     require_nouns(workload, cluster)
     require_known(workload)
     state_bytes(workload, demand.optimizer)
-    search = _Search(workload, pricing_of(cluster, workers), demand, other)
+    search = _Search(workload, pricing_of(cluster, workers, workload), demand, other)
     largest = search.largest(search.least)
     if not largest:
         size, peak = demand.batch_size or 1, search.least(demand.batch_size or 1).memory.peak

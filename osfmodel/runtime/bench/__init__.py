@@ -1,4 +1,4 @@
-"""Measure collectives between the ranks of a job: one size after the other, alone and several at once.
+"""Measure collectives between the ranks of a job: one size after the other, alone, several at once, and in trains.
 
 Every sample begins with a barrier on a group of its own over CPU, and is what the slowest rank took. All decisions (how
 many repeats) rest on gathered times, so all ranks take the same.
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.runtime.bench.copies import copying
-from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize
+from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize, train_time
+from osfmodel.runtime.bench.sizes import train_length
 from osfmodel.runtime.bench.sparse_compute import selecting
 from osfmodel.runtime.executor.channels import Channels
 from osfmodel.runtime.job.collective_job import CollectiveJob, threads_of
@@ -30,6 +31,8 @@ POINT_SECONDS = 4.0
 SEVERAL_SECONDS = 2.0
 LEAST_SEVERAL = 3
 """Minimum number of repeats of several at once, which take longer."""
+TRAIN_SECONDS = 0.5
+"""Seconds of further repeats of a train; its messages are an average already."""
 FLIGHT_EVERY = 4
 """Step through the sizes for more than two collectives at once on as many channels: every fourth is measured."""
 
@@ -72,7 +75,8 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
         else:
             findings.left_out.append(f"no {collective}: {job.backend} of this torch has none")
     several = max(request.flights) > 1
-    told = _numbered(tell, len(request.sizes) * (len(offered) + several))
+    trained = [size for size in request.sizes if train_length(size)]
+    told = _numbered(tell, len(request.sizes) * (len(offered) + several) + len(trained) * len(offered))
     for collective in offered:
         for size in request.sizes:
             launch, sent = _alone(job, LAUNCHERS[collective], size)
@@ -81,6 +85,9 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
             told(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
     if several:
         _several(job, request, findings, told)
+    for collective in offered:
+        for size in trained:
+            _train(job, request, collective, size, findings, told)
     findings.copies = copying(job)
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     findings.sparse = selecting(job)
@@ -111,6 +118,23 @@ def _several(job: CollectiveJob, request: MeasurementRequest, findings: Findings
         tell(f"concurrent {show_bytes(size)}: {', '.join(told)}")
     for used in channels.values():
         used.close()
+
+
+def _train(
+    job: CollectiveJob,
+    request: MeasurementRequest,
+    collective: str,
+    size: int,
+    findings: Findings,
+    tell: Callable[[str], None],
+) -> None:
+    """Measure messages back to back in the default process group."""
+    count, launcher = train_length(size), LAUNCHERS[collective]
+    tensors = [_tensors(job, launcher, size) for _ in range(count)]
+    sent = tensors[0][0].numel() * FLOAT
+    ends = _sample(job, lambda: [launcher(*pair) for pair in tensors], request.repeat, TRAIN_SECONDS, LEAST_SEVERAL)
+    time = findings.trains.setdefault(collective, {})[sent] = train_time(ends)
+    tell(f"{collective} {show_bytes(sent)}, {count} back to back: {show_time(time)} each")
 
 
 def _numbered(tell: Callable[[str], None], of: int) -> Callable[[str], None]:
@@ -157,9 +181,14 @@ def _once(job: CollectiveJob, launch: Launch) -> tuple[float, ...]:
 
 def _alone(job: CollectiveJob, launcher: Callable[..., Any], size: int) -> tuple[Launch, int]:
     """A launch of one collective of ``size`` bytes, and the bytes that it really sends: a whole number per rank."""
-    part = None if launcher is _all_reduce else _buffer(job, -(-size // job.workers))
-    whole = _buffer(job, size if part is None else part.numel() * FLOAT * job.workers)
+    whole, part = _tensors(job, launcher, size)
     return lambda: [launcher(whole, part)], whole.numel() * FLOAT
+
+
+def _tensors(job: CollectiveJob, launcher: Callable[..., Any], size: int) -> tuple[Any, Any]:
+    """The whole vector of about ``size`` bytes, and this rank's part of it; None for an all-reduce."""
+    part = None if launcher is _all_reduce else _buffer(job, -(-size // job.workers))
+    return _buffer(job, size if part is None else part.numel() * FLOAT * job.workers), part
 
 
 def _buffer(job: CollectiveJob, size: int) -> Any:

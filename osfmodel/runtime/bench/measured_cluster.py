@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from statistics import median, quantiles
 
 from osfmodel.cost.pricing import UNBOUNDED, fit_gain, together
@@ -52,6 +53,7 @@ class Findings:
     copies:    of gradients into and out of buckets; None if not measured
     sparse:    effects of sparse buckets, by name
     left_out:  sentences on missing measurements, with reasons
+    trains:    collective -> bytes -> seconds of each of many messages back to back
     """
 
     tables: dict[str, dict[int, TimedSize]] = field(default_factory=dict)
@@ -63,6 +65,7 @@ class Findings:
     copies: Copies | None = None
     sparse: dict[str, float] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    trains: dict[str, dict[int, float]] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
@@ -175,6 +178,15 @@ def startup(alone: float, whole: float, count: int, speed: float) -> float:
     return min(max((stretch * alone - whole) / (stretch - 1), 0.0), alone) if stretch > 1 else alone
 
 
+def train_time(ends: Sequence[Sequence[float]]) -> float:
+    """Median seconds of a message in a train, from the ends of its messages in each repeat.
+
+    The first half does not count: it starts up, and fills buffers.
+    """
+    half = len(ends[0]) // 2
+    return median((row[-1] - row[half - 1]) / (len(row) - half) for row in ends)
+
+
 def _startups(findings: Findings, sizes: Sequence[int], collective: str) -> tuple[float, ...]:
     """Start-ups of all-reduces at these sizes, if several were measured at all: in one queue that runs some at once
     (more of them, so noise weighs less), or else pairs on two channels."""
@@ -195,7 +207,9 @@ def _table(findings: Findings, workers: int, collective: str) -> Table:
     rows = findings.tables[collective]
     sizes = tuple(sorted(rows))
     times = tuple(rows[size].time for size in sizes)
-    return Table(workers, sizes, times, collective, _startups(findings, sizes, collective))
+    trains = findings.trains.get(collective, {})
+    measured = tuple(trains[size] for size in takewhile(trains.__contains__, sizes))
+    return Table(workers, sizes, times, collective, _startups(findings, sizes, collective), measured)
 
 
 def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:
@@ -236,6 +250,7 @@ def conditions(findings: Findings, surroundings: Surroundings) -> str:
         f"backend {surroundings.backend} ({surroundings.versions}), network {surroundings.network}",
         f"medians of {repeats} repeats of the slowest rank, a barrier before each",
         f"interquartile range {spread:.1%} of the median (worst {worst:.1%})",
+        _trains(findings),
         _simultaneity(findings),
         _slowing(findings),
         *findings.left_out,
@@ -247,6 +262,11 @@ def _spreads(findings: Findings) -> tuple[float, float, int]:
     """The median spread of all samples, the widest spread, and the bytes at which that was measured."""
     spreads = [(sample.spread, size) for rows in findings.tables.values() for size, sample in rows.items()]
     return median(spread for spread, _ in spreads), *max(spreads)
+
+
+def _trains(findings: Findings) -> str:
+    sizes = [size for trains in findings.trains.values() for size in trains]
+    return f"messages back to back up to {show_bytes(max(sizes))}" if sizes else ""
 
 
 def _simultaneity(findings: Findings) -> str:

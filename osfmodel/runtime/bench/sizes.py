@@ -1,4 +1,4 @@
-"""Sizes at which collectives are measured: powers of two, or those that the plans of a workload send."""
+"""Sizes at which collectives are measured: powers of two, or those that the plans of a workload send; and trains."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ SPACING = 1.25
 """Minimum ratio between sizes that are both measured: between closer ones a line is as good."""
 CAPS = tuple(1 << power for power in range(20, 28))
 """Limits on buckets, 1 to 128 MiB, whose bucket sizes are measured for a workload, besides DDP's default."""
+
+TRAIN_BYTES = 16 << 20
+"""Bytes of a train: many times what sockets, NICs and traffic shapers buffer."""
+SHORTEST, LONGEST = 8, 32
+"""Messages of a train, a multiple of the former, so that each half holds whole groups of 2 or 4 in flight."""
+
+
+def train_length(size: int) -> int:
+    """Messages of ``size`` bytes back to back; 0 for larger ones, of which one is as long as a train."""
+    return min(TRAIN_BYTES // size, LONGEST) // SHORTEST * SHORTEST
 
 
 def powers(smallest: int, largest: int) -> tuple[int, ...]:

@@ -20,12 +20,12 @@ from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import NO_GPU, Source
-from osfmodel.formats.horovod.timeline import timeline
+from osfmodel.formats.horovod.iterations import timeline
 from osfmodel.formats.source_text import Text
 from osfmodel.runtime.bench import BenchRequest
 from osfmodel.runtime.bench.surroundings import unmet
 from osfmodel.runtime.horovod import HorovodTurns
-from osfmodel.runtime.horovod.process import BESIDE
+from osfmodel.runtime.horovod.process import beside
 from osfmodel.runtime.job.ranks import Place, Watchdog
 
 COPIED = (4 << 20, 16 << 20, 64 << 20)
@@ -47,7 +47,7 @@ def measure(turns: HorovodTurns, sizes: Sequence[int], repeat: int, tell: Callab
     """Seconds by size, and the effects of the loop, on every rank. Raises JobError as ``HorovodTurns.run``."""
     fast = Loop(threshold=0, cycle=0)
     rows = _slowest(turns, fast, {"task": "exchange", "sizes": list(sizes), "repeat": repeat}, ("alone", "queued"))
-    table = {row["bytes"]: max((row["queued"] - row["alone"]) / BESIDE, 0.0) for row in rows}
+    table = {row["bytes"]: max((row["queued"] - row["alone"]) / beside(row["bytes"]), 0.0) for row in rows}
     for size, time in table.items():
         tell(f"all_reduce {show_bytes(size)}: {show_time(time)}")
     copied = [size for size in COPIED if size <= max(sizes)] or [max(sizes)]
@@ -94,8 +94,8 @@ def cluster_of(found: Mapping[str, Any], turns: HorovodTurns, name: str, network
     place, table = turns.place, found["table"]
     said = (
         f"{place.world} ranks, {place.per_host} on each host; Horovod {version('horovod')} over gloo, "
-        f"network {network}; medians of up to {found['repeat']} repeats of the slowest rank: the delay by {BESIDE} "
-        "more messages of a size; negotiation from the median idle cycle"
+        f"network {network}; medians of up to {found['repeat']} repeats of the slowest rank: the delay by a train "
+        "of messages of a size; negotiation from the median idle cycle"
     )
     return Cluster(
         name,

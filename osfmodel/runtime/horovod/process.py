@@ -18,10 +18,12 @@ from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
+from osfmodel.runtime.bench.sizes import train_length
+from osfmodel.runtime.training.cores import Meter
 from osfmodel.runtime.training.replayed_model import await_handles
 
 BESIDE = 4
-"""Messages that are queued behind the first, to tell the time of one from that of its negotiation."""
+"""Minimum number of messages that are queued behind the first, to tell the time of one from that of its negotiation."""
 PIECES = 8
 """Tensors in a fused message when its copies are measured."""
 IDLE = 1.0
@@ -69,7 +71,7 @@ def train(
     warm_ups: int,
     iterations: int,
 ) -> dict[str, Any]:
-    """Seconds of each iteration, and the losses, which include those of ``warm_ups`` iterations before."""
+    """Seconds of each iteration, the rank's use of the processor, and the losses, those of ``warm_ups`` included."""
     import torch
 
     compression = subject.get("compression")
@@ -92,6 +94,8 @@ def train(
     samples, losses = [], []
     _meet(hvd)
     for number in range(warm_ups + iterations):
+        if number == warm_ups:
+            meter = Meter()
         begin = time.perf_counter()
         loss = step(model)
         spent = time.perf_counter() - begin
@@ -99,7 +103,7 @@ def train(
         if number >= warm_ups:
             samples.append(spent)
         tell(iteration=number)
-    return {"samples": samples, "losses": losses}
+    return {"samples": samples, "losses": losses, "use": meter.use()}
 
 
 def _subject(name: str, variation: Sequence[Any] | None, workload: str | None, device: str) -> Any:
@@ -124,8 +128,14 @@ def _meet(hvd: Any) -> None:
 def exchange(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
     """Seconds of one all-reduce of each size, and of several submitted at once; to be run with threshold 0."""
     return [
-        _in_turns(hvd, tell, size, repeat, alone=_tensors(1, size), queued=_tensors(1 + BESIDE, size)) for size in sizes
+        _in_turns(hvd, tell, size, repeat, alone=_tensors(1, size), queued=_tensors(1 + beside(size), size))
+        for size in sizes
     ]
+
+
+def beside(size: int) -> int:
+    """Messages of ``size`` bytes that are queued behind the first: a train, so that no buffer holds them all."""
+    return max(train_length(size), BESIDE)
 
 
 def copies(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:

@@ -18,13 +18,14 @@ from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import CPU_SHARE, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.horovod import HorovodTurns, require_horovod
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
 from osfmodel.runtime.training import LEAST_WARM_UPS, TrainingSettings, apart, furthest
+from osfmodel.runtime.training.cores import Use, share
 from osfmodel.runtime.training.request import RunRequest, plan_called
 from osfmodel.targets import CONFIG_TARGETS, horovod
 
@@ -125,6 +126,8 @@ def run_all(series: Series, turns: HorovodTurns, output: str, tell: Callable[[st
             turns.watch.beat(f"running repeat {repeat} of plan {label!r}")
             found = turns.run(loop, _task(series, loop, series.iterations))
             run = _measurement(series, turns, label, (repeat, tuple(found["samples"])))
+            used = share([Use(*use) for use in turns.each(found["use"])])
+            run = replace(run, conditions=(*run.conditions, (CPU_SHARE, f"{used:.2f}")))
             if series.verify:
                 difference = furthest(turns.each(apart(found["losses"], reference)))
                 run = replace(run, conditions=(*run.conditions, ("loss_difference", f"{difference:.3g}")))

@@ -244,9 +244,10 @@ def _announce(here: Session, tuning: Tuning) -> None:
     for note in tuning.warnings:
         here.voice.line(f"warning: {note}")
     if outcome.gain < LITTLE:
+        most = max(1 - outcome.lower_bound / outcome.default_time, 0)
         here.voice.line(
             f"little to gain: {max(outcome.gain, 0):.1%} less time than the default is predicted, "
-            f"and no schedule saves more than {max(1 - outcome.lower_bound / outcome.default_time, 0):.1%} of it"
+            f"and at these prices no schedule saves more than {most:.1%} of it"
         )
     else:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
+from statistics import median
 from typing import Any
 
 from osfmodel.entities.batches import Variation
@@ -20,13 +21,14 @@ from osfmodel.entities.effects import COUNTED
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import CPU_SHARE, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.executor.admission import require_executable
 from osfmodel.runtime.job.collective_job import threads_of
 from osfmodel.runtime.job.ranks import Place, Watchdog
+from osfmodel.runtime.training.cores import Meter, Use, share
 from osfmodel.runtime.training.ddp_buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.training.replayed_model import hooks_count
 from osfmodel.runtime.training.subjects import TrainingSubject
@@ -57,7 +59,8 @@ class TrainingSettings:
 class Ran:
     """One plan in one repeat (from 1): seconds of each measured iteration, and the buckets formed.
 
-    ``deviation`` says how those differ from the plan, and why; "" if they do not.
+    ``deviation`` says how those differ from the plan, and why; "" if they do not. ``cpu_share`` is the processor time
+    of the ranks over that of the cores (``training.cores``).
     """
 
     planned: Carried
@@ -65,6 +68,7 @@ class Ran:
     samples: tuple[float, ...]
     formed: Formed
     deviation: str
+    cpu_share: float
 
 
 def run_all(
@@ -75,6 +79,29 @@ def run_all(
         for planned in plans:
             doing = f"running repeat {repeat} of plan {planned.label!r}"
             yield _run(subject, planned, settings, place, (watch, doing, repeat))
+
+
+def computation(subject: TrainingSubject, settings: TrainingSettings, place: Place, watch: Watchdog) -> float:
+    """Seconds of an iteration of the bare model, which sends nothing, on the slowest rank: the median of iterations.
+
+    All ranks run it at the same time, as they train. Raises whatever torch or the model does.
+    """
+    import torch.distributed as dist
+
+    doing = "measuring the computation of the bare model"
+    samples = []
+    watch.beat(doing)
+    step = subject.begin(None, None)
+    _meet(place)
+    for _ in range(settings.warm_ups + settings.iterations):
+        watch.beat(doing)
+        begin = time.perf_counter()
+        step(subject.model)
+        _finish(place)
+        samples.append(time.perf_counter() - begin)
+    each: list[float] = [0.0] * place.world
+    dist.all_gather_object(each, median(samples[settings.warm_ups :]))
+    return max(each)
 
 
 def _run(
@@ -90,17 +117,20 @@ def _run(
     model, ended = _prepared(subject, planned, settings, place)
     step = subject.begin(planned.plan, None)
     _meet(place)
-    for _ in range(settings.warm_ups + settings.iterations):
+    for number in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
+        if number == settings.warm_ups:
+            meter = Meter()
         begin = time.perf_counter()
         step(model)
         _finish(place)
         samples.append(time.perf_counter() - begin)
+    used = _gathered(place, meter.use())
     formed = ended()
     del model, step, ended
     gc.collect()  # DDP's hooks end with it, and it is part of a cycle
     note = deviation(planned, formed, subject.names, subject.workload)
-    return Ran(planned, repeat, tuple(samples[settings.warm_ups :]), formed, note)
+    return Ran(planned, repeat, tuple(samples[settings.warm_ups :]), formed, note, share(used))
 
 
 def executed(label: str, plan: Plan, subject: TrainingSubject) -> Carried:
@@ -160,6 +190,14 @@ def _meet(place: Place) -> None:
     import torch.distributed as dist
 
     dist.barrier(device_ids=None if place.device == "cpu" else [place.local_rank])
+
+
+def _gathered(place: Place, own: Use) -> list[Use]:
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * place.world
+    dist.all_gather_object(found, own)
+    return found
 
 
 def _finish(place: Place) -> None:
@@ -273,6 +311,7 @@ def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Me
         "buckets": " ".join(map(str, ran.formed.sizes)),
         "buckets_as_planned": "no: " + ran.deviation if ran.deviation else "yes",
         "carried_by": ran.planned.by,
+        CPU_SHARE: f"{ran.cpu_share:.2f}",
     }
     if ran.planned.sent:
         own |= RUNTIME.conditions | {"sent": ran.planned.sent}

@@ -12,7 +12,7 @@ from osfmodel.entities.display import show_time
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import COMPUTATION, Measurement
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement, require_torch
@@ -50,6 +50,9 @@ def run(
     if asked.verify:
         losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
     first = _first(asked, settings, place, subject)
+    if subject.real:  # a replay computes as its profile says
+        told = (COMPUTATION, f"{training.computation(subject, settings, place, watch):.6g}")
+        first = replace(first, conditions=(*first.conditions, told))
     runs: list[Measurement] = []
     for ran in training.run_all(subject, plans, settings, place, watch):
         one = training.measurement_of(ran, first, losses)

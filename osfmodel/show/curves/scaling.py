@@ -88,7 +88,9 @@ def scaling_key(curve_: Scaling) -> Markup:
         (f"s{number}", SHAPES[number % 4], (words | best).get(line.name, line.name))
         for number, line in enumerate(curve_.lines)
     ]
-    return key([*entries, ("bound", None, f"no schedule by the rules of {curve_.lines[0].name} can pass this")])
+    return key(
+        [*entries, ("bound", None, f"no schedule by the rules of {curve_.lines[0].name} can pass this at these prices")]
+    )
 
 
 def _counts(curve_: Scaling) -> list[float]:

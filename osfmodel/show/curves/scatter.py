@@ -73,7 +73,7 @@ def show_in_axes(axes: Any, picture: Scatter, inside: bool = True) -> None:
     _label_ticks(axes, decades=high / low > DECADES)
     axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
     place: dict[str, Any] = {} if inside else {"bbox_to_anchor": (0.4, -0.2)}
-    size = 8 if len(picture.clouds) < MANY and inside else 7
+    size = 8 if len(picture.clouds) < MANY and inside else 7 if len(picture.clouds) < 2 * MANY else 5.5
     axes.legend(loc="upper left" if inside else "upper center", fontsize=size, frameon=False, **place)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
 

@@ -94,11 +94,12 @@ def sweep_plot(sweep: Sweep) -> Markup:
 
 def sweep_key(sweep: Sweep) -> Markup:
     """The legend of the plot."""
+    unbeaten = f"no schedule by the rules of {sweep.target} is faster at these prices"
     return key([
         ("s1", None, "one limit for all buckets"),
         ("best", "circle", f"best: {sweep.words(sweep.best_cap)}, {show_predicted_time(sweep.best_time)}"),
         ("s0", None, f"{sweep.target} by default: {show_predicted_time(sweep.default)}"),
-        ("bound", None, f"no schedule by the rules of {sweep.target} is faster: {show_predicted_time(sweep.bound)}"),
+        ("bound", None, f"{unbeaten}: {show_predicted_time(sweep.bound)}"),
     ])  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION
-from osfmodel.ledger.results import UNSTEADY, Beside, Checked
+from osfmodel.ledger.results import UNSTEADY, Beside, Checked, UsedOverall
 from osfmodel.show.tables import csv_row, json_row
 from osfmodel.show.tables.checks import RUNS, SOURCES, TURNS, Turn
 
@@ -15,13 +15,23 @@ IMPLAUSIBLE = 0.9
 
 
 class Judged:
-    """The result of ``osf check``; ``overall``: the medians over the sources of their median and 90th percentile."""
+    """The result of ``osf check``; ``overall``: the medians over the sources of their median and 90th percentile.
 
-    def __init__(self, checked: Sequence[Checked], overall: tuple[float | None, float | None], with_rows: bool) -> None:
-        self.checked, self.overall, self.with_rows = checked, overall, with_rows
+    ``used``: the sources of real machines as used.
+    """
+
+    def __init__(
+        self,
+        checked: Sequence[Checked],
+        overall: tuple[float | None, float | None],
+        with_rows: bool,
+        used: UsedOverall | None = None,
+    ) -> None:
+        self.checked, self.overall, self.with_rows, self.used = checked, overall, with_rows, used
 
     def document(self) -> dict[str, Any]:
         middle, high = self.overall
+        used = self.used
         return {
             "schema_version": SCHEMA_VERSION,
             "sources": [self._source(one) for one in self.checked],
@@ -29,6 +39,7 @@ class Judged:
                 "median_abs_error": middle,
                 "p90_abs_error": high,
                 "passed": all(o.passed for o in self.checked),
+                "as_used": used and used._asdict(),
             },
         }
 
@@ -44,25 +55,31 @@ class Judged:
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import check as check_screen
 
-        check_screen.show_check(console, self.checked, self.overall, self.with_rows)
+        check_screen.show_check(console, self.checked, self.overall, self.with_rows, self.used)
 
     def warnings(self) -> list[str]:
-        return [
-            f"{one.source}: {_uncounted(one)}"
-            if one.median_abs_error is None
-            else f"{one.source}: the median error is {one.median_abs_error:.2%}, above its tolerance of "
-            f"{one.tolerance:.2%}"
-            for one in self.checked
-            if not one.passed
-        ] + [
-            f"{one.source}: errors near 100 %: check that iteration times are in seconds"
-            for one in self.checked
-            if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
-        ]
+        return (
+            [
+                f"{one.source}: {_uncounted(one)}"
+                if one.median_abs_error is None
+                else f"{one.source}: the median error is {one.median_abs_error:.2%}, above its tolerance of "
+                f"{one.tolerance:.2%}"
+                for one in self.checked
+                if not one.passed
+            ]
+            + [
+                f"{one.source}: errors near 100 %: check that iteration times are in seconds"
+                for one in self.checked
+                if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
+            ]
+            + [f"{one.source}: {said}" for one in self.checked for said in one.remarks]
+        )
 
 
 def _uncounted(one: Checked) -> str:
-    return f"no run counts: repeats differ by more than {UNSTEADY:.0%}" if one.unsteady else "nothing is predicted"
+    if one.unsteady > one.busy:
+        return f"no run counts: repeats differ by more than {UNSTEADY:.0%}"
+    return "no run counts: ranks kept the cores busy" if one.busy else "nothing is predicted"
 
 
 def _beside(beside: Beside) -> dict[str, Any]:

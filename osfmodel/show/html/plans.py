@@ -25,9 +25,13 @@ def plans(report: Report) -> Iterable[Markup]:
     yield element(
         "figure",
         plans_plot(report),
-        figure_words(f"Single-worker time: {show_predicted_time(report.default.alone)}; communication adds the rest."),
+        figure_words(
+            f"Single-worker time: {show_predicted_time(report.default.alone)}; communication, and computation that is "
+            "slower among others, add the rest."
+        ),
     )
-    words = f"no schedule by the rules of {report.default.name} is faster: {show_predicted_time(report.bound)}"
+    rules = f"the rules of {report.default.name}"
+    words = f"no schedule by {rules} is faster at these prices: {show_predicted_time(report.bound)}"
     yield key([("bound", None, words)])
     columns = for_people(PLANS, PAGE)
     rows = [[text or NONE for text in texts(columns, row)] for row in plan_rows(report.comparison)]
@@ -64,5 +68,5 @@ def _short(name: str) -> str:
 
 
 def band_width(band: Band | None) -> str:
-    """The half width of an error band, in words."""
+    """Both ends of an error band, in words."""
     return band_text(band) or NONE

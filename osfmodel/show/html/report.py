@@ -232,8 +232,7 @@ def _assumed(report: Report) -> Iterable[Markup]:
         *((f"cluster: {name}", text) for name, text in _source(cluster.source)),
     ]
     if band is not None:
-        nearest = " (nothing comparable was measured; nearest runs used)" if band.nearest else ""
-        within = f"90 % of {band.runs} comparable measured runs fell inside it{nearest}"
+        within = f"nine tenths of runs, as {band.runs} measured ones ({band.kind}) were"
         facts.append(("error band", f"{band_width(band)}: {within}. Sources: {', '.join(band.sources)}"))
     yield element(
         "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in facts), class_="facts"

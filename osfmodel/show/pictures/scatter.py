@@ -51,7 +51,7 @@ class Scatter:
 
 
 def scatter(checked: Iterable[Checked]) -> Scatter:
-    """Clouds of the runs of the ledger or of a file. Ratios (rows without a regime) are left out: they are not times.
+    """Clouds of the runs of the ledger or of a file. Ratios (rows that are no times) are left out: they are not times.
 
     Runs predicted from their own figures, which are not predictions, are a separate cloud.
     """
@@ -60,9 +60,11 @@ def scatter(checked: Iterable[Checked]) -> Scatter:
 
 
 def _points(one: Checked, own: bool) -> tuple[tuple[float, float], ...]:
-    """(Measured, predicted) of rows that count and are times, either those that are ``own`` or those that are not."""
+    """(Measured, predicted) of runs as used, or of rows that count and are times: those that are ``own``, or others."""
+    if one.used and not own:
+        return tuple((row.judged.measured, row.judged.predicted) for row in one.used)
     return tuple(
         (row.measured, row.predicted)
         for row in one.rows
-        if row.predicted is not None and row.counts and row.regime is not None and row.own == own
+        if row.predicted is not None and row.counts and row.is_time and row.own == own
     )

@@ -17,6 +17,10 @@ SOURCES: tuple[Column[Checked], ...] = (
     column("p90_abs_error", "p90", lambda one: one.p90_abs_error, percent),
     column("worst_abs_error", "worst", lambda one: one.worst_abs_error, percent),
     column("bias", "bias", lambda one: one.bias, signed_percent),
+    column("as_used", None, lambda one: one.as_used and one.as_used._asdict()),
+    column(None, "as used", lambda one: one.as_used and one.as_used.median_abs_error, percent),
+    column(None, "its bias", lambda one: one.as_used and one.as_used.bias, signed_percent),
+    column(None, "in band", lambda one: one.as_used and one.as_used.coverage, "{:.0%}".format),
     column("tolerance", "tolerance", lambda one: one.tolerance, percent),
     column("fitted_on", None, lambda one: one.fitted_on),
     column("self_consistency", None, lambda one: one.self_consistency),
@@ -39,7 +43,7 @@ def _unless_plain(status: str) -> str:
 
 def runs_of(one: Checked) -> list[Column[Row]]:
     """RUNS, with figures in the unit of the source: bytes, seconds, or none for ratios of times."""
-    timed = not one.listed or any(row.regime for row in one.rows)
+    timed = not one.listed or any(row.is_time for row in one.rows)
     write = show_bytes if one.compares == MEMORY else show_time if timed else _four_digits
 
     def shown(row: Row, key: str | None) -> str:

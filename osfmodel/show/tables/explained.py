@@ -9,7 +9,7 @@ from typing import NamedTuple
 from osfmodel.diagnosis.causes import CAUSES
 from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_SUMMARY, BucketRow, Explanation, RankParts, Remedy
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.display import show_bytes, show_predicted_time, show_time
+from osfmodel.entities.display import show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005
@@ -166,7 +166,7 @@ def messages(one: Explanation) -> list[Column[BucketRow]]:
 
 def faster(remedy: Remedy) -> str:
     """Gain in samples per second, as a percentage."""
-    return f"{round((remedy.throughput or 1.0) - 1, 3) + 0.0:+.1%}"
+    return show_share(round((remedy.throughput or 1.0) - 1, 3) + 0.0, "+")
 
 
 ESTIMATES = {"model": "predicted", "replay": "replayed"}
@@ -212,13 +212,13 @@ def causes(one: Explanation) -> list[CauseCost]:
 def costs(one: Explanation) -> list[CauseCost]:
     """The cost of each cause, the costliest first, then the rest of the step; negligible ones are left out.
 
-    Last comes the difference between replay and trace, so that all of them add up to the step.
+    Last comes the part of the step that the replay does not have, so that all of them add up to the step.
     """
     *rows, left = causes(one)
-    words = "difference between the replayed and the traced step"
-    missed = CauseCost("unexplained remainder", one.step_time - one.replayed, words, one.step_time)
+    words = "in the traced step, not in its replay"
+    missed = CauseCost("unexplained remainder", one.missed, words, one.step_time)
     ordered = [*sorted(rows, key=lambda row: -row.seconds), left, missed]
-    return [row for row in ordered if abs(row.seconds) >= SMALL * one.step_time]
+    return [row for row in ordered if row.seconds >= SMALL * one.step_time]
 
 
 def most_exposed(rows: Sequence[BucketRow], most: int) -> list[BucketRow]:

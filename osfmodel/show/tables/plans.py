@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,24 +37,25 @@ def plan_rows(comparison: Comparison, paid: Sequence[Economics] = ()) -> Iterato
         yield PlanRow(comparison, prediction, costs)
 
 
-def band_value(band: Band | None, time: float) -> dict[str, Any] | None:
-    """An error band around ``time`` seconds, for documents."""
+def band_value(band: Band | None) -> dict[str, Any] | None:
+    """An error band, for documents."""
     if band is None:
         return None
-    low, high = band.interval(time)
     return {
         "half_width": band.half_width,
-        "low_s": low,
-        "high_s": None if math.isinf(high) else high,
+        "below": band.below,
+        "above": band.above,
+        "low_s": band.low,
+        "high_s": band.high,
+        "setup": band.kind,
         "runs": band.runs,
         "sources": list(band.sources),
-        "nearest_regime": band.nearest,
     }
 
 
 def band_text(band: Band | None) -> str:
-    """Half the width of an error band; "" without one."""
-    return "" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
+    """Both ends of an error band against the prediction; "" without one."""
+    return "" if band is None else f"{band.below:+.0%} {band.above:+.0%}"
 
 
 def half_width(value: dict[str, Any] | None) -> float | None:
@@ -112,7 +112,7 @@ PLANS: tuple[Column[PlanRow], ...] = (
     Column(
         "error_band",
         "error band",
-        lambda row: band_value(row.prediction.band, row.prediction.iteration_time),
+        lambda row: band_value(row.prediction.band),
         lambda row: band_text(row.prediction.band),
         flat=half_width,
     ),
@@ -159,7 +159,7 @@ OUTCOMES: tuple[Column[Outcome], ...] = (
     Column(
         "error_band",
         "error band",
-        lambda one: band_value(one.band, one.tuned_time),
+        lambda one: band_value(one.band),
         lambda one: band_text(one.band),
         flat=half_width,
     ),

@@ -152,6 +152,7 @@ def _show_plans(console: Any, pictures: Pictures) -> None:
         row.append(GLYPHS["backward"][0] * first, style="blue").append(EXPOSED[0] * (whole - first), style="red")
         console.print(row.append(f" {show_predicted_time(one.iteration_time)}"))
     place = margin + min(round(bound / longest * width), width - 1)
-    words = f"no schedule by the rules of {pictures.report.default.name} is faster: {show_predicted_time(bound)}"
+    rules = f"the rules of {pictures.report.default.name}"
+    words = f"no schedule by {rules} is faster at these prices: {show_predicted_time(bound)}"
     fits = place + len(words) + 2 < console.width
     console.print(" " * place + f"↑ {words}" if fits else f"{words} ↑".rjust(place + 1), markup=False)

@@ -33,7 +33,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     columns = _with_bands((*PLANS, RATE) if workload.batch_size else PLANS, [comparison])
     print_fitting(console, columns, plan_rows(comparison), leave_out=LEFT_OUT)
     console.print(
-        f"{_alone(comparison)} Bound for any schedule"
+        f"{_alone(comparison)} Bound for any schedule at these prices"
         f"{_bounds(comparison)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
         f"{how_many(len(workload.gradients), 'tensor')}."
     )
@@ -117,12 +117,11 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     """Print the meaning and the sources of the error bands."""
     known = [band for band in bands if band is not None]
     if known:
-        sources = ", ".join(dict.fromkeys(source for band in known for source in band.sources))
-        near = (
-            " (~ = nothing comparable was measured; nearest runs used)" if any(band.nearest for band in known) else ""
-        )
+        sources = {source for band in known for source in band.sources}
+        kinds = " or ".join(dict.fromkeys(band.kind for band in known))
         console.print(
-            f"Error band: 90 % of comparable measured runs fell inside it{near}. Sources: {sources}.", markup=False
+            f"Error band: nine tenths of runs, by measured ones on {kinds} ({how_many(len(sources), 'source')}).",
+            markup=False,
         )
 
 

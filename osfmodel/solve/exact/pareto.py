@@ -63,7 +63,7 @@ def runs(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
 
 def _search(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
     frontier: list[list[_ParetoState]] = [[_ParetoState((0,) * channels, ())]]
-    split = pricing.splitter("all_reduce")
+    split = pricing.splitter("all_reduce", channels)
     exact = True
     for i in range(1, len(problem.prefix)):
         states = [

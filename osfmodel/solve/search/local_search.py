@@ -68,7 +68,7 @@ class ChunkTimer:
         """(start-up, transfer) of a message."""
         found = self.prices.get((kind, size))
         if found is None:
-            found = self.prices[kind, size] = self.pricing.split(kind, size)
+            found = self.prices[kind, size] = self.pricing.split(kind, size, self.objective.channels)
         return found
 
     def _together(self, chunks: Sequence[Chunk]) -> list[float]:

@@ -1,0 +1,258 @@
+"""Tuned plans against DDP's default on emulated clusters that are drawn at random, by a seed that is fixed before.
+
+    python benchmarks/live_random.py FOLDER --seed 20261201 --count 12   # measure what FOLDER lacks: two hours
+    python benchmarks/live_random.py FOLDER --seed 20261201 --count 12 --list   # print the settings alone
+    python benchmarks/live_random.py FOLDER --seed 20261201 --count 12 --show   # print what FOLDER holds
+    python benchmarks/live_random.py FOLDER --smoke                      # one tiny setting, to see that all works
+
+Two named settings come first, then as many random ones as ``--count``: ranks, a rate that no bundled cluster has, a
+model with many tensors, and how slowly its computation is replayed, such that one all-reduce of everything takes 0.5 to
+2 times as long. Each cluster is measured with ``osf bench``; ``osf tune --for ddp`` plans for it, knowing nothing else;
+``osf run`` trains under the default, that plan and others, by turns. FOLDER keeps every file: clusters, what was
+tuned with the verdict, and raw runs, all of them together in ``runs-SEED.json``, which ``osf check`` reads. Needs root,
+iproute2 and torch; nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import live  # noqa: E402
+
+from osfmodel import load_workload  # noqa: E402
+from osfmodel.entities.files import profiles  # noqa: E402
+from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
+from osfmodel.entities.measurement import CPU_SHARE, Measurement  # noqa: E402
+from osfmodel.entities.units import parse_bandwidth  # noqa: E402
+from tests.live.cluster import emulated  # noqa: E402
+
+WORKERS = (3, 4, 6)
+RATES = (600, 700, 800, 1200, 1500, 1800, 2000, 3000)
+"""Mbit/s of each host; bundled clusters have 500, 1000, 2500 and 5000."""
+MODELS = (
+    "densenet201-reconstructed", "nasnetamobile-pipedream", "densenet161-reconstructed", "densenet121-pipedream",
+    "googlenet-k80-tensors", "inception-v3-pipedream", "resnet50-reconstructed", "resnext50-32x4d-reconstructed",
+)  # fmt: skip
+"""Workloads of 128 to 604 tensors and up to 110 MiB, so that a setting takes some ten minutes."""
+LEAST, MOST = 0.5, 2.0
+"""One all-reduce of all gradients at the rate of the links, over the replayed computation."""
+PLANS = ("optimal",)
+"""Plans to run beside the default and the tuned one."""
+TUNED, DEFAULT = "tuned", "ddp"
+ITERATIONS, REPEATS = 8, 3
+
+
+class Setting(NamedTuple):
+    """Ranks, Mbit/s of each, a workload, and how many times as slow it is replayed."""
+
+    workers: int
+    rate: int
+    workload: str
+    scale: float
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        return f"{self.workload}-x{self.scale:g}-{self.workers}x{self.rate}mbit"
+
+    @property
+    def link(self) -> str:
+        """The rate, as tc says it."""
+        return f"{self.rate}mbit"
+
+
+NAMED = (
+    Setting(3, 1500, "densenet201-reconstructed", 0.5),
+    Setting(4, 700, "nasnetamobile-pipedream", 0.8),
+)
+"""Settings on which the plans of earlier prices lost to the default."""
+SMOKE = Setting(3, 2000, "squeezenet1-0-pipedream", 0.1)
+
+
+class Effort(NamedTuple):
+    """How long to measure: further options of ``osf bench``, iterations and repeats of ``osf run``."""
+
+    bench: tuple[str, ...]
+    iterations: int
+    repeats: int
+
+
+FULL = Effort(("--max-size", "64MiB", "--repeat", "10"), ITERATIONS, REPEATS)
+QUICK = Effort(("--max-size", "4MiB", "--repeat", "3", "--in-flight", "1,2"), 3, 2)
+
+
+def drawn(seed: int, count: int) -> Iterator[Setting]:
+    """So many settings, the same for the same seed."""
+    source = random.Random(seed)
+    for _ in range(count):
+        workers, rate, name = source.choice(WORKERS), source.choice(RATES), source.choice(MODELS)
+        workload = load_workload(name)
+        sent = 2 * (workers - 1) / workers * workload.gradient_bytes / parse_bandwidth(f"{rate}Mbps")
+        ratio = LEAST * (MOST / LEAST) ** source.random()
+        yield Setting(workers, rate, name, float(f"{sent / ratio / workload.compute_time:.2g}"))
+
+
+def measure(folder: Path, settings: Sequence[Setting], effort: Effort) -> None:
+    """Everything of ``settings`` that is not in ``folder``, one after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting in settings:
+        files = Files.of(folder, setting)
+        if files.runs.exists():
+            continue
+        profiles.save(load_workload(setting.workload).scaled(setting.scale), files.workload)
+        with emulated(setting.workers, setting.link) as hosts:
+            if not files.cluster.exists():
+                network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.link} by tc tbf"
+                words = ["bench", *effort.bench, "--collective", "all_reduce", "--compute", "none"]
+                live.osf(hosts, [*words, "--network", network, "-o", str(files.cluster)])
+            tune(setting, files)
+            words = [*live.run_words(setting.workload, setting.scale, files.cluster), "--plan", DEFAULT]
+            words += [word for plan in (str(files.tuned), *PLANS) for word in ("--plan", plan)]
+            words += ["--iterations", str(effort.iterations), "--repeat", str(effort.repeats)]
+            unfinished = files.runs.with_name(f"unfinished-{files.runs.name}")
+            live.osf(hosts, [*words, "-o", str(unfinished)])
+            source = live.source_of(live.machine_of(hosts), effort.iterations, effort.repeats)
+            source = replace(source, origin="measured with benchmarks/live_random.py")
+            runs = [replace(run, source=source) for run in load_measurements(unfinished)]
+            save_measurements(setting.name, runs, unfinished)
+            unfinished.rename(files.runs)
+            print(setting.name, flush=True)
+
+
+class Files(NamedTuple):
+    """The files of a setting in a folder."""
+
+    workload: Path
+    cluster: Path
+    tuned: Path
+    runs: Path
+
+    @staticmethod
+    def of(folder: Path, setting: Setting) -> Files:
+        """Their paths."""
+        return Files(*(folder / f"{setting.name}-{kind}.json" for kind in ("workload", "cluster", TUNED, "runs")))
+
+
+def tune(setting: Setting, files: Files) -> None:
+    """Write what ``osf tune`` finds from the workload and the measured cluster alone."""
+    words = [str(files.workload), "--cluster", str(files.cluster), "--workers", str(setting.workers), "--for", "ddp"]
+    command = [sys.executable, "-m", "osfmodel", "tune", *words, "-o", str(files.tuned)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+
+
+class Outcome(NamedTuple):
+    """The result of a setting, in fractions of the default's time, and the verdict of the tool.
+
+    promised, gained: time that the tuned plan saves, predicted and measured
+    spread:           the slowest repeat of the default or of the tuned plan over its fastest, less 1
+    error:            of the default's predicted time
+    buckets:          of the tuned plan
+    busy:             the largest share of the cores that the ranks used in a repeat of either
+    verdict:          of ``osf tune``
+    """
+
+    setting: Setting
+    promised: float
+    gained: float
+    spread: float
+    error: float
+    buckets: int
+    busy: float
+    improvement: bool
+    verdict: str
+
+    @property
+    def slower(self) -> bool:
+        """Whether the tuned plan was slower than the default by more than 1 % and the spread."""
+        return -self.gained > max(0.01, self.spread)
+
+    @property
+    def near(self) -> bool:
+        """Whether the gain was predicted within 3 points."""
+        return abs(self.promised - self.gained) <= live.NEAR
+
+
+def outcome_of(setting: Setting, files: Files) -> Outcome:
+    """The outcome of a setting that was measured."""
+    tuned: dict[str, Any] = json.loads(files.tuned.read_text())
+    runs = [run for run in load_measurements(files.runs) if run.plan in (DEFAULT, files.tuned.name)]
+    times = {plan: [run.iteration_time for run in runs if run.plan == plan] for plan in (DEFAULT, files.tuned.name)}
+    middle = {plan: median(found) for plan, found in times.items()}
+    default, promised = tuned["default_iteration_time_s"], tuned["tuned_iteration_time_s"]
+    return Outcome(
+        setting,
+        1 - promised / default,
+        1 - middle[files.tuned.name] / middle[DEFAULT],
+        max(max(found) / min(found) - 1 for found in times.values()),
+        default / middle[DEFAULT] - 1,
+        len(tuned["plan"]["buckets"]),
+        max(float(run.condition(CPU_SHARE)) for run in runs),
+        tuned["improvement"],
+        tuned["verdict"],
+    )
+
+
+def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
+    """A table of the outcomes, and how many are as they should be."""
+    yield "| setting | ddp, error | buckets | predicted gain | measured gain | spread | cores used | the tool says |"
+    yield "|---|---|---|---|---|---|---|---|"
+    measured = [(setting, files) for setting in settings if (files := Files.of(folder, setting)).runs.exists()]
+    found = [outcome_of(setting, files) for setting, files in measured]
+    for one in found:
+        gains = f"{one.promised:+.1%} | {one.gained:+.1%} | {one.spread:.1%} | {one.busy:.0%}"
+        yield f"| {one.setting.name} | {one.error:+.1%} | {one.buckets} | {gains} | {one.verdict} |"
+    missing = [setting.name for setting in settings if not Files.of(folder, setting).runs.exists()]
+    yield f"slower than the default by more than 1 % and the spread: {_names(one for one in found if one.slower)}"
+    yield f"gain predicted within 3 points: {sum(one.near for one in found)} of {len(found)}"
+    lost = (one for one in found if one.improvement and one.gained < 0)
+    yield f"recommended, and slower than the default at all: {_names(lost)}"
+    yield f"not measured: {', '.join(missing) or 'nothing'}"
+
+
+def _names(outcomes: Iterator[Outcome]) -> str:
+    return ", ".join(f"{one.setting.name} ({one.gained:+.1%})" for one in outcomes) or "none"
+
+
+def together(folder: Path, settings: Sequence[Setting]) -> Iterator[Measurement]:
+    """All raw runs."""
+    for setting in settings:
+        files = Files.of(folder, setting)
+        yield from load_measurements(files.runs) if files.runs.exists() else ()
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=20261201)
+    parser.add_argument("--count", type=int, default=12, help="random settings after the named ones")
+    parser.add_argument("--smoke", action="store_true", help="one tiny setting instead")
+    parser.add_argument("--list", action="store_true", help="print the settings, measure nothing")
+    parser.add_argument("--show", action="store_true", help="print what FOLDER holds, measure nothing")
+    arguments = parser.parse_args(words)
+    settings = [SMOKE] if arguments.smoke else [*NAMED, *drawn(arguments.seed, arguments.count)]
+    if arguments.list:
+        print("\n".join(setting.name for setting in settings))
+        return
+    if not arguments.show:
+        measure(arguments.folder, settings, QUICK if arguments.smoke else FULL)
+    runs = list(together(arguments.folder, settings))
+    if runs:
+        stem = f"runs-{'smoke' if arguments.smoke else arguments.seed}"
+        save_measurements(stem, runs, arguments.folder / f"{stem}.json")
+    print("\n".join(show(arguments.folder, settings)))
+
+
+if __name__ == "__main__":
+    main()

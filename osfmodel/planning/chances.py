@@ -1,0 +1,102 @@
+"""Chances of a tuned configuration: its gain over the default on networks and with effects that are as plausible.
+
+Prices, compute times and effects of a prediction are doubtful, by what its error band is made of. Both configurations
+are timed under the same draws from these doubts (common random numbers), so that what slows both alike does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.bands import PART, quantile
+from osfmodel.entities.rounding import plain_sum
+from osfmodel.planning.results import DRAWS, Chance
+from osfmodel.planning.tuning_task import TuningProblem
+
+STEPS = tuple(1.1673039782614187**-place for place in (1, 2, 3, 4))
+"""Steps of an even sequence in four dimensions: powers of the root of x^5 = x + 1 (additive recurrence)."""
+TIE = 0.002
+"""Difference of mean times, as a fraction, within which two configurations are as good."""
+COMPUTE = 0.05
+"""Half width of the 90 % interval of compute times: GPUs of a node slow down by 0 to 10 % (profiles/effects.json)."""
+SLOWDOWN = 2.0
+"""Largest multiple of the stated compute_slowdown: published values go from none to twice the mean."""
+HOOK = 2.0
+"""The same of hook_time: a source's models go from a third to nearly twice its median."""
+NORMAL = 1.645
+"""Standard deviations on each side that hold 90 % of a normal distribution."""
+
+
+class Draw(NamedTuple):
+    """A draw: standard normal deviates of the network and of computation, and uniform ones of both effects."""
+
+    network: float
+    compute: float
+    slowdown: float
+    hook: float
+
+    def price(self, pricing: Pricing) -> Pricing:
+        """The prices under this draw."""
+        effects = pricing.effects
+        drawn = replace(
+            effects,
+            compute_slowdown=effects.compute_slowdown * SLOWDOWN * self.slowdown,
+            hook_time=effects.hook_time * HOOK * self.hook,
+        )
+        factor = math.exp(self.network * math.log1p(pricing.uncertainty_large) / NORMAL)
+        return replace(pricing.slower(factor), effects=drawn) if drawn != effects else pricing.slower(factor)
+
+
+@lru_cache(maxsize=1)
+def draws() -> tuple[Draw, ...]:
+    """The draws, spread evenly, the same for all configurations and all problems."""
+    normal = NormalDist()
+    rows = ([(number + 0.5) * step % 1 for step in STEPS] for number in range(DRAWS))
+    return tuple(Draw(normal.inv_cdf(one), normal.inv_cdf(two), three, four) for one, two, three, four in rows)
+
+
+def drawn(problem: TuningProblem) -> list[TuningProblem]:
+    """The problem under each draw, with its first prices alone."""
+    doubt = math.log1p(max(problem.workload.doubt, COMPUTE)) / NORMAL
+    return [
+        replace(
+            problem,
+            workload=problem.workload.scaled(math.exp(draw.compute * doubt)),
+            stock=(draw.price(problem.stock[0]),),
+            leads=(),
+        )
+        for draw in draws()
+    ]
+
+
+def chance(mine: Sequence[float], theirs: Sequence[float]) -> Chance:
+    """The chance of a configuration with times ``mine`` against the default's, draw by draw."""
+    gains = [1 - one / other for one, other in zip(mine, theirs, strict=True)]
+    low, high = (quantile(gains, part) or 0.0 for part in ((1 - PART) / 2, (1 + PART) / 2))
+    return Chance(low, high, len([gain for gain in gains if gain > 0]) / len(gains))
+
+
+def times(problems: Sequence[TuningProblem], knobs: Any) -> list[float]:
+    """Seconds of the step with ``knobs`` in each problem."""
+    return [problem.times(knobs)[0] for problem in problems]
+
+
+def best_of(problem: TuningProblem, options: Sequence[Any]) -> Any:
+    """The default unless an option's mean gain over it exceeds TIE; else the first option within TIE of the largest."""
+    problems, default = drawn(problem), problem.target.convert.default_knobs()
+    theirs = times(problems, default)
+
+    ranked = sorted(options, key=lambda knobs: knobs != default)
+    gains = [0.0 if knobs == default else gain_over(times(problems, knobs), theirs) for knobs in ranked]
+    return next(knobs for knobs, gain in zip(ranked, gains, strict=True) if gain >= max(gains) - TIE)
+
+
+def gain_over(mine: Sequence[float], theirs: Sequence[float]) -> float:
+    """Mean over the draws of the gain, as a fraction."""
+    return plain_sum(1 - one / other for one, other in zip(mine, theirs, strict=True)) / len(mine)

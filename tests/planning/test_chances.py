@@ -1,0 +1,63 @@
+"""Chances of a tuned configuration: draws shared by both, ties for the default, and verdicts that hold back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import osfmodel as osf
+from osfmodel.planning.chances import chance, draws, gain_over
+from osfmodel.planning.results import DRAWS, Chance, Outcome
+
+WORKLOAD = osf.load_workload("resnet50-v100")
+
+
+def test_draws_are_the_same_every_time_and_centred():
+    assert len(draws()) == DRAWS
+    assert draws() == draws()
+    assert abs(sum(draw.network for draw in draws()) / DRAWS) < 0.5
+    assert all(0 <= draw.slowdown <= 1 and 0 <= draw.hook <= 1 for draw in draws())
+
+
+def test_a_chance_counts_draws_and_holds_nine_tenths_of_gains():
+    found = chance([0.9] * 19 + [1.1], [1.0] * 20)
+    assert found.wins == 0.95
+    assert found.high == pytest.approx(0.1)
+    assert found.low < 0.1
+    assert not Chance(-0.01, 0.1, 0.9).sure
+    assert Chance(0.01, 0.1, 1.0).sure
+    assert gain_over([0.9, 1.1], [1.0, 1.0]) == pytest.approx(0)
+
+
+def test_the_default_has_no_chance_of_its_own_and_is_kept_where_nothing_is_gained():
+    found = osf.tune(WORKLOAD, osf.load_cluster("nccl:h100x8,400Gbps,ib"), 8)
+    assert found.verdict.startswith("Keep the default")
+    assert found.outcomes[0].chance is None or found.outcomes[0].gain < 0.005
+
+
+def test_a_verdict_says_to_leave_it_alone_where_the_interval_holds_zero():
+    found = osf.tune(WORKLOAD, osf.load_cluster("v100-10gbe"), 16)
+    outcome = found.outcomes[0]
+    assert outcome.chance is not None
+    unsure = replace(outcome, default_time=outcome.tuned_time * 1.02, chance=Chance(-0.01, 0.03, 0.8))
+    assert "Leave the default alone" in replace(found, outcomes=(unsure,)).verdict
+    sure = replace(unsure, chance=Chance(0.01, 0.03, 1.0))
+    verdict = replace(found, outcomes=(sure,)).verdict
+    assert "Leave" not in verdict
+    assert "1.0% to 3.0%" in verdict
+
+
+def test_optimal_is_not_said_beside_a_tuned_time_that_differs_in_print():
+    found = osf.tune(WORKLOAD, replace(osf.load_cluster("v100-10gbe"), usual_effects=False), 16)
+    time = found.outcomes[0].lower_bound
+    apart = Outcome(16, time * 1.0004, time * 1.1, time * 0.99, time)
+    assert "Optimal" not in replace(found, outcomes=(apart,)).verdict
+    alike = Outcome(16, time, time * 1.1, time, time)
+    assert "Optimal" in replace(found, outcomes=(alike,)).verdict
+
+
+def test_no_configuration_is_worse_than_the_default_on_average():
+    for cluster, workers in (("v100-10gbe", 16), ("v100-56gib", 16), ("ring:200us,10Gbps", 8)):
+        found = osf.tune(WORKLOAD, osf.load_cluster(cluster), workers).outcomes[0]
+        assert found.chance is None or found.chance.wins >= 0.5, cluster
