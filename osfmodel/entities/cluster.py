@@ -111,7 +111,8 @@ class Table:
 
     ``startups[k]`` seconds of them are start-up, which overlaps with that of others in flight, if that was measured.
     ``trains[k]`` seconds is the time of each of many messages of ``sizes[k]`` bytes back to back in one queue; the
-    largest sizes, or all, may be left out.
+    largest sizes, or all, may be left out. ``cpu_share`` is the processor time of the ranks of a host over that of its
+    cores while the largest messages went, None if that was not measured.
     """
 
     workers: int
@@ -120,6 +121,7 @@ class Table:
     collective: str = "all_reduce"
     startups: tuple[float, ...] = ()
     trains: tuple[float, ...] = ()
+    cpu_share: float | None = None
 
     def __post_init__(self) -> None:
         where = f"the {self.collective} table for {self.workers!r} workers"
@@ -145,6 +147,8 @@ class Table:
             raise DataError(f"{where} has {len(self.sizes)} sizes and {len(self.trains)} times of trains")
         for size, train in zip(self.sizes, self.trains, strict=False):
             require_time(train, f"the time of {size} bytes in a train in {where}")
+        if self.cpu_share is not None:
+            require_time(self.cpu_share, f"cpu_share of {where}")
 
     def __repr__(self) -> str:
         sizes = f"{len(self.sizes)} sizes, {show_bytes(self.sizes[0])} to {show_bytes(self.sizes[-1])}"

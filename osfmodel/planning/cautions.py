@@ -13,6 +13,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.measurement import SATURATED
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -53,6 +54,27 @@ def band_caveats(plan: Plan, pricing: Pricing) -> tuple[str, ...]:
     """A note where a prediction has no error band, since nothing comparable was measured."""
     reason = incomparable(plan, pricing) if pricing.workers > 1 else ""
     return (f"no error band: nothing comparable was measured ({reason})",) if reason else ()
+
+
+def cpu_share(cluster: Cluster, plan: Plan, workers: int, iteration_time: float) -> float | None:
+    """The part of the cores' time that sending a plan takes: that of as many bytes in the largest messages measured.
+
+    None where no processor time was measured for all-reduces of so many workers.
+    """
+    for table in cluster.tables:
+        if table.workers == workers and table.collective == "all_reduce" and table.cpu_share is not None:
+            seconds = sum(bucket.size for bucket in plan.buckets) * table.times[-1] / table.sizes[-1]
+            return table.cpu_share * seconds / iteration_time if iteration_time else None
+    return None
+
+
+def busy_caveats(cluster: Cluster, plan: Plan, workers: int, iteration_time: float) -> tuple[str, ...]:
+    """A note where ranks would use more of the cores than leaves any for computation (``SATURATED``)."""
+    share = cpu_share(cluster, plan, workers, iteration_time)
+    if share is None or share <= SATURATED:
+        return ()
+    said = f"sending takes {show_share(min(share, 1.0))} of the time of the cores, as `osf bench` measured it"
+    return (f"{said}: what computes on them has to wait, and a run may be slower than predicted",)
 
 
 def require_nouns(workload: object, cluster: object) -> None:

@@ -19,6 +19,7 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
     band_caveats,
+    busy_caveats,
     cluster_warnings,
     effect_caveats,
     flight_caveats,
@@ -91,6 +92,7 @@ class _Subject:
 
     def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str) -> None:
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
+        self.cluster = cluster
         self.pricing = pricing_of(cluster, workers, workload)
         self.caveats = network_caveats(cluster, workers) + self.engine.caveats
         if self.ours:
@@ -110,6 +112,10 @@ class _Subject:
                 return bound
         self._bounds.append(Bound(question))
         return self._bounds[-1]
+
+    def busy(self, plan: Plan, timeline: Timeline) -> tuple[str, ...]:
+        """A caveat where sending leaves no time of the cores."""
+        return busy_caveats(self.cluster, plan, self.pricing.workers, timeline.iteration_time)
 
     def timeline(self, solution: Solution) -> Timeline:
         """The engine's timeline; with our own engine, the one that came with the solution."""
@@ -145,12 +151,13 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
         bound = subject.bound(objective, subject.engine.seen(subject.pricing.for_plan(plan)))
         solution = Solution(bound.question, plan, Status.HEURISTIC)
     plan = solution.require_plan()
+    timeline = subject.timeline(solution)
     if subject.ours:
-        caveats += band_caveats(plan, bound.question.pricing)
+        caveats += band_caveats(plan, bound.question.pricing) + subject.busy(plan, timeline)
     return Prediction(
         name=label,
         plan=plan,
-        timeline=subject.timeline(solution),
+        timeline=timeline,
         bound=Bound(bound.question, plan) if plan.sparse or plan.release or plan.recompute else bound,
         alone=subject.workload.compute_time,
         caveats=caveats + subject.caveats,

@@ -19,6 +19,7 @@ from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
+    busy_caveats,
     cluster_warnings,
     effect_caveats,
     flight_caveats,
@@ -132,6 +133,7 @@ def tune(
             *task.caveats(),
             *effect_caveats(task.pricings[-1], cluster),
             *flight_caveats(cluster),
+            *busy_caveats(cluster, plan, counts[0], outcomes[0].tuned_time),
             *network_caveats(cluster, max(counts)),
         ),
     )

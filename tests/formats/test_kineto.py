@@ -935,18 +935,23 @@ def stretched(trace, factors):
 
 
 @pytest.mark.parametrize(
-    ("factors", "said"),
+    ("factors", "said", "doubtful"),
     [
-        ((1, 1, 1, 1.05, 1, 1), ()),
-        ((1, 1, 3, 1, 1, 1), "a usual one takes"),
-        ((1, 2, 1, 2, 1, 2), "no single step time represents them"),
+        ((1, 1, 1, 1.05, 1, 1), (), 0.0),
+        ((1, 1, 3, 1, 1, 1), "a usual one takes", 0.375),
+        ((1, 2, 1, 2, 1, 2), "no single step time represents them", 0.232),
     ],
 )
-def test_steps_that_are_unlike_are_told(factors, said):
-    """One that is an outlier; two kinds by turns, of which the mean and the median are the same."""
+def test_steps_that_are_unlike_are_told_and_doubtful(factors, said, doubtful):
+    """One that is an outlier; two kinds by turns, of which the mean and the median are the same.
+
+    The first step is 1.25 times as long as the others, so that the mean of the former is 1.375 usual steps; of the
+    latter those in the middle are 1.25 and 2 long.
+    """
     trace = stretched(read(Job(steps=6, late=(0, 0), clocks=(0, 0))), factors)
     found = unsteady(trace)
     assert found == () if not said else said in found[0]
+    assert workload_of(trace).doubt == pytest.approx(doubtful, abs=6e-4)
 
 
 @given(st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size=1, max_size=8))

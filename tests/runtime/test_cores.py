@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from osfmodel.runtime.training import cores
-from osfmodel.runtime.training.cores import Meter, Use, share
+from osfmodel.runtime.job import cores
+from osfmodel.runtime.job.cores import Meter, Use, share
 
 
 def test_ranks_of_a_machine_share_its_cores_and_the_busiest_machine_counts():

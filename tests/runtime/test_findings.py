@@ -325,3 +325,10 @@ def test_trains_are_kept_beside_the_times_of_one_message_as_far_as_they_were_mea
     assert "messages back to back up to 64.00 KiB" in network.source.conditions
     assert pricing_of(network, 4).cost()(65536) == max(0.009, 65536 * 0.07 / (1 << 22))
     assert "back to back" not in cluster_of(found(), SURROUNDINGS, "mine").source.conditions
+
+
+def test_the_share_of_the_cores_is_kept_with_each_table_and_read_again(tmp_path):
+    network = cluster_of(found(busy={"all_reduce": 0.75}), SURROUNDINGS, "mine")
+    assert {table.collective: table.cpu_share for table in network.tables} == {"all_reduce": 0.75, "all_gather": None}
+    osf.save(network, tmp_path / "mine.json")
+    assert osf.load_cluster(tmp_path / "mine.json") == network

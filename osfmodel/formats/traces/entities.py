@@ -30,7 +30,7 @@ from osfmodel.formats.traces.network import (
     several_sizes,
     wire_times_by_size,
 )
-from osfmodel.formats.traces.usual import alike_steps, usual_steps
+from osfmodel.formats.traces.usual import alike_steps, doubt, usual_steps
 
 SHAPES = "record with record_shapes=True"
 ONE_SIZE = "of about one size only, so that time is taken to be in proportion to bytes"
@@ -75,7 +75,8 @@ def workload_of(trace: Trace) -> Workload:
     grains = {piece.grain for piece in pieces if piece.bytes}
     grain = grains.pop() if len(grains) == 1 else ""
     found = Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
-    return replace(found, computing=_computing(steps, found.compute_time), profiled_workers=trace.workers or 1)
+    computing = _computing(steps, found.compute_time)
+    return replace(found, computing=computing, profiled_workers=trace.workers or 1, doubt=doubt(trace))
 
 
 def _computing(steps: Sequence[Step], time: float) -> float | None:

@@ -98,9 +98,7 @@ def _shape(step: Step) -> tuple[object, ...]:
 def unsteady(trace: Trace) -> tuple[str, ...]:
     """A sentence if the usual steps do not represent all, or differ from each other; else none."""
     times = step_times(trace)
-    every = [times[step.number] for step in trace.pace.steps]
-    usual = [times[step.number] for step in usual_steps(trace)]
-    time, average, least, most = fmean(usual), fmean(every), min(usual), max(usual)
+    time, average, least, most = _pace(trace)
     if abs(average - time) > UNSTEADY * time:
         worst = max(trace.pace.steps, key=lambda step: abs(times[step.number] - time)).number
         said = f"a usual one takes {show_time(time)}, the mean {show_time(average)}, step {worst} "
@@ -109,3 +107,19 @@ def unsteady(trace: Trace) -> tuple[str, ...]:
         said = f"those in the middle take from {show_time(least)} to {show_time(most)}"
         return (f"steps differ: {said}, so no single step time represents them; --steps chooses some",)
     return ()
+
+
+def doubt(trace: Trace) -> float:
+    """The part of a step by which its time is doubtful: how far unsteady steps lie apart, either way; else 0."""
+    if not unsteady(trace):
+        return 0.0
+    time, average, least, most = _pace(trace)
+    return round(max(abs(average - time), (most - least) / 2) / time, 3)
+
+
+def _pace(trace: Trace) -> tuple[float, float, float, float]:
+    """Seconds of a usual step and of the mean of all, and of the shortest and the longest of the usual ones."""
+    times = step_times(trace)
+    every = [times[step.number] for step in trace.pace.steps]
+    usual = [times[step.number] for step in usual_steps(trace)]
+    return fmean(usual), fmean(every), min(usual), max(usual)

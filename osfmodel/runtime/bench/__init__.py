@@ -20,6 +20,7 @@ from osfmodel.runtime.bench.sizes import train_length
 from osfmodel.runtime.bench.sparse_compute import selecting
 from osfmodel.runtime.executor.channels import Channels
 from osfmodel.runtime.job.collective_job import CollectiveJob, threads_of
+from osfmodel.runtime.job.cores import Meter, share
 
 FLOAT = 4
 """Bytes of the elements that are sent, float32."""
@@ -80,8 +81,10 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
     for collective in offered:
         for size in request.sizes:
             launch, sent = _alone(job, LAUNCHERS[collective], size)
+            meter = Meter()
             sample = TimedSize.of([ends[-1] for ends in _sample(job, launch, request.repeat)])
             findings.tables.setdefault(collective, {})[sent] = sample
+            findings.busy[collective] = round(share(job.gather(meter.use())), 3)
             told(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
     if several:
         _several(job, request, findings, told)

@@ -54,6 +54,7 @@ class Findings:
     sparse:    effects of sparse buckets, by name
     left_out:  sentences on missing measurements, with reasons
     trains:    collective -> bytes -> seconds of each of many messages back to back
+    busy:      collective -> processor time of the ranks over that of the cores, while the largest messages went
     """
 
     tables: dict[str, dict[int, TimedSize]] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Findings:
     sparse: dict[str, float] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     trains: dict[str, dict[int, float]] = field(default_factory=dict)
+    busy: dict[str, float] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
@@ -209,7 +211,8 @@ def _table(findings: Findings, workers: int, collective: str) -> Table:
     times = tuple(rows[size].time for size in sizes)
     trains = findings.trains.get(collective, {})
     measured = tuple(trains[size] for size in takewhile(trains.__contains__, sizes))
-    return Table(workers, sizes, times, collective, _startups(findings, sizes, collective), measured)
+    startups, busy = _startups(findings, sizes, collective), findings.busy.get(collective)
+    return Table(workers, sizes, times, collective, startups, measured, busy)
 
 
 def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:

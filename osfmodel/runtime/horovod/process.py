@@ -19,7 +19,7 @@ from osfmodel.entities.compression import FP16
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
 from osfmodel.runtime.bench.sizes import train_length
-from osfmodel.runtime.training.cores import Meter
+from osfmodel.runtime.job.cores import Meter
 from osfmodel.runtime.training.replayed_model import await_handles
 
 BESIDE = 4

@@ -23,9 +23,9 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.horovod import HorovodTurns, require_horovod
+from osfmodel.runtime.job.cores import Use, share
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
 from osfmodel.runtime.training import LEAST_WARM_UPS, TrainingSettings, apart, furthest
-from osfmodel.runtime.training.cores import Use, share
 from osfmodel.runtime.training.request import RunRequest, plan_called
 from osfmodel.targets import CONFIG_TARGETS, horovod
 

@@ -14,7 +14,7 @@ from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler.allocations import Allocations
 from osfmodel.runtime.profiler.clocks import clock_of, settle
-from osfmodel.runtime.profiler.conditions import Finding, Wanted, conditions, doubts, gpu_of
+from osfmodel.runtime.profiler.conditions import Finding, Wanted, conditions, doubt, doubts, gpu_of
 from osfmodel.runtime.profiler.recording import HookedModules, IterationRecorder, step_of
 from osfmodel.runtime.profiler.segments import blocks, segments_of
 from osfmodel.runtime.profiler.steps import IterationMemory, ProfiledIteration, Tensor, alike, layers_of, middle
@@ -116,7 +116,7 @@ class Profile:
         layers = layers_of(steps, self.tensors, self.recorder.activations, self.device.type == "cuda", peaks)
         update_time = middle([step.total for step in steps]) - middle([step.backward_end for step in steps])
         source = Source("measured by osf profile", conditions(self.wanted, finding), gpu=gpu_of(finding.device))
-        found = Workload(self.wanted.name, layers, self.wanted.batch_size, update_time, source)
+        found = Workload(self.wanted.name, layers, self.wanted.batch_size, update_time, source, doubt=doubt(finding))
         return with_memory(found, memory) if memory else found
 
     @property

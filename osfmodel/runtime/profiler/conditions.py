@@ -74,6 +74,16 @@ def doubts(finding: Finding) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def doubt(finding: Finding) -> float:
+    """The part by which a profile that warns of itself may be off, either way; 0 for one that does not.
+
+    Half of what its steps spread by, or the difference of its layers from the step without hooks.
+    """
+    width = spread(finding.totals)
+    parts = [width / 2 if width > WIDE else 0.0, abs(finding.difference) if agreement(finding) else 0.0]
+    return round(max(parts), 3)
+
+
 def conditions(wanted: Wanted, finding: Finding) -> str:
     """One line on the conditions for the source of the workload."""
     parts = [machine(finding.device), wanted.remark, _optimizer(finding), *_policy(wanted, finding)]

@@ -27,8 +27,8 @@ from osfmodel.entities.source import Source
 from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.executor.admission import require_executable
 from osfmodel.runtime.job.collective_job import threads_of
+from osfmodel.runtime.job.cores import Meter, Use, share
 from osfmodel.runtime.job.ranks import Place, Watchdog
-from osfmodel.runtime.training.cores import Meter, Use, share
 from osfmodel.runtime.training.ddp_buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.training.replayed_model import hooks_count
 from osfmodel.runtime.training.subjects import TrainingSubject
@@ -60,7 +60,7 @@ class Ran:
     """One plan in one repeat (from 1): seconds of each measured iteration, and the buckets formed.
 
     ``deviation`` says how those differ from the plan, and why; "" if they do not. ``cpu_share`` is the processor time
-    of the ranks over that of the cores (``training.cores``).
+    of the ranks over that of the cores (``job.cores``).
     """
 
     planned: Carried

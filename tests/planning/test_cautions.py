@@ -1,0 +1,43 @@
+"""What a prediction says of the cores that sending takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import osfmodel as osf
+from osfmodel import Cluster, DataError, Layer, Table, Workload
+from osfmodel.planning.cautions import cpu_share
+
+BYTES = 1000
+TABLE = Table(4, (10, 100), (0.1, 1.0), cpu_share=0.95)
+"""0.01 s a byte, so that 1000 bytes take 10 s, in which 95 % of the cores are used."""
+
+
+def network(share):
+    return Cluster("cores", "tabulated", tables=(replace(TABLE, cpu_share=share),), library="gloo")
+
+
+def job(computed):
+    return Workload("job", (Layer("a", 0.0, computed, BYTES),))
+
+
+@pytest.mark.parametrize(
+    ("computed", "share", "said"), [(0.1, 0.95, True), (10.0, 0.95, False), (0.1, 0.5, False), (0.1, None, False)]
+)
+def test_a_run_that_leaves_no_time_of_the_cores_is_told(computed, share, said):
+    found = osf.compare(job(computed), network(share), 4, ["single"]).predictions[0]
+    expected = None if share is None else share * 10 / (10 + computed)
+    assert cpu_share(network(share), found.plan, 4, found.iteration_time) == pytest.approx(expected)
+    assert any("time of the cores" in note for note in found.notes) == said
+
+
+def test_other_worker_counts_say_nothing_of_the_cores():
+    found = osf.compare(job(1.0), network(0.95), 4, ["single"]).predictions[0]
+    assert cpu_share(network(0.95), found.plan, 8, found.iteration_time) is None
+
+
+def test_a_share_is_a_number():
+    with pytest.raises(DataError, match="cpu_share of the all_reduce table for 4 workers"):
+        network(-0.1)
