@@ -1,16 +1,18 @@
 """Tuned plans against DDP's default on emulated clusters that are drawn at random, by a seed that is fixed before.
 
-    python benchmarks/live_random.py FOLDER --seed 20261201 --count 12   # measure what FOLDER lacks: two hours
-    python benchmarks/live_random.py FOLDER --seed 20261201 --count 12 --list   # print the settings alone
-    python benchmarks/live_random.py FOLDER --seed 20261201 --count 12 --show   # print what FOLDER holds
-    python benchmarks/live_random.py FOLDER --smoke                      # one tiny setting, to see that all works
+    python benchmarks/live_random.py                              # print what was measured: benchmarks/live_random
+    python benchmarks/live_random.py FOLDER --show                # print what FOLDER holds
+    python benchmarks/live_random.py FOLDER                       # measure what FOLDER lacks: an hour
+    python benchmarks/live_random.py FOLDER --seed 7 --count 20   # other settings, and more
+    python benchmarks/live_random.py FOLDER --list                # print the settings alone
+    python benchmarks/live_random.py FOLDER --smoke               # one tiny setting, to see that all works
 
 Two named settings come first, then as many random ones as ``--count``: ranks, a rate that no bundled cluster has, a
 model with many tensors, and how slowly its computation is replayed, such that one all-reduce of everything takes 0.5 to
 2 times as long. Each cluster is measured with ``osf bench``; ``osf tune --for ddp`` plans for it, knowing nothing else;
-``osf run`` trains under the default, that plan and others, by turns. FOLDER keeps every file: clusters, what was
-tuned with the verdict, and raw runs, all of them together in ``runs-SEED.json``, which ``osf check`` reads. Needs root,
-iproute2 and torch; nothing else should run on the machine.
+``osf run`` trains under the default, that plan and the best plan at these prices, by turns. FOLDER keeps every file:
+clusters, what was tuned, and raw runs, which ``osf check`` reads. The verdicts that are printed are those of the
+present version, for the measured cluster. Needs root, iproute2 and torch; nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import live  # noqa: E402
 
-from osfmodel import load_workload  # noqa: E402
+import osfmodel as osf  # noqa: E402
+from osfmodel import load_cluster, load_plan, load_workload  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
-from osfmodel.entities.measurement import CPU_SHARE, Measurement  # noqa: E402
+from osfmodel.entities.measurement import CPU_SHARE  # noqa: E402
 from osfmodel.entities.units import parse_bandwidth  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
+SEED, COUNT = 20261201, 12
+"""Of the settings that are kept."""
 WORKERS = (3, 4, 6)
 RATES = (600, 700, 800, 1200, 1500, 1800, 2000, 3000)
 """Mbit/s of each host; bundled clusters have 500, 1000, 2500 and 5000."""
@@ -51,6 +56,7 @@ LEAST, MOST = 0.5, 2.0
 PLANS = ("optimal",)
 """Plans to run beside the default and the tuned one."""
 TUNED, DEFAULT = "tuned", "ddp"
+KEPT = Path(__file__).with_suffix("")
 ITERATIONS, REPEATS = 8, 3
 
 
@@ -160,7 +166,6 @@ class Outcome(NamedTuple):
     error:            of the default's predicted time
     buckets:          of the tuned plan
     busy:             the largest share of the cores that the ranks used in a repeat of either
-    verdict:          of ``osf tune``
     """
 
     setting: Setting
@@ -170,8 +175,6 @@ class Outcome(NamedTuple):
     error: float
     buckets: int
     busy: float
-    improvement: bool
-    verdict: str
 
     @property
     def slower(self) -> bool:
@@ -199,9 +202,23 @@ def outcome_of(setting: Setting, files: Files) -> Outcome:
         default / middle[DEFAULT] - 1,
         len(tuned["plan"]["buckets"]),
         max(float(run.condition(CPU_SHARE)) for run in runs),
-        tuned["improvement"],
-        tuned["verdict"],
     )
+
+
+class Said(NamedTuple):
+    """The verdict of ``osf tune`` now, and whether its plan is faster, with no proviso."""
+
+    recommended: bool
+    verdict: str
+
+
+def said_of(setting: Setting, files: Files) -> Said:
+    """The present verdict on a measured cluster, which may be on another plan than the one that was run."""
+    workload = load_workload(setting.workload).scaled(setting.scale)
+    now = osf.tune(workload, load_cluster(files.cluster), setting.workers)
+    chance = now.outcomes[0].chance
+    other = "" if now.plan.buckets == load_plan(files.tuned).buckets else " (another plan)"
+    return Said(now.improvement and chance is not None and chance.sure, now.verdict.split(". ")[0] + other)
 
 
 def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
@@ -209,14 +226,14 @@ def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
     yield "| setting | ddp, error | buckets | predicted gain | measured gain | spread | cores used | the tool says |"
     yield "|---|---|---|---|---|---|---|---|"
     measured = [(setting, files) for setting in settings if (files := Files.of(folder, setting)).runs.exists()]
-    found = [outcome_of(setting, files) for setting, files in measured]
-    for one in found:
+    found = [(outcome_of(setting, files), said_of(setting, files)) for setting, files in measured]
+    for one, said in found:
         gains = f"{one.promised:+.1%} | {one.gained:+.1%} | {one.spread:.1%} | {one.busy:.0%}"
-        yield f"| {one.setting.name} | {one.error:+.1%} | {one.buckets} | {gains} | {one.verdict} |"
+        yield f"| {one.setting.name} | {one.error:+.1%} | {one.buckets} | {gains} | {said.verdict} |"
     missing = [setting.name for setting in settings if not Files.of(folder, setting).runs.exists()]
-    yield f"slower than the default by more than 1 % and the spread: {_names(one for one in found if one.slower)}"
-    yield f"gain predicted within 3 points: {sum(one.near for one in found)} of {len(found)}"
-    lost = (one for one in found if one.improvement and one.gained < 0)
+    yield f"slower than the default by more than 1 % and the spread: {_names(one for one, _ in found if one.slower)}"
+    yield f"gain predicted within 3 points: {sum(one.near for one, _ in found)} of {len(found)}"
+    lost = (one for one, said in found if said.recommended and one.gained < 0)
     yield f"recommended, and slower than the default at all: {_names(lost)}"
     yield f"not measured: {', '.join(missing) or 'nothing'}"
 
@@ -225,18 +242,11 @@ def _names(outcomes: Iterator[Outcome]) -> str:
     return ", ".join(f"{one.setting.name} ({one.gained:+.1%})" for one in outcomes) or "none"
 
 
-def together(folder: Path, settings: Sequence[Setting]) -> Iterator[Measurement]:
-    """All raw runs."""
-    for setting in settings:
-        files = Files.of(folder, setting)
-        yield from load_measurements(files.runs) if files.runs.exists() else ()
-
-
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=20261201)
-    parser.add_argument("--count", type=int, default=12, help="random settings after the named ones")
+    parser.add_argument("folder", type=Path, nargs="?", help="without it, what is kept is printed")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--count", type=int, default=COUNT, help="random settings after the named ones")
     parser.add_argument("--smoke", action="store_true", help="one tiny setting instead")
     parser.add_argument("--list", action="store_true", help="print the settings, measure nothing")
     parser.add_argument("--show", action="store_true", help="print what FOLDER holds, measure nothing")
@@ -245,13 +255,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if arguments.list:
         print("\n".join(setting.name for setting in settings))
         return
-    if not arguments.show:
-        measure(arguments.folder, settings, QUICK if arguments.smoke else FULL)
-    runs = list(together(arguments.folder, settings))
-    if runs:
-        stem = f"runs-{'smoke' if arguments.smoke else arguments.seed}"
-        save_measurements(stem, runs, arguments.folder / f"{stem}.json")
-    print("\n".join(show(arguments.folder, settings)))
+    folder = arguments.folder or KEPT
+    if arguments.folder and not arguments.show:
+        measure(folder, settings, QUICK if arguments.smoke else FULL)
+    print("\n".join(show(folder, settings)))
 
 
 if __name__ == "__main__":

@@ -8,15 +8,17 @@ source weighs the same; both are made once of all, and once without each group. 
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.bands import NODE, JudgedRun, bands_document, distances_of, kind_of
+from osfmodel.engine.bands import NODE, PART, JudgedRun, bands_document, distances_of, kind_of, weighed, weights
 from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements
@@ -26,11 +28,15 @@ from osfmodel.entities.files.usual_effects import (
     gpu_generation,
     usual_effects_document,
 )
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.as_used import Job, asked, judged_of
 from osfmodel.ledger.sources import pytorch_ddp
 
+OF_ONE_PLAN = ("method", "images_per_s", "bucket_cap_mb", "throughput_change_percent")
+"""Conditions in which runs of several plans on one set-up differ, besides those of one turn."""
+NEAR = 0.1
+"""Difference of predicted times (a logarithm) up to which two plans are compared: what a recommendation hangs on."""
 LITTLE = 0.3
 """Communication per computation up to which a run on one node shows how much slower its GPUs compute."""
 PUBLISHED = (
@@ -51,6 +57,15 @@ class Shown(NamedTuple):
     group: str
     generation: str
     value: float
+
+
+class JudgedPair(NamedTuple):
+    """Two plans that ran on the same set-up: how far their measured ratio lies outside of the predicted ones."""
+
+    source: str
+    group: str
+    kind: str
+    outside: float
 
 
 def group_of(source: str) -> str:
@@ -163,13 +178,48 @@ def judged(values: Sequence[UsualValue], without: str | None = None) -> Iterator
                 yield one
 
 
+def pairs(values: Sequence[UsualValue]) -> Iterator[JudgedPair]:
+    """Every two plans of a source that ran on the same workload, cluster and workers, and were predicted to be near."""
+    for name, recipe in LEDGER.items():
+        if recipe.jobs is None:
+            continue
+        runs = load_measurements(name)
+        cells: dict[Hashable, dict[str, list[JudgedRun]]] = {}
+        for run, one in judged_of(name, group_of(name), runs, recipe.jobs(runs), values):
+            same = tuple(pair for pair in run.conditions if pair[0] not in (*OF_ONE_TURN, *OF_ONE_PLAN))
+            cells.setdefault((run.workload, run.cluster, run.workers, same), {}).setdefault(run.plan, []).append(one)
+        for plans in cells.values():
+            for mine, theirs in combinations(plans.values(), 2):
+                if mine[0].kind == theirs[0].kind and abs(math.log(mine[0].predicted / theirs[0].predicted)) < NEAR:
+                    yield JudgedPair(name, group_of(name), mine[0].kind, outside(mine, theirs))
+
+
+def outside(mine: Sequence[JudgedRun], theirs: Sequence[JudgedRun]) -> float:
+    """How far the measured ratio of two plans lies outside of what it is at the best and the worst doubts, either way.
+
+    A logarithm; times measured are medians over repeats.
+    """
+    ratios = [math.log(getattr(mine[0], time) / getattr(theirs[0], time)) for time in ("predicted", "fast", "slow")]
+    measured = math.log(median(run.measured for run in mine) / median(run.measured for run in theirs))
+    return max(min(ratios) - measured, measured - max(ratios), 0.0)
+
+
+def gains(rows: Sequence[JudgedPair]) -> dict[str, float]:
+    """Kind of set-up -> the distance within which PART of the pairs lie, each group of sources weighing the same."""
+    found = {}
+    for kind in dict.fromkeys(row.kind for row in rows):
+        own = [row for row in rows if row.kind == kind]
+        found[kind] = math.expm1(weighed([row.outside for row in own], weights(own), PART))
+    return found
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     values = usual()
     rows = list(judged(values))
     distances = distances_of(rows)
     profiles.write_text(folder / "effects.json", documents.encode(usual_effects_document(values)))
-    profiles.write_text(folder / "bands.json", documents.encode(bands_document(distances)))
+    profiles.write_text(folder / "bands.json", documents.encode(bands_document(distances, gains(list(pairs(values))))))
 
 
 if __name__ == "__main__":

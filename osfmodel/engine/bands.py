@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -81,6 +82,20 @@ class Band:
     def half_width(self) -> float:
         """Half of the width, as a fraction of the prediction."""
         return (self.high - self.low) / 2 / self.time
+
+
+class Weighed(Protocol):
+    """A run or a pair of runs of a source."""
+
+    @property
+    def source(self) -> str:
+        """Its source."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """Sources on the same machines."""
+        ...
 
 
 class Distances(NamedTuple):
@@ -198,16 +213,16 @@ def distances_of(judged: Sequence[JudgedRun]) -> list[Distances]:
 
 def _distances(kind: str, without: str, runs: Sequence[JudgedRun]) -> Distances:
     """The distances of these runs; the tails are those of a sample that lacks one group, the one to be predicted."""
-    weights = _weights(runs)
+    shares = weights(runs)
     below = [math.log(run.fast / run.measured) for run in runs]
     above = [math.log(run.measured / run.slow) for run in runs]
     groups = len({run.group for run in runs})
     parts = [1 - (1 - level) / 2 * groups / (groups + 1) for level in LEVELS]
-    ends = [tuple(weighed(values, weights, part) for part in parts) for values in (below, above)]
+    ends = [tuple(weighed(values, shares, part) for part in parts) for values in (below, above)]
     return Distances(kind, without, ends[0], ends[1], len(runs), tuple(sorted({run.source for run in runs})))
 
 
-def _weights(runs: Sequence[JudgedRun]) -> list[float]:
+def weights(runs: Sequence[Weighed]) -> list[float]:
     """Weight of each run: groups weigh the same, sources of a group the same, and runs of a source the same."""
     sizes = Counter(run.source for run in runs)
     sources = Counter(group for _, group in dict.fromkeys((run.source, run.group) for run in runs))
@@ -253,9 +268,21 @@ class _Bands(documents.Strict):
     kind: str
     levels: list[float]
     cells: list[_Cell]
+    gains: dict[str, float] = {}  # noqa: RUF012
 
 
-def bands_document(distances: Iterable[Distances]) -> dict[str, Any]:
+class BandValues(NamedTuple):
+    """The content of ``profiles/bands.json``.
+
+    gains: kind of set-up -> the part by which the ratio of two plans' times may be off, for PART of the pairs of plans,
+           beyond what doubts of prices and computation make of it
+    """
+
+    distances: tuple[Distances, ...] = ()
+    gains: Mapping[str, float] = MappingProxyType({})
+
+
+def bands_document(distances: Iterable[Distances], gains: Mapping[str, float]) -> dict[str, Any]:
     """The JSON-ready form of ``profiles/bands.json``; distances are rounded up to a thousandth."""
 
     def up(values: Iterable[float]) -> list[float]:
@@ -264,21 +291,34 @@ def bands_document(distances: Iterable[Distances]) -> dict[str, Any]:
     rows = [
         _Cell(one.kind, up(one.below), up(one.above), one.runs, list(one.sources), one.without) for one in distances
     ]
-    built: dict[str, Any] = msgspec.to_builtins(_Bands(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows))
+    doubts = dict(zip(gains, up(gains.values()), strict=True))
+    document = _Bands(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows, doubts)
+    built: dict[str, Any] = msgspec.to_builtins(document)
     return built
 
 
-def decode_bands(text: bytes) -> tuple[Distances, ...]:
+def decode_bands(text: bytes) -> BandValues:
     """The content of ``profiles/bands.json``. Raises DataError."""
-    rows = documents.decode(text, "bands", _Bands).cells
-    return tuple(
+    document = documents.decode(text, "bands", _Bands)
+    distances = tuple(
         Distances(row.setup, row.without, tuple(row.below), tuple(row.above), row.runs, tuple(row.sources))
-        for row in rows
+        for row in document.cells
     )
+    return BandValues(distances, document.gains)
 
 
 @lru_cache(maxsize=1)
-def bundled_distances() -> tuple[Distances, ...]:
-    """The distances that come with osfmodel, from its ledger; none if the file is missing."""
+def bundled_bands() -> BandValues:
+    """The values that come with osfmodel, from its ledger; none if the file is missing."""
     path = profiles.bundled_file("bands.json")
-    return () if path is None else profiles.read(path, decode_bands)
+    return BandValues() if path is None else profiles.read(path, decode_bands)
+
+
+def bundled_distances() -> tuple[Distances, ...]:
+    """The distances that come with osfmodel."""
+    return bundled_bands().distances
+
+
+def gain_doubt(pricing: Pricing) -> float:
+    """The part by which the ratio of two plans' times may be off in such set-ups, whatever the prices are."""
+    return bundled_bands().gains.get(kind_of(pricing), 0.0)

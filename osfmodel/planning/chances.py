@@ -2,6 +2,7 @@
 
 Prices, compute times and effects of a prediction are doubtful, by what its error band is made of. Both configurations
 are timed under the same draws from these doubts (common random numbers), so that what slows both alike does not count.
+The ratio of two plans' times is doubtful even where all of these are known, by what pairs of measured plans show.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.bands import PART, quantile
+from osfmodel.engine.bands import PART
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.planning.results import DRAWS, Chance
 from osfmodel.planning.tuning_task import TuningProblem
 
-STEPS = tuple(1.1673039782614187**-place for place in (1, 2, 3, 4))
-"""Steps of an even sequence in four dimensions: powers of the root of x^5 = x + 1 (additive recurrence)."""
+STEPS = tuple(1.1347241384015194**-place for place in (1, 2, 3, 4, 5))
+"""Steps of an even sequence in five dimensions: powers of the root of x^6 = x + 1 (additive recurrence)."""
 TIE = 0.002
 """Difference of mean times, as a fraction, within which two configurations are as good."""
 COMPUTE = 0.05
@@ -34,10 +35,11 @@ NORMAL = 1.645
 
 
 class Draw(NamedTuple):
-    """A draw: standard normal deviates of the network and of computation, and uniform ones of both effects."""
+    """A draw: standard normal deviates of network, computation and ratio of plans, uniform ones of both effects."""
 
     network: float
     compute: float
+    ratio: float
     slowdown: float
     hook: float
 
@@ -57,8 +59,14 @@ class Draw(NamedTuple):
 def draws() -> tuple[Draw, ...]:
     """The draws, spread evenly, the same for all configurations and all problems."""
     normal = NormalDist()
-    rows = ([(number + 0.5) * step % 1 for step in STEPS] for number in range(DRAWS))
-    return tuple(Draw(normal.inv_cdf(one), normal.inv_cdf(two), three, four) for one, two, three, four in rows)
+    columns = (_even([number * step % 1 for number in range(DRAWS)]) for step in STEPS)
+    return tuple(Draw(*map(normal.inv_cdf, row[:3]), *row[3:]) for row in zip(*columns, strict=True))
+
+
+def _even(values: Sequence[float]) -> list[float]:
+    """The middles of as many equal parts of 0 to 1, in the order of ``values``."""
+    ordered = sorted(values)
+    return [(ordered.index(value) + 0.5) / len(values) for value in values]
 
 
 def drawn(problem: TuningProblem) -> list[TuningProblem]:
@@ -75,11 +83,16 @@ def drawn(problem: TuningProblem) -> list[TuningProblem]:
     ]
 
 
-def chance(mine: Sequence[float], theirs: Sequence[float]) -> Chance:
-    """The chance of a configuration with times ``mine`` against the default's, draw by draw."""
-    gains = [1 - one / other for one, other in zip(mine, theirs, strict=True)]
-    low, high = (quantile(gains, part) or 0.0 for part in ((1 - PART) / 2, (1 + PART) / 2))
-    return Chance(low, high, len([gain for gain in gains if gain > 0]) / len(gains))
+def chance(mine: Sequence[float], theirs: Sequence[float], doubt: float = 0.0) -> Chance:
+    """The chance of a configuration with times ``mine`` against the default's, draw by draw.
+
+    ``doubt``: the part by which their ratio may be off, for PART of such pairs.
+    """
+    spread = math.log1p(doubt) / NORMAL
+    rows = zip(mine, theirs, draws(), strict=True)
+    gains = sorted(1 - one / other * math.exp(draw.ratio * spread) for one, other, draw in rows)
+    outside = int((1 - PART) / 2 * DRAWS)
+    return Chance(gains[outside], gains[-1 - outside], len([gain for gain in gains if gain > 0]) / DRAWS)
 
 
 def times(problems: Sequence[TuningProblem], knobs: Any) -> list[float]:

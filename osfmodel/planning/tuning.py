@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from osfmodel.cost.clusters import pricing_of
+from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_predicted_time, show_share
 from osfmodel.entities.effects import NO_EFFECTS
@@ -164,7 +165,9 @@ def _chance(task: TuningProblem, knobs: Any) -> Chance | None:
     default = task.target.convert.default_knobs()
     same = knobs == default or task.planned(knobs)[0][0] == task.planned(default)[0][0]
     problems = [] if same else drawn(task)
-    return chance(times(problems, knobs), times(problems, default)) if problems else None
+    if not problems:
+        return None
+    return chance(times(problems, knobs), times(problems, default), gain_doubt(task.stock[0]))
 
 
 def _likeliest(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], chosen: Any, searched: Any | None) -> Any:

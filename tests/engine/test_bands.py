@@ -25,6 +25,7 @@ from osfmodel.engine.bands import (
     band_of,
     bands_document,
     beyond,
+    bundled_bands,
     bundled_distances,
     decode_bands,
     distances_for,
@@ -150,7 +151,7 @@ def test_there_is_no_band_where_nothing_comparable_was_measured():
 
 
 def test_the_file_of_bands_can_be_read_back_and_a_bad_one_is_refused():
-    known = bundled_distances()
-    assert decode_bands(encode(bands_document(known)).encode()) == known
+    known = bundled_bands()
+    assert decode_bands(encode(bands_document(*known)).encode()) == known
     with pytest.raises(DataError, match=r"missing required field 'below' at '.cells\[0\]'"):
         decode_bands(b'{"schema_version": 1, "kind": "bands", "cells": [{"setup": "gloo"}]}')

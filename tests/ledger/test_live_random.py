@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from osfmodel import Measurement, load_workload
-from osfmodel.entities.files.measurements import load_measurements, save_measurements
+from osfmodel.entities.files.measurements import save_measurements
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import live_random
-from live_random import Files, Setting
+from live_random import Files, Said, Setting
 
 
 def test_a_seed_draws_the_same_settings_of_rates_that_no_bundled_cluster_has():
@@ -38,7 +38,7 @@ def of(folder, gains, share="0.50"):
     setting = Setting(3, 700, "densenet201-reconstructed", 2.0)
     files = Files.of(Path(folder), setting)
     said = {"default_iteration_time_s": 1.02, "tuned_iteration_time_s": 0.918, "plan": {"buckets": [1, 2]}}
-    files.tuned.write_text(json.dumps({**said, "improvement": True, "verdict": "10 % faster"}))
+    files.tuned.write_text(json.dumps(said))
     runs = [
         Measurement("w", "c", plan, 3, (time,), conditions=(("repeat", str(number)), ("cpu_share", share)))
         for plan, times in (("ddp", [1.0, 1.0]), (files.tuned.name, gains), ("single", [5.0, 9.0]))
@@ -51,13 +51,14 @@ def of(folder, gains, share="0.50"):
 @pytest.mark.parametrize(
     ("times", "slower", "near"), [([0.92, 0.92], False, True), ([1.02, 1.02], True, False), ([1.0, 1.04], False, False)]
 )
-def test_an_outcome_is_slower_only_beyond_its_spread(tmp_path, times, slower, near):
+def test_an_outcome_is_slower_only_beyond_its_spread(tmp_path, monkeypatch, times, slower, near):
     """By medians over repeats; other plans do not matter."""
     setting, one = of(tmp_path, times)
     assert one.promised == pytest.approx(0.1)
     assert one.gained == pytest.approx(1 - sum(times) / 2)
     assert one.error == pytest.approx(0.02)
     assert (one.slower, one.near, one.buckets, one.busy) == (slower, near, 2, 0.5)
+    monkeypatch.setattr(live_random, "said_of", lambda *_: Said(True, "10 % faster"))
     lines = list(live_random.show(tmp_path, [setting, live_random.SMOKE]))
     assert f"| {setting.name} | +2.0% | 2 | +10.0% |" in lines[2]
     assert lines[2].endswith("| 50% | 10 % faster |")
@@ -66,9 +67,15 @@ def test_an_outcome_is_slower_only_beyond_its_spread(tmp_path, times, slower, ne
     assert lines[6] == f"not measured: {live_random.SMOKE.name}"
 
 
-def test_raw_runs_are_kept_together(tmp_path, capsys):
-    setting, _ = of(tmp_path, [0.9, 0.9])
-    runs = list(live_random.together(tmp_path, [setting, live_random.SMOKE]))
-    assert runs == list(load_measurements(Files.of(tmp_path, setting).runs))
+def test_settings_are_listed_without_measuring(tmp_path, capsys):
     live_random.main([str(tmp_path), "--seed", "3", "--count", "2", "--list"])
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_what_is_kept_is_complete_and_told_with_the_present_verdict():
+    """Of all settings that the seed draws; one verdict is made anew."""
+    settings = [*live_random.NAMED, *live_random.drawn(live_random.SEED, live_random.COUNT)]
+    kept = [Files.of(live_random.KEPT, setting) for setting in settings]
+    assert all(files.cluster.exists() and files.tuned.exists() and files.runs.exists() for files in kept)
+    said = live_random.said_of(settings[0], kept[0])
+    assert said.recommended == (not said.verdict.startswith(("Leave the default alone", "Keep the default")))

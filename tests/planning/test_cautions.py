@@ -1,4 +1,4 @@
-"""What a prediction says of the cores that sending takes."""
+"""Notes of a prediction on the cores that sending takes."""
 
 from __future__ import annotations
 
