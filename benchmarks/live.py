@@ -37,7 +37,7 @@ from osfmodel.entities.files.measurements import load_measurements, save_measure
 from osfmodel.entities.measurement import Measurement  # noqa: E402
 from osfmodel.entities.plan import Objective  # noqa: E402
 from osfmodel.entities.source import Source  # noqa: E402
-from osfmodel.ledger.results import Beside, PlanRuns  # noqa: E402
+from osfmodel.ledger.results import BUSY, Beside, PlanRuns  # noqa: E402
 from osfmodel.ledger.side_by_side import side_by_side  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from osfmodel.targets.named_plans import make_plan  # noqa: E402
@@ -304,29 +304,27 @@ def cells(groups: Sequence[Beside]) -> Iterator[str]:
             yield f"| {' | '.join(row)} |"
 
 
-SATURATED = ("4x5gbit", "8x2500mbit")
-"""Set-ups in which the hosts keep both cores of the machine busy, so that any other work delays communication."""
-
-
-def saturated(group: Beside) -> bool:
-    """Whether the runs are of those."""
-    return group.cluster.rpartition("-")[2] in SATURATED
+def busy(turns: PlanRuns) -> bool:
+    """Whether the ranks kept the cores busy, so that communication waited for them."""
+    return turns.note == BUSY
 
 
 def _errors(groups: Sequence[Beside]) -> Iterator[str]:
+    """Median and worst error of cells with cores to spare, and of those that are listed only."""
+    cells = [(group, turns) for group in groups for turns in group.turns if turns.error is not None]
     for words, chosen in (
-        ("cores to spare", lambda group: "with copies" not in _name(group) and not saturated(group)),
-        ("cores saturated (4x5gbit, 8x2500mbit)", saturated),
-        ("DDP's default, with copies", lambda group: "with copies" in _name(group)),
-        ("all", lambda group: True),
+        ("cores to spare", [turns for group, turns in cells if "with copies" not in _name(group) and not busy(turns)]),
+        (
+            "cores to spare, DDP's default with copies",
+            [turns for group, turns in cells if "with copies" in _name(group)],
+        ),
+        ("cores busy, not counted", [replace(turns, steady=True) for _, turns in cells if busy(turns)]),
     ):
-        errors = [abs(turns.error or 0) for group in groups if chosen(group) for turns in steady(group)]
-        left = sum(not turns.steady for group in groups if chosen(group) for turns in group.turns)
+        errors = [abs(turns.error or 0) for turns in chosen if turns.steady]
         if errors:
-            yield (
-                f"{words}: {len(errors)} cells, median |error| {median(errors):.2%}, worst {max(errors):.2%}; "
-                f"{left} not counted"
-            )
+            found = f"median |error| {median(errors):.2%}, worst {max(errors):.2%}"
+            unsteady = f"; {len(chosen) - len(errors)} not steady" if len(errors) < len(chosen) else ""
+            yield f"{words}: {len(errors)} cells, {found}{unsteady}"
 
 
 def _gains(groups: Sequence[Beside]) -> Iterator[str]:

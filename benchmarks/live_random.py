@@ -12,7 +12,9 @@ model with many tensors, and how slowly its computation is replayed, such that o
 2 times as long. Each cluster is measured with ``osf bench``; ``osf tune --for ddp`` plans for it, knowing nothing else;
 ``osf run`` trains under the default, that plan and the best plan at these prices, by turns. FOLDER keeps every file:
 clusters, what was tuned, and raw runs, which ``osf check`` reads. The verdicts that are printed are those of the
-present version, for the measured cluster. Needs root, iproute2 and torch; nothing else should run on the machine.
+present version, for the measured cluster. Where FOLDER has SETTING-before.json, written by another version's ``osf
+tune``, that plan runs by turns with the default and the present one. Needs root, iproute2 and torch; nothing else
+should run on the machine.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.measurement import CPU_SHARE  # noqa: E402
 from osfmodel.entities.units import parse_bandwidth  # noqa: E402
-from tests.live.cluster import emulated  # noqa: E402
+from tests.live.cluster import Hosts, emulated  # noqa: E402
 
 SEED, COUNT = 20261201, 12
 """Of the settings that are kept."""
@@ -55,7 +57,7 @@ LEAST, MOST = 0.5, 2.0
 """One all-reduce of all gradients at the rate of the links, over the replayed computation."""
 PLANS = ("optimal",)
 """Plans to run beside the default and the tuned one."""
-TUNED, DEFAULT = "tuned", "ddp"
+TUNED, BEFORE, DEFAULT = "tuned", "before", "ddp"
 KEPT = Path(__file__).with_suffix("")
 ITERATIONS, REPEATS = 8, 3
 
@@ -115,26 +117,32 @@ def measure(folder: Path, settings: Sequence[Setting], effort: Effort) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for setting in settings:
         files = Files.of(folder, setting)
-        if files.runs.exists():
-            continue
-        profiles.save(load_workload(setting.workload).scaled(setting.scale), files.workload)
-        with emulated(setting.workers, setting.link) as hosts:
-            if not files.cluster.exists():
-                network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.link} by tc tbf"
-                words = ["bench", *effort.bench, "--collective", "all_reduce", "--compute", "none"]
-                live.osf(hosts, [*words, "--network", network, "-o", str(files.cluster)])
-            tune(setting, files)
-            words = [*live.run_words(setting.workload, setting.scale, files.cluster), "--plan", DEFAULT]
-            words += [word for plan in (str(files.tuned), *PLANS) for word in ("--plan", plan)]
-            words += ["--iterations", str(effort.iterations), "--repeat", str(effort.repeats)]
-            unfinished = files.runs.with_name(f"unfinished-{files.runs.name}")
-            live.osf(hosts, [*words, "-o", str(unfinished)])
-            source = live.source_of(live.machine_of(hosts), effort.iterations, effort.repeats)
-            source = replace(source, origin="measured with benchmarks/live_random.py")
-            runs = [replace(run, source=source) for run in load_measurements(unfinished)]
-            save_measurements(setting.name, runs, unfinished)
-            unfinished.rename(files.runs)
-            print(setting.name, flush=True)
+        if not files.runs.exists():
+            profiles.save(load_workload(setting.workload).scaled(setting.scale), files.workload)
+            with emulated(setting.workers, setting.link) as hosts:
+                if not files.cluster.exists():
+                    network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.link}"
+                    words = ["bench", *effort.bench, "--collective", "all_reduce", "--compute", "none"]
+                    live.osf(hosts, [*words, "--network", f"{network} by tc tbf", "-o", str(files.cluster)])
+                tune(setting, files)
+                train(setting, files, hosts, effort, (str(files.tuned), *PLANS), files.runs)
+        if files.before.exists() and not files.before_runs.exists():
+            with emulated(setting.workers, setting.link) as hosts:
+                train(setting, files, hosts, effort, (str(files.before), str(files.tuned)), files.before_runs)
+
+
+def train(setting: Setting, files: Files, hosts: Hosts, effort: Effort, plans: Sequence[str], runs: Path) -> None:
+    """Train under the default and ``plans`` by turns, and keep the ``runs``."""
+    words = live.run_words(setting.workload, setting.scale, files.cluster)
+    words += [word for plan in (DEFAULT, *plans) for word in ("--plan", plan)]
+    words += ["--iterations", str(effort.iterations), "--repeat", str(effort.repeats)]
+    unfinished = runs.with_name(f"unfinished-{runs.name}")
+    live.osf(hosts, [*words, "-o", str(unfinished)])
+    source = live.source_of(live.machine_of(hosts), effort.iterations, effort.repeats)
+    source = replace(source, origin="measured with benchmarks/live_random.py")
+    save_measurements(setting.name, [replace(run, source=source) for run in load_measurements(unfinished)], unfinished)
+    unfinished.rename(runs)
+    print(runs.name, flush=True)
 
 
 class Files(NamedTuple):
@@ -144,11 +152,14 @@ class Files(NamedTuple):
     cluster: Path
     tuned: Path
     runs: Path
+    before: Path
+    before_runs: Path
 
     @staticmethod
     def of(folder: Path, setting: Setting) -> Files:
         """Their paths."""
-        return Files(*(folder / f"{setting.name}-{kind}.json" for kind in ("workload", "cluster", TUNED, "runs")))
+        kinds = ("workload", "cluster", TUNED, "runs", BEFORE, f"{BEFORE}-runs")
+        return Files(*(folder / f"{setting.name}-{kind}.json" for kind in kinds))
 
 
 def tune(setting: Setting, files: Files) -> None:
@@ -187,17 +198,18 @@ class Outcome(NamedTuple):
         return abs(self.promised - self.gained) <= live.NEAR
 
 
-def outcome_of(setting: Setting, files: Files) -> Outcome:
-    """The outcome of a setting that was measured."""
-    tuned: dict[str, Any] = json.loads(files.tuned.read_text())
-    runs = [run for run in load_measurements(files.runs) if run.plan in (DEFAULT, files.tuned.name)]
-    times = {plan: [run.iteration_time for run in runs if run.plan == plan] for plan in (DEFAULT, files.tuned.name)}
+def outcome_of(setting: Setting, tuned_file: Path, runs_file: Path) -> Outcome:
+    """The outcome of a tuned plan that was measured beside the default."""
+    tuned: dict[str, Any] = json.loads(tuned_file.read_text())
+    plans = (DEFAULT, tuned_file.name)
+    runs = [run for run in load_measurements(runs_file) if run.plan in plans]
+    times = {plan: [run.iteration_time for run in runs if run.plan == plan] for plan in plans}
     middle = {plan: median(found) for plan, found in times.items()}
     default, promised = tuned["default_iteration_time_s"], tuned["tuned_iteration_time_s"]
     return Outcome(
         setting,
         1 - promised / default,
-        1 - middle[files.tuned.name] / middle[DEFAULT],
+        1 - middle[tuned_file.name] / middle[DEFAULT],
         max(max(found) / min(found) - 1 for found in times.values()),
         default / middle[DEFAULT] - 1,
         len(tuned["plan"]["buckets"]),
@@ -226,7 +238,7 @@ def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
     yield "| setting | ddp, error | buckets | predicted gain | measured gain | spread | cores used | the tool says |"
     yield "|---|---|---|---|---|---|---|---|"
     measured = [(setting, files) for setting in settings if (files := Files.of(folder, setting)).runs.exists()]
-    found = [(outcome_of(setting, files), said_of(setting, files)) for setting, files in measured]
+    found = [(outcome_of(setting, files.tuned, files.runs), said_of(setting, files)) for setting, files in measured]
     for one, said in found:
         gains = f"{one.promised:+.1%} | {one.gained:+.1%} | {one.spread:.1%} | {one.busy:.0%}"
         yield f"| {one.setting.name} | {one.error:+.1%} | {one.buckets} | {gains} | {said.verdict} |"
@@ -236,6 +248,19 @@ def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
     lost = (one for one, said in found if said.recommended and one.gained < 0)
     yield f"recommended, and slower than the default at all: {_names(lost)}"
     yield f"not measured: {', '.join(missing) or 'nothing'}"
+    yield from beside(folder, settings)
+
+
+def beside(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
+    """A table of plans of another version, each in turn with the present one and the default."""
+    rows = [(setting, files) for setting in settings if (files := Files.of(folder, setting)).before_runs.exists()]
+    if rows:
+        yield "\n| setting | plan | buckets | predicted gain | measured gain | spread |\n|---|---|---|---|---|---|"
+    for setting, files in rows:
+        for words, plan in (("before", files.before), ("now", files.tuned)):
+            one = outcome_of(setting, plan, files.before_runs)
+            gains = f"{one.promised:+.1%} | {one.gained:+.1%} | {one.spread:.1%}"
+            yield f"| {setting.name} | {words} | {one.buckets} | {gains} |"
 
 
 def _names(outcomes: Iterator[Outcome]) -> str:

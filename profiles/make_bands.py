@@ -195,9 +195,9 @@ def pairs(values: Sequence[UsualValue]) -> Iterator[JudgedPair]:
 
 
 def outside(mine: Sequence[JudgedRun], theirs: Sequence[JudgedRun]) -> float:
-    """How far the measured ratio of two plans lies outside of what it is at the best and the worst doubts, either way.
+    """The distance of the measured ratio of two plans from the interval between their best and their worst doubts.
 
-    A logarithm; times measured are medians over repeats.
+    A logarithm, 0 inside; times measured are medians over repeats.
     """
     ratios = [math.log(getattr(mine[0], time) / getattr(theirs[0], time)) for time in ("predicted", "fast", "slow")]
     measured = math.log(median(run.measured for run in mine) / median(run.measured for run in theirs))

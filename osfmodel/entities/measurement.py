@@ -93,10 +93,13 @@ class Measurement:
         """The fastest and the slowest sample."""
         return min(self.samples), max(self.samples)
 
-    @property
-    def saturated(self) -> bool:
-        """Whether the ranks used more than ``SATURATED`` of the cores, as far as that was recorded."""
-        return any(float(value) > SATURATED for name, value in self.conditions if name == CPU_SHARE)
+    def saturated(self, asleep: float = 0) -> bool:
+        """Whether the ranks used more than ``SATURATED`` of the cores, as far as that was recorded.
+
+        ``asleep`` are seconds of an iteration in which they use none, and which are left out.
+        """
+        shares = [float(value) for name, value in self.conditions if name == CPU_SHARE]
+        return any(share * self.iteration_time > SATURATED * (self.iteration_time - asleep) for share in shares)
 
     @property
     def shared_conditions(self) -> tuple[tuple[str, str], ...]:

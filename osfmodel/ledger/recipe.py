@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import executor_of
 from osfmodel.entities.files.notation import read
@@ -50,7 +51,13 @@ def row_of(
     plan: Plan,
     fitted: bool = False,
 ) -> Row:
-    """The prediction of the engine for ``run``, beside the measurement."""
+    """The prediction of the engine for ``run``, beside the measurement.
+
+    Not steady if its ranks kept the cores busy. The forward of a replay does not count for that: it sleeps, and sends
+    nothing.
+    """
+    replayed = dict(run.conditions).items() >= REPLAYED_ON_CPU.items()
+    busy = run.saturated(workload.forward_time if replayed else 0)
     timeline = predict_timeline(workload, plan, replace(pricing, workers=run.workers))
     return Row(
         label=label_of(run),
@@ -58,6 +65,8 @@ def row_of(
         predicted=timeline.iteration_time,
         fitted=fitted,
         is_time=True,
+        steady=not busy,
+        note=BUSY if busy else "",
     )
 
 
@@ -110,15 +119,15 @@ LABELLED = (
 def without_unsteady(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows of these runs; those of a cell whose repeats differ too much are marked as not counted.
 
-    So are those of a cell of which any repeat took too much processor time (``Measurement.saturated``), whatever its
-    error. A cell is a plan on one workload, cluster, worker count and set of options.
+    So are those of a cell of which any repeat kept the cores busy, whatever its error. A cell is a plan on one
+    workload, cluster, worker count and set of options.
     """
     cells: dict[Hashable, list[float]] = {}
     for run in measurements:
         cells.setdefault(cell_of(run), []).append(run.iteration_time)
     unsteady = {cell for cell, times in cells.items() if max(times) / min(times) - 1 > UNSTEADY}
     notes = dict.fromkeys(unsteady, f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")
-    notes |= {cell_of(run): BUSY for run in measurements if run.saturated}
+    notes |= {cell_of(run): BUSY for run, row in zip(measurements, rows, strict=True) if row.note == BUSY}
     return tuple(
         row if row.predicted is None or (note := notes.get(cell_of(run))) is None else _uncounted(row, note)
         for run, row in zip(measurements, rows, strict=True)

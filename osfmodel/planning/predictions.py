@@ -115,7 +115,7 @@ class _Subject:
 
     def busy(self, plan: Plan, timeline: Timeline) -> tuple[str, ...]:
         """A caveat where sending leaves no time of the cores."""
-        return busy_caveats(self.cluster, plan, self.pricing.workers, timeline.iteration_time)
+        return busy_caveats(self.cluster, self.workload, plan, self.pricing.workers, timeline.iteration_time)
 
     def timeline(self, solution: Solution) -> Timeline:
         """The engine's timeline; with our own engine, the one that came with the solution."""

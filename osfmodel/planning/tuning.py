@@ -134,7 +134,7 @@ def tune(
             *task.caveats(),
             *effect_caveats(task.pricings[-1], cluster),
             *flight_caveats(cluster),
-            *busy_caveats(cluster, plan, counts[0], outcomes[0].tuned_time),
+            *busy_caveats(cluster, workload, plan, counts[0], outcomes[0].tuned_time),
             *network_caveats(cluster, max(counts)),
         ),
     )

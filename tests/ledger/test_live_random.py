@@ -45,7 +45,7 @@ def of(folder, gains, share="0.50"):
         for number, time in enumerate(times)
     ]
     save_measurements("runs", runs, files.runs)
-    return setting, live_random.outcome_of(setting, files)
+    return setting, live_random.outcome_of(setting, files.tuned, files.runs)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,21 @@ def test_an_outcome_is_slower_only_beyond_its_spread(tmp_path, monkeypatch, time
     assert lines[6] == f"not measured: {live_random.SMOKE.name}"
 
 
+def test_a_plan_of_another_version_is_shown_beside_the_present_one(tmp_path):
+    setting, _ = of(tmp_path, [0.92, 0.92])
+    assert not list(live_random.beside(tmp_path, [setting]))
+    files = Files.of(tmp_path, setting)
+    files.before.write_text(files.tuned.read_text().replace("0.918", "0.51"))
+    runs = [
+        Measurement("w", "c", plan, 3, (time,), conditions=(("cpu_share", "0.50"),))
+        for plan, time in (("ddp", 1.0), (files.before.name, 1.01), (files.tuned.name, 0.92))
+    ]
+    save_measurements("runs", runs, files.before_runs)
+    _, before, now = live_random.beside(tmp_path, [setting])
+    assert before == f"| {setting.name} | before | 2 | +50.0% | -1.0% | 0.0% |"
+    assert now == f"| {setting.name} | now | 2 | +10.0% | +8.0% | 0.0% |"
+
+
 def test_settings_are_listed_without_measuring(tmp_path, capsys):
     live_random.main([str(tmp_path), "--seed", "3", "--count", "2", "--list"])
     assert len(capsys.readouterr().out.splitlines()) == 4
@@ -77,5 +92,6 @@ def test_what_is_kept_is_complete_and_told_with_the_present_verdict():
     settings = [*live_random.NAMED, *live_random.drawn(live_random.SEED, live_random.COUNT)]
     kept = [Files.of(live_random.KEPT, setting) for setting in settings]
     assert all(files.cluster.exists() and files.tuned.exists() and files.runs.exists() for files in kept)
+    assert [files.before_runs.exists() for files in kept] == [setting in live_random.NAMED for setting in settings]
     said = live_random.said_of(settings[0], kept[0])
     assert said.recommended == (not said.verdict.startswith(("Leave the default alone", "Keep the default")))

@@ -24,12 +24,22 @@ def job(computed):
 
 
 @pytest.mark.parametrize(
-    ("computed", "share", "said"), [(0.1, 0.95, True), (10.0, 0.95, False), (0.1, 0.5, False), (0.1, None, False)]
+    ("computed", "share", "said"),
+    [(0.1, 0.95, True), (10.0, 0.95, False), (0.1, 0.65, True), (0.1, 0.55, False), (0.1, None, False)],
 )
 def test_a_run_that_leaves_no_time_of_the_cores_is_told(computed, share, said):
     found = osf.compare(job(computed), network(share), 4, ["single"]).predictions[0]
     expected = None if share is None else share * 10 / (10 + computed)
     assert cpu_share(network(share), found.plan, 4, found.iteration_time) == pytest.approx(expected)
+    assert any("time of the cores" in note for note in found.notes) == said
+
+
+@pytest.mark.parametrize(("overlap", "said"), [(False, True), (True, False)])
+def test_a_forward_in_which_nothing_is_sent_does_not_count(overlap, said):
+    """20 s of sending after a forward of 30 s, or of which half is beside the next one."""
+    workload = Workload("job", (Layer("a", 30.0, 0.0, BYTES), Layer("b", 0.1, 0.0, BYTES)))
+    rules = {"forward_overlap": True} if overlap else {}
+    found = osf.compare(workload, network(0.65), 4, ["wfbp"], rules).predictions[0]
     assert any("time of the cores" in note for note in found.notes) == said
 
 
