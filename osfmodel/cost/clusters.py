@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.cost.pricing import Pricing
@@ -77,4 +78,26 @@ def pricing_of(
         assumed=tuple(assumed),
         uncertainty_large=large,
         usual=assume,
+        parts=lambda ranks, apart: pricing_of(strided(cluster, apart), ranks, workload, usual),
     )  # fmt: skip
+
+
+def strided(cluster: Cluster, apart: int) -> Cluster:
+    """The cluster for a group of ranks, each ``apart`` from the next, while the groups in between communicate as well.
+
+    Fewer of them are on a node, and share its NICs with all others there. Raises CostError where prices were measured
+    between consecutive ranks of several on a node.
+    """
+    gpus = cluster.gpus_per_node
+    if apart == 1 or gpus == 1:
+        return cluster
+    if cluster.fits or cluster.pieces or cluster.tables:
+        raise CostError(
+            f"cluster {cluster.name!r} has prices between consecutive ranks, and not between every {apart}th: give a "
+            "network in words, such as nccl:h100x8,400Gbps,ib"
+        )
+    here = max(1, gpus // apart)
+    link, shared = cluster.between_nodes, max(1.0, gpus / cluster.nics_per_node) / here
+    if link is not None:
+        link = replace(link, seconds_per_byte=link.seconds_per_byte * shared)
+    return replace(cluster, gpus_per_node=here, nics_per_node=1, between_nodes=link)

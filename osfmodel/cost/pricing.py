@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from osfmodel.cost.shapes import AffineCost, Cost, TableCost
+from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
 from osfmodel.entities.batches import lengthened
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.display import brief, how_many, show_time
@@ -50,6 +50,7 @@ class Pricing:
     assumed: collectives without prices of their own, taken to be half an all-reduce
     uncertainty_large: the u of messages of 8 MiB and more
     usual: whether the effects are the usual ones on such GPUs, not measured there
+    parts: (ranks, apart) -> prices between that many of the workers, neighbours ``apart`` ranks from each other
     """
 
     costs: Mapping[str, Cost]
@@ -64,6 +65,7 @@ class Pricing:
     assumed: tuple[str, ...] = ()
     uncertainty_large: float = 0
     usual: bool = False
+    parts: Callable[[int, int], Pricing] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require_count(self.in_flight, "collectives in flight", least=1)
@@ -85,6 +87,11 @@ class Pricing:
         """Prices from the cost of an all-reduce, of which reduce-scatter and all-gather cost half each."""
         half = cost.slower(0.5)
         return Pricing({"all_reduce": cost, "reduce_scatter": half, "all_gather": half}, workers, effects=effects)
+
+    @staticmethod
+    def free(workers: int) -> Pricing:
+        """Prices of 0, also between some of the workers, for calls that only need a program's form."""
+        return replace(Pricing.of(FREE, workers=workers), parts=lambda ranks, apart: Pricing.free(ranks))
 
     def rules(self, objective: Objective) -> Objective:
         """The objective with its channels multiplied by the collectives that the library keeps in flight."""
@@ -134,7 +141,20 @@ class Pricing:
         costs, startups = (
             {kind: cost.slower(factor) for kind, cost in prices.items()} for prices in (self.costs, self.startups)
         )
-        return replace(self, costs=costs, startups=startups)
+        parts = self.parts
+        slow = None if parts is None else lambda ranks, apart: parts(ranks, apart).slower(factor)
+        return replace(self, costs=costs, startups=startups, parts=slow)
+
+    def between(self, ranks: int, apart: int = 1) -> Pricing:
+        """The prices between ``ranks`` of the workers, neighbours ``apart`` ranks from each other.
+
+        Raises CostError where only prices between all workers are known.
+        """
+        if ranks == self.workers:
+            return self
+        if self.parts is None:
+            raise CostError(f"prices are known between {self.workers} workers, and not between {ranks} of them")
+        return self.parts(ranks, apart)
 
     def cost(self, collective: str = "all_reduce") -> Cost:
         """Seconds of a message, by its bytes. Raises CostError if that collective has no price here."""

@@ -18,8 +18,9 @@ class Level:
     """Maximum bytes in memory by owner from ``start`` to ``end`` (seconds after the start of the iteration).
 
     during: the moment: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected),
-            ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or
-            ``update``
+            ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released),
+            ``gather LAYER`` (the group that begins with it is copied out), ``reduce LAYER`` (its gradients are copied
+            into the input of a reduce-scatter) or ``update``
     """
 
     during: str

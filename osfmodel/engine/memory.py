@@ -8,7 +8,6 @@ holds beyond that, a device's context and the buffers of a communication library
 from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.cost.shapes import FREE
 from osfmodel.engine.levels import Level, Memory, curve, times_of
 from osfmodel.engine.optimizers import require_mirrorable
 from osfmodel.engine.strategies import lower, strategy_of
@@ -55,7 +54,7 @@ def memory_of(
         raise UsageError(f"{EXECUTORS[keeper].called} cannot run this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
-    bare = lower(workload, plan, Pricing.of(FREE, workers=workers))
+    bare = lower(workload, plan, Pricing.free(workers))
     program = strategy_of(plan).holdings(bare, workload, plan, workers, storage, optimizer, communicator).program()
     starts, ends = times_of(program, timeline)
     return curve(program, starts, ends, timeline.iteration_time)

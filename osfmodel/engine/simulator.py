@@ -202,8 +202,9 @@ class _Network:
         for flow in ended:
             operation, start = self.operations[flow.number], self.run.starts[flow.number]
             self.run.ends[flow.number] = now
-            lane = f"{operation.stream} {flow.channel}"
-            self.run.sent.append(Span(operation.kind, lane, operation.layers, start, now, operation.bucket))
+            if not operation.quiet or now > start:
+                lane = f"{operation.stream} {flow.channel}"
+                self.run.sent.append(Span(operation.kind, lane, operation.layers, start, now, operation.bucket))
             flow.communicator.free.append(flow.channel)
             if flow.communicator.credit is not None:
                 flow.communicator.credit += operation.size

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
-from osfmodel.entities.workload import Layer, Workload, element_bytes
+from osfmodel.entities.workload import Layer, Workload
 
 NONE, FP16 = "none", "fp16"
 LARGEST_RANK = 10**6

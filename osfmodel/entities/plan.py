@@ -9,8 +9,10 @@ from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.workload import Workload, element_bytes
+from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.workload import Workload
 
 REPLICATED, SPLIT = "replicated", "split"
 """The strategies that planners know, of those in ``engine.strategies.STRATEGIES``."""
@@ -121,6 +123,7 @@ class Plan:
     recompute:       segments of the workload whose activations are recomputed in backward instead of kept
     release:         whether a layer is updated, and its gradient given back, as soon as its bucket has arrived
     mirror:          whether sparse buckets keep unsent updates in a mirror of the weights, instead of a residual
+    sharding:        of a strategy that shards parameters: the rules of each bucket's group
     """
 
     workload: str
@@ -132,6 +135,7 @@ class Plan:
     recompute: tuple[str, ...] = ()
     release: bool = False
     mirror: bool = False
+    sharding: Sharding | None = None
     _fits: Workload | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
@@ -144,6 +148,8 @@ class Plan:
             )
         if self.sparse and (self.split or self.forward_overlap or self.credit is not None):
             raise PlanError("the plan has sparse buckets: they are neither split, put off nor sent by priority")
+        if self.sharding is not None:
+            self.sharding.require_fits(len(self.buckets), self.wants)
         if len(set(self.recompute)) < len(self.recompute):
             raise PlanError("the plan names a segment to recompute twice")
         if self.mirror and not self.sparse:
@@ -185,6 +191,7 @@ class Plan:
             "mirror": (self.mirror, "mirror weights"),
             "release": (self.release, "gradients released in backward"),
             "recompute": (bool(self.recompute), "segments recomputed"),
+            "sharding": (self.sharding is not None, "sharded parameters"),
         }
         return {name: words for name, (wanted, words) in asked.items() if wanted}
 

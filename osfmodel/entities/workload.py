@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.timeline import Span
 
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
-
 GRAINS = ("", "gradient", "bucket")
 """Kinds of layers: "" for layers or tensors of the model under their names, else parts of a trace."""
-
-
-def element_bytes(dtype: str) -> int:
-    """Bytes of one element; a tensor may be cut at multiples of it. 8, which suits all, for an unknown type."""
-    return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
-
-
-def holds_gradients(dtype: str | None) -> bool:
-    """Whether tensors of this type can be gradients: floating-point numbers, or an unknown type."""
-    return dtype is None or "float" in dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +33,7 @@ class Layer:
                       parameters, gradients, buffers and optimizer state are not among them; if known
     steady_bytes:     of peak_bytes, those that do not depend on the batch, such as gradients that are not ready yet
     held_bytes:       size of the gradient in memory, if gradient_bytes is its compressed size
+    shape:            of the parameter, if known
     """
 
     name: str
@@ -55,6 +46,7 @@ class Layer:
     peak_bytes: int | None = None
     steady_bytes: int | None = None
     held_bytes: int | None = None
+    shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of a layer")
@@ -66,6 +58,9 @@ class Layer:
             require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
         if self.held_bytes is not None:
             require_count(self.held_bytes, f"held bytes of layer {self.name!r}")
+        size = self.elements * element_bytes(self.dtype)
+        if self.shape and self.held_bytes is None and self.gradient_bytes != size:
+            raise DataError(f"layer {self.name!r} has {self.gradient_bytes} gradient bytes, its shape makes {size}")
         if self.peak_bytes is not None:
             require_count(self.peak_bytes, f"peak bytes of layer {self.name!r}")
         if self.steady_bytes is not None:
@@ -74,6 +69,11 @@ class Layer:
                 raise DataError(f"layer {self.name!r} has more steady bytes than peak bytes, of which they are a part")
         if self.enqueue_time is not None:
             require_time(self.enqueue_time, f"enqueue time of layer {self.name!r}")
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the parameter; of what is sent, if its shape is not known."""
+        return math.prod(self.shape) if self.shape else self.gradient_bytes // element_bytes(self.dtype)
 
     def __repr__(self) -> str:
         times = f"{show_time(self.forward_time)} forward, {show_time(self.backward_time)} backward"

@@ -22,10 +22,11 @@ from osfmodel.entities.batches import accumulating
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.display import show_bytes, show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Block, Plan
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.workload import Workload, element_bytes
+from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES, wire_times_by_size
 from osfmodel.formats.traces.usual import usual_step

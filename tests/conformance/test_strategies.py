@@ -17,6 +17,7 @@ from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import STRATEGIES, lower, strategy_of
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.executors import KEEPERS, RUNTIME
+from osfmodel.entities.sharding import ParameterGroup, Sharding
 
 LAYERS = (
     Layer("a", Fraction(1), Fraction(2), 100, activation_bytes=1000, peak_bytes=1500),
@@ -25,20 +26,42 @@ LAYERS = (
 )
 STEP = Workload("step", LAYERS, 8, Fraction(1), state_bytes=700, update_bytes=50, fixed_bytes=7)
 CUT = (Bucket((Block("c", 0, 200),)), Bucket((Block("c", 200, 200), Block("b", 0, 200), Block("a", 0, 100))))
+WHOLE = (Bucket((Block("c", 0, 400), Block("b", 0, 200))), Bucket((Block("a", 0, 100),)))
 LINE = AffineCost(((Fraction(1, 2), Fraction(1, 100)),))
 EFFECTS = Effects(hook_time=Fraction(1, 10), copy_in=Fraction(1, 1000), compute_slowdown=Fraction(1, 5))
-PRICING = Pricing(dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), LINE), 4, Fraction(3, 2), EFFECTS)
+COSTS = dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), LINE)
+PRICING = Pricing(COSTS, 4, Fraction(3, 2), EFFECTS, parts=lambda ranks, apart: Pricing(COSTS, ranks, Fraction(3, 2)))
+KEPT, AHEAD = ParameterGroup(reshard=False), ParameterGroup(forward_prefetch=1, backward_prefetch=2)
 RULES = {
     "replicated": [{}, {"channels": 2}, {"forward_overlap": True}, {"credit": 300}, {"release": True}],
     "split": [{}, {"forward_overlap": True}, {"channels": 2}],
+    "fully-sharded": [
+        {"sharding": Sharding((ParameterGroup(), ParameterGroup(reduced_last=True)))},
+        {
+            "sharding": Sharding(
+                (ParameterGroup(reshard=2), ParameterGroup(reshard=False)), reduce_inputs=2, separate=True
+            )
+        },
+    ],
+    "hybrid-sharded": [
+        {
+            "sharding": Sharding(
+                (ParameterGroup(forward_prefetch=1, backward_prefetch=2), ParameterGroup()), 2, "bfloat16", "float32"
+            )
+        },
+    ],
 }
 """Further rules of plans that each strategy runs; plans without any where a strategy has no line here."""
 
 
 CASES = [
-    pytest.param(name, Plan("step", CUT, strategy=name, **rules), id=f"{name} {'+'.join(rules)}")
+    pytest.param(
+        name,
+        Plan("step", WHOLE if "sharding" in rules else CUT, strategy=name, **rules),
+        id=f"{name} {'+'.join(rules)} {place}",
+    )
     for name in STRATEGIES
-    for rules in RULES.get(name, [{}])
+    for place, rules in enumerate(RULES.get(name, [{}]))
 ]
 
 
@@ -57,9 +80,12 @@ def test_every_operation_waits_for_earlier_ones_and_ends(name, plan):
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_every_byte_is_sent(name, plan):
+    """A bucket of sharded parameters is padded, its parts are all-reduced, and it may be sent in other types."""
     sends = [one for one in lower(STEP, plan, PRICING).operations if one.stream != COMPUTE and one.transfer]
     for kind in {one.kind for one in sends}:
-        assert sum(one.size for one in sends if one.kind == kind) == STEP.gradient_bytes
+        assert {one.bucket for one in sends if one.kind == kind} == set(range(len(plan.buckets)))
+        if plan.sharding is None:
+            assert sum(one.size for one in sends if one.kind == kind) == STEP.gradient_bytes
 
 
 @pytest.mark.parametrize(("name", "plan"), CASES)

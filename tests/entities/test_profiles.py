@@ -35,6 +35,7 @@ from osfmodel.entities.cluster import Contention
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.documents import document_of
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.sharding import ParameterGroup, Sharding
 from tests.conftest import ROOT
 
 WORKLOADS = list(profiles.names("workload"))
@@ -140,10 +141,10 @@ def test_plan_files_name_their_strategy(tmp_path):
     path.write_text(json.dumps(named | {"split": False}))
     with pytest.raises(DataError, match="says split False and strategy 'split': leave one of them out"):
         osf.load_plan(path)
-    other = dataclasses.replace(plan, strategy="fully-sharded")
+    other = dataclasses.replace(plan, strategy="pipelined")
     osf.save(other, path)
     assert osf.load_plan(path) == other
-    with pytest.raises(osf.UsageError, match="strategy 'fully-sharded'"):
+    with pytest.raises(osf.UsageError, match="strategy 'pipelined'"):
         strategy_of(other)
     with pytest.raises(osf.PlanError, match="strategy is True"):
         dataclasses.replace(plan, strategy=True)
@@ -307,6 +308,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
     plans = (
         Plan("full", (Bucket((block,), 1.5),), channels=2, forward_overlap=True, strategy="split", credit=7),
         Plan("full", (Bucket((block,), density=0.5),), recompute=("block",), release=True, mirror=True),
+        Plan("full", (Bucket((block,)),), strategy="fully-sharded", sharding=Sharding((ParameterGroup(reshard=2),), 2)),
     )
     everything = [
         (cluster, osf.load_cluster),

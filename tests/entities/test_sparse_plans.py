@@ -17,6 +17,7 @@ from osfmodel.entities.effects import COUNTED, REPLAYED_ON_CPU, Effects
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.plan import one_by_one
+from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.runtime.bench.sparse_compute import SIZES, SparseTiming, fitted
 from osfmodel.targets.named_plans import make_plan, named_plan, sparse_name
 from tests.conftest import ROOT
@@ -90,6 +91,10 @@ BEYOND = {
     "mirror": ("mirror weights", replace(sparsely(PLAIN_PLAN, 0.01), mirror=True)),
     "release": ("released in backward", replace(PLAIN_PLAN, release=True)),
     "recompute": ("segments recomputed", replace(PLAIN_PLAN, recompute=("block",))),
+    "sharding": (
+        "sharded parameters",
+        replace(PLAIN_PLAN, sharding=Sharding((ParameterGroup(),) * len(PLAIN_PLAN.buckets))),
+    ),
 }
 
 
@@ -114,7 +119,8 @@ def test_ddp_refuses_them_by_name(name, dtypes):
         first, *rest = SEGMENTED.layers
         workload = replace(SEGMENTED, layers=(replace(first, dtype="float16"), *rest))
         apart = [replace(bucket, blocks=(block,)) for bucket in plan.buckets for block in bucket.blocks]
-        plan = replace(plan, buckets=tuple(apart))
+        sharding = None if plan.sharding is None else Sharding((ParameterGroup(),) * len(apart))
+        plan = replace(plan, buckets=tuple(apart), sharding=sharding)
     with pytest.raises(OsfError, match=f"which wants .*{words}"):
         carried("given", plan, workload)
 
@@ -132,6 +138,10 @@ def test_a_plan_pays_the_same_in_every_command(name, tmp_path):
         "credit": {"credit": 1 << 20},
         "recompute": {"recompute": segments},
         "strategy": {"strategy": "split"},
+        "sharding": {
+            "strategy": "fully-sharded",
+            "sharding": Sharding((ParameterGroup(),) * len(plan.buckets)),
+        },
     }
     sparse = sparsely(plan, 0.01)
     plan = replace(sparse if name in ("density", "mirror") else plan, **changes.get(name, {name: True}))

@@ -22,6 +22,8 @@ STRATEGIES: LateTable[Strategy] = LateTable(
     {
         "replicated": "engine.strategies.replicated:STRATEGY",
         "split": "engine.strategies.split:STRATEGY",
+        "fully-sharded": "engine.strategies.fully_sharded:STRATEGY",
+        "hybrid-sharded": "engine.strategies.hybrid_sharded:STRATEGY",
     }
 )
 

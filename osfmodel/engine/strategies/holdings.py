@@ -84,9 +84,7 @@ class Holdings:
     def program(self) -> Program:
         """The program with its moments and all of its holds."""
         fixed = [Hold(owner, held) for owner, held in self.lasting().items() if held or owner in ALWAYS]
-        holds = [*fixed, *self._activations(), *self._scratch(), *self._buckets()]
-        if self.storage.gradients:
-            holds += [Hold(GRADIENTS, self.sizes[name], (self._end("backward", name),)) for name in self.sizes]
+        holds = [*fixed, *self._activations(), *self._scratch(), *self.gradients()]
         order = {owner: place for place, owner in enumerate(OWNERS)}
         holds.sort(key=lambda hold: order.get(hold.owner, len(OWNERS)))
         return replace(self.bare, moments=dict(self._moments()), holds=tuple(holds))
@@ -101,6 +99,12 @@ class Holdings:
             SPARSE: sum(self.sizes[name] for name in self.sparse),
             BUCKETS: self.gradient_buffers() if self.storage.buckets and not self.plan.release else 0,
         }
+
+    def gradients(self) -> Iterator[Hold]:
+        """Gradients and buckets that come and go in the step."""
+        yield from self._buckets()
+        if self.storage.gradients:
+            yield from (Hold(GRADIENTS, self.sizes[name], (self._end("backward", name),)) for name in self.sizes)
 
     def _end(self, kind: str, layer: str) -> Instant:
         return Instant(self.numbers[kind, layer], ended=True)

@@ -26,6 +26,8 @@ def written(plan: Plan, workload: Workload) -> str:
     """The line for a plan that is valid for ``workload``. Raises PlanError if it has a credit or a clock."""
     if plan.credit is not None or any(bucket.release_time for bucket in plan.buckets):
         raise PlanError("a plan that sends by priority or by a clock has no short form")
+    if plan.strategy not in (REPLICATED, SPLIT):
+        raise PlanError(f"a plan of the strategy {plan.strategy} has no short form")
     gradients = workload.gradients
     places = {name: place for place, name in enumerate(gradients.names)}
     rules = f"{plan.channels} channel{'s' if plan.channels > 1 else ''}"

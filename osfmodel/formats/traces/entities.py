@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.entities.cluster import LIBRARIES, AlphaBeta, Cluster, Table
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.source import NO_GPU, Source, imported
 from osfmodel.entities.trace import GradientReady, Step, Trace
-from osfmodel.entities.workload import Layer, Workload, element_bytes
+from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.traces.buckets import carried, filled
 from osfmodel.formats.traces.network import (
     arrivals_known,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import Collective, GradientReady, Step, Trace
-from osfmodel.entities.workload import Gradients, element_bytes
+from osfmodel.entities.workload import Gradients
 from osfmodel.formats.source_text import Hints, Text, parse, require
 from osfmodel.formats.traces.buckets import carried
 

@@ -241,7 +241,9 @@ def _subject(model: Any, extra: Mapping[str, Any]) -> tuple[HookedModules, dict[
     owners = {name: name.rpartition(".")[0] for name in found if name not in extra}
     modules = {name: model.get_submodule(name) for name in dict.fromkeys(owners.values())}
     tensors = {
-        name: Tensor(owners.get(name, "(outside)"), tensor.numel() * tensor.element_size(), _dtype(tensor))
+        name: Tensor(
+            owners.get(name, "(outside)"), tensor.numel() * tensor.element_size(), _dtype(tensor), tuple(tensor.shape)
+        )
         for name, tensor in found.items()
     }
     return HookedModules(modules, found), tensors

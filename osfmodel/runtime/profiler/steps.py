@@ -20,11 +20,12 @@ UNEVEN = 1.5
 
 
 class Tensor(NamedTuple):
-    """A parameter: the module that owns it first, and its gradient's bytes and element type."""
+    """A parameter: the module that owns it first, and its gradient's bytes, element type and shape."""
 
     module: str
     gradient_bytes: int
     dtype: str
+    shape: tuple[int, ...] = ()
 
 
 class Ready(NamedTuple):
@@ -127,8 +128,8 @@ def layers_of(
             enqueue = middle([step.ready[number].enqueue_time for step in steps])
         size = None if activations is None else saved.get(name, 0)
         times = (forward.get(name, 0.0), backward.get(name, 0.0))
-        peak = (peaks or {}).get(name, (None, None))
-        return Layer(name, *times, tensor.gradient_bytes, tensor.dtype, size, enqueue, *peak)
+        peak, steady = (peaks or {}).get(name, (None, None))
+        return Layer(name, *times, tensor.gradient_bytes, tensor.dtype, size, enqueue, peak, steady, shape=tensor.shape)
 
     made = [layer(name, number) for number, name in enumerate(names)]
     return (layer(INPUT, None), *reversed(made), layer(LOSS, None))

@@ -1,0 +1,337 @@
+"""Fully sharded parameters (PyTorch FSDP2): gathered by group before they are used, gradients reduced to shards.
+
+Operations come in the order in which FSDP2's hooks issue them (torch 2.13, ``torch/distributed/fsdp/_fully_shard``):
+
+* Forward of a group: copy in and all-gather, copy out on the compute stream, the group's own computation; then its
+  parameters are freed, kept, or split between fewer ranks. An all-gather waits for the copy out of the group before the
+  one that issues it, whose buffer is dropped only then.
+* Backward of a group: the same, if the parameters are not there; then the all-gathers of the groups that are
+  prefetched are issued, after its copy out. When its last gradient is there: copy in on the compute stream, which first
+  waits until fewer than ``reduce_inputs`` reduce-scatters hold an input; then the reduce-scatter and, with replicas,
+  the all-reduce of the shard. Groups that are ``reduced_last`` come after all of backward.
+
+All-gathers and reduce-scatters share one communicator, and so go one at a time in that order, unless ``separate``. A
+library that blocks the thread that launches a collective, as gloo does, does one operation after the other.
+
+Memory is taken and given back in the order of issue, as a caching allocator sees it, whatever the streams are doing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.optimizers import state_bytes
+from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program, Stream
+from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, GRADIENTS, STATE, WEIGHTS, Holdings
+from osfmodel.engine.strategies.lowering import Strategy
+from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
+from osfmodel.entities.dtypes import element_bytes
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Layer, Workload
+
+COPY_IN, REDUCE, REPLICAS = "copy in", "reduce channel", "replica channel"
+"""Streams: copies into the buffers of all-gathers, reduce-scatters on their own, all-reduces between replicas."""
+GATHERED = "gathered parameters"
+"""Owner of memory: whole parameters, and the buffers in which they arrive."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """Bytes of an owner from one place in the order of issue to another; None while that is not known."""
+
+    owner: str
+    bytes: int
+    since: int
+    until: int | None = None
+
+
+class ShardedStep:
+    """A program under construction.
+
+    order:    numbers of the groups as forward enters them; a module comes before those inside it
+    left:     numbers of the groups in the order in which forward left them
+    gathers:  all-gathers whose groups have not been copied out, by group
+    after:    the copy out for which all-gathers wait from now on
+    inputs:   reduce-scatters whose inputs are in memory, the oldest first
+    """
+
+    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
+        if plan.sharding is None:
+            raise PlanError(f"the plan has the strategy {plan.strategy!r}, and does not say how its groups are sharded")
+        self.workload, self.rules, self.pricing, self.effects = workload, plan.sharding, pricing, pricing.effects
+        self.ranks = plan.sharding.ranks(pricing.workers)
+        self.stretch = pricing.effects.stretch(pricing.workers)
+        self.operations: list[Operation] = []
+        self.taken: list[Taken] = []
+        layers = {layer.name: layer for layer in workload.layers}
+        self.members = [[layers[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
+        self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
+        if any(block.bytes != layers[block.layer].gradient_bytes for bucket in plan.buckets for block in bucket.blocks):
+            raise PlanError("the plan cuts tensors, and shards parameters: each belongs to one group, whole")
+        self.uses = list(self._uses())
+        numbers = range(len(self.members))
+        self.order = sorted(numbers, key=lambda group: (self.uses[group][0], -self.uses[group][1]))
+        self.left: list[int] = []
+        self.gathers: dict[int, int] = {}
+        self.after: tuple[int, ...] = ()
+        self.inputs: deque[tuple[int, Taken]] = deque()
+        self.ends: list[int] = []
+        self.buffers: dict[int, Taken] = {}
+        self.whole: dict[int, Taken] = {}
+        self.gradients: dict[int, dict[str, Taken]] = {group: {} for group in numbers}
+        self.reduced: set[int] = set()
+        self.before: tuple[int, ...] = ()
+        self.last = True
+        self.arrived: tuple[int, Taken] | None = None
+
+    def _uses(self) -> Iterator[tuple[int, int]]:
+        """Places of the first and the last layer of forward between which each group is in use."""
+        places = {layer.name: place for place, layer in enumerate(self.workload.layers)}
+        for group, members in zip(self.rules.groups, self.members, strict=True):
+            own = [places[layer.name] for layer in members]
+            yield places.get(group.first, min(own)), places.get(group.last, max(own))
+
+    @staticmethod
+    def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
+        """The program of one step."""
+        return ShardedStep(workload, plan, pricing).program()
+
+    def program(self) -> Program:
+        """The whole step: forward and backward of each micro-batch, and the update of the shards."""
+        for number in range(1, self.rules.micro_batches + 1):
+            self.last = number == self.rules.micro_batches
+            self._micro_batch()
+        time = self.workload.update_time / self.ranks
+        self.add(Operation("update", COMPUTE, (), time, waits=tuple(self.ends), quiet=True))
+        link = Stream(link="node") if self.ranks <= self.pricing.per_host else Stream()
+        return Program(tuple(self._issued()), {CHANNEL: link, REDUCE: link})
+
+    def _micro_batch(self) -> None:
+        """Forward and backward. Both begin when all that came before has ended, reduce-scatters included."""
+        self.before, self.ends = tuple(self.ends), []
+        self.after = (len(self.operations) - 1, *self.before) if self.operations else ()
+        self.left.clear()
+        for place, layer in enumerate(self.workload.layers):
+            for group in self._entered(place):
+                self._enter(group)
+            self._compute("forward", layer, layer.forward_time)
+            for group in self._left(place):
+                self._leave(group)
+        self._drop()
+        for place, layer in reversed(list(enumerate(self.workload.layers))):
+            for group in reversed(self._left(place)):
+                self._enter_backward(group)
+            self._compute("backward", layer, layer.backward_time)
+            self._take_gradient(layer)
+            for group in reversed(self._entered(place)):
+                if not self.rules.groups[group].reduced_last:
+                    self._leave_backward(group)
+        for group in self.order:
+            if self.rules.groups[group].reduced_last:
+                self._leave_backward(group)
+        for _, held in self.inputs:
+            self.give(held)
+        self.inputs.clear()
+
+    def add(self, operation: Operation) -> int:
+        """Add an operation, and return its number."""
+        self.operations.append(operation)
+        return len(self.operations) - 1
+
+    def take(self, owner: str, size: int) -> Taken:
+        """Memory that is taken now."""
+        self.taken.append(Taken(owner, size, len(self.operations)))
+        return self.taken[-1]
+
+    def give(self, taken: Taken | None) -> None:
+        """Give memory back now, if that was not done before."""
+        if taken is not None and taken.until is None:
+            taken.until = len(self.operations)
+
+    def _entered(self, place: int) -> list[int]:
+        """The groups that forward enters at a layer, outer ones first."""
+        return [group for group in self.order if self.uses[group][0] == place]
+
+    def _left(self, place: int) -> list[int]:
+        """The groups that forward leaves at a layer, inner ones first."""
+        return [group for group in reversed(self.order) if self.uses[group][1] == place]
+
+    def _compute(self, kind: str, layer: Layer, time: float) -> None:
+        waits, self.before = self.before, ()
+        self.add(Operation(kind, COMPUTE, (layer.name,), time * self.stretch, waits=waits))
+
+    def _take_gradient(self, layer: Layer) -> None:
+        """Memory for a layer's gradient, unless it is there from an earlier micro-batch."""
+        if layer.name in self.group_of:
+            held = self.gradients[self.group_of[layer.name]]
+            if layer.name not in held:
+                size = layer.elements * element_bytes(self.rules.gather_dtype or layer.dtype)
+                held[layer.name] = self.take(GRADIENTS, size)
+
+    def _enter(self, group: int) -> None:
+        """Gather a group before its forward, and then those that are prefetched."""
+        self._gather(group)
+        if group in self.gathers:
+            self._drop()
+            self.arrived = self._copy_out(group), self.buffers[group]
+        place = self.order.index(group) + 1
+        for ahead in self.order[place : place + self.rules.groups[group].forward_prefetch]:
+            self._gather(ahead)
+
+    def _leave(self, group: int) -> None:
+        """Free the parameters of a group after its forward, keep them, or keep the part of fewer ranks."""
+        self.left.append(group)
+        reshard = self.rules.groups[group].reshard
+        if reshard is not False:
+            self.give(self.whole.pop(group))
+        if not isinstance(reshard, bool):
+            self.buffers[group] = self.take(GATHERED, self._gathered_bytes(group) // reshard)
+
+    def _drop(self) -> None:
+        """Drop the buffer of the last group that was copied out in forward; all-gathers wait for that from now on."""
+        if self.arrived is not None:
+            copied, buffer = self.arrived
+            self.after, self.arrived = (copied,), None
+            self.give(buffer)
+
+    def _enter_backward(self, group: int) -> None:
+        """Gather a group before its backward, if it is not there, and then those that are prefetched."""
+        rules, place = self.rules.groups[group], self.left.index(group)
+        self._gather(group, backward=True)
+        if group in self.gathers:
+            self.after = (self._copy_out(group),)
+            self.give(self.buffers[group])
+        for ahead in reversed(self.left[max(0, place - rules.backward_prefetch) : place]):
+            self._gather(ahead, backward=True)
+
+    def _gather(self, group: int, backward: bool = False) -> None:
+        """Issue the all-gather of a group, unless that was done, it is not needed, or its parameters are there."""
+        rules = self.rules.groups[group]
+        if group in self.gathers or group in self.whole or (backward and not rules.needed_in_backward):
+            return
+        layers, size = self._names(group), self._gathered_bytes(group)
+        self.give(self.buffers.get(group))
+        self.buffers[group] = self.take(GATHERED, size)
+        time = self.effects.copy_in * size / self.ranks
+        copied = self.add(Operation("copy_in", COPY_IN, layers, time, waits=self.after, bucket=group, quiet=True))
+        among = rules.reshard if backward and not isinstance(rules.reshard, bool) else self.ranks
+        startup, transfer = self.pricing.between(among).split("all_gather", size)
+        self.gathers[group] = self.add(
+            Operation("all_gather", CHANNEL, layers, startup, transfer, (copied,), size=size, bucket=group)
+        )
+
+    def _copy_out(self, group: int) -> int:
+        """Copy a gathered group out into parameters; the number of the copy."""
+        size, waits = self._gathered_bytes(group), (self.gathers.pop(group),)
+        self.whole[group] = self.take(GATHERED, size)
+        time = self.effects.copy_out * size
+        return self.add(Operation("copy", COMPUTE, self._names(group), time, waits=waits, bucket=group, quiet=True))
+
+    def _leave_backward(self, group: int) -> None:
+        """Free the parameters of a group after its backward, and reduce its gradients, unless a later one does."""
+        if self.last or not self.rules.keep:
+            self.give(self.whole.pop(group, None))
+        if self.last or self.rules.reduce_each:
+            self._reduce(group)
+
+    def _reduce(self, group: int) -> None:
+        """Reduce the gradients of a group to shards, and its shard between replicas."""
+        layers, size = self._names(group), reduced_bytes(self.rules, self.members[group], self.ranks)
+        waits: tuple[int, ...] = ()
+        while len(self.inputs) >= self.rules.reduce_inputs:
+            number, before = self.inputs.popleft()
+            self.give(before)
+            waits = (number,)
+        taken, time = self.take(BUCKETS, size), self.effects.copy_in * size
+        packed = self.add(Operation("pack", COMPUTE, layers, time, waits=waits, bucket=group, quiet=True))
+        for gradient in self.gradients[group].values():
+            self.give(gradient)
+        self.gradients[group].clear()
+        startup, transfer = self.pricing.between(self.ranks).split("reduce_scatter", size)
+        stream = REDUCE if self.rules.separate else CHANNEL
+        self.ends.append(
+            self.add(Operation("reduce_scatter", stream, layers, startup, transfer, (packed,), size=size, bucket=group))
+        )
+        self.inputs.append((self.ends[-1], taken))
+        if group not in self.reduced:
+            self.reduced.add(group)
+            self.take(GRADIENTS, self._shard_bytes(group))
+        if self.rules.replicas > 1 and (self.last or self.rules.replicas_each):
+            share, waits = size // self.ranks, (self.ends[-1],)
+            startup, transfer = self.pricing.between(self.rules.replicas, self.ranks).split("all_reduce", share)
+            self.ends.append(
+                self.add(Operation("all_reduce", REPLICAS, layers, startup, transfer, waits, size=share, bucket=group))
+            )
+
+    def _names(self, group: int) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self.members[group])
+
+    def _gathered_bytes(self, group: int) -> int:
+        return gathered_bytes(self.rules, self.members[group], self.ranks)
+
+    def _shard_bytes(self, group: int) -> int:
+        """Bytes of a rank's part of a group, in the type of its parameters."""
+        return sum(
+            padded_elements(layer, self.ranks) // self.ranks * element_bytes(layer.dtype)
+            for layer in self.members[group]
+        )
+
+    def shard_bytes(self) -> int:
+        """Bytes of a rank's part of all parameters."""
+        return sum(map(self._shard_bytes, range(len(self.members))))
+
+    def _issued(self) -> Iterator[Operation]:
+        """The operations; where launching a collective blocks, each waits for the one before it."""
+        blocks = self.pricing.blocking and not self.rules.asynchronous
+        for number, operation in enumerate(self.operations):
+            yield replace(operation, waits=(number - 1,)) if blocks and number else operation
+
+
+class ShardedHoldings(Holdings):
+    """The memory of a step with sharded parameters, gradients and optimizer state."""
+
+    def program(self) -> Program:
+        """The program with its moments and all of its holds."""
+        self.step = ShardedStep(self.workload, self.plan, Pricing.free(self.workers))
+        self.step.program()
+        return super().program()
+
+    def _moments(self) -> Iterator[tuple[int, str]]:
+        """Moments of computation, and those in which a group is copied out, or its gradients are copied in."""
+        yield from super()._moments()
+        names = {"copy": "gather", "pack": "reduce"}
+        for number, one in enumerate(self.bare.operations):
+            if one.kind in names:
+                yield number, f"{names[one.kind]} {one.layers[0]}"
+
+    def lasting(self) -> dict[str, int]:
+        """Bytes that stay throughout the step, by owner."""
+        ranks, state = self.step.ranks, state_bytes(self.workload, self.optimizer)
+        shards = {WEIGHTS: self.step.shard_bytes(), STATE: -(-state // ranks)}
+        channels = 1 + self.step.rules.separate + (self.step.rules.replicas > 1)
+        return {**super().lasting(), **shards, COMMUNICATORS: self.communicator * channels, BUCKETS: 0}
+
+    def _scratch(self) -> Iterator[Hold]:
+        """Scratch memory of the update of the shards."""
+        yield from (replace(hold, bytes=-(-hold.bytes // self.step.ranks)) for hold in super()._scratch())
+
+    def gradients(self) -> Iterator[Hold]:
+        """Gradients, gathered parameters, and the inputs of reduce-scatters, from one computation to another."""
+        computed = [number for number, one in enumerate(self.bare.operations) if one.stream == COMPUTE]
+        for taken in self.step.taken:
+            since, until = (
+                next((Instant(number, ended=False) for number in computed[bisect_left(computed, place) :]), None)
+                for place in (taken.since, len(self.bare.operations) if taken.until is None else taken.until)
+            )
+            if since is not None:
+                yield Hold(taken.owner, taken.bytes, (since,), until)
+
+
+STRATEGY = Strategy(
+    ShardedStep.lower, "parameters gathered by group before use, gradients reduced to shards (FSDP2)", ShardedHoldings
+)

@@ -1,0 +1,33 @@
+"""Bytes of groups of sharded parameters: FSDP2 pads each parameter by itself.
+
+Source: torch 2.13, ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from osfmodel.entities.dtypes import element_bytes
+from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.workload import Layer
+
+
+def padded_elements(layer: Layer, ranks: int) -> int:
+    """Elements of a parameter whose first dimension is padded to a multiple of ``ranks``, as FSDP2 splits it.
+
+    A parameter without a known shape is taken to have one dimension.
+    """
+    first, rest = (layer.shape[0], math.prod(layer.shape[1:])) if layer.shape else (layer.elements, 1)
+    return -(-first // ranks) * ranks * rest
+
+
+def gathered_bytes(rules: Sharding, layers: Sequence[Layer], ranks: int) -> int:
+    """Bytes of the parameters of ``layers``, padded, as they are gathered from ``ranks`` ranks."""
+    return sum(padded_elements(one, ranks) * element_bytes(rules.gather_dtype or one.dtype) for one in layers)
+
+
+def reduced_bytes(rules: Sharding, layers: Sequence[Layer], ranks: int) -> int:
+    """Bytes of the gradients of ``layers``, padded, as they are reduced between ``ranks`` ranks."""
+    reduce = rules.reduce_dtype or rules.gather_dtype
+    return sum(padded_elements(one, ranks) * element_bytes(reduce or one.dtype) for one in layers)

@@ -1,0 +1,100 @@
+"""Sharding: the groups of a plan whose parameters are split between ranks, and how they are gathered and reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from osfmodel.entities.checks import require_count
+from osfmodel.entities.display import brief
+from osfmodel.entities.dtypes import ELEMENT_BYTES
+from osfmodel.entities.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Rules for the parameters of one bucket, which are gathered together and whose gradients are reduced together.
+
+    modules:  names of the modules that make it up; none for the root, which has all parameters of no other group
+    reshard:  after forward: True (freed, and gathered again in backward), False (kept), or the number of ranks between
+              which they are split until backward gathers them
+    first, last: layers from whose forward to whose forward the parameters are in use; "" for the first and the last
+              layer of the bucket. A module that holds other groups is in use while they are
+    reduced_last: whether gradients are reduced once backward is over, as those of the root, or of a module whose
+              inputs need no gradient
+    needed_in_backward: whether backward gathers them again; an embedding's are not needed
+    forward_prefetch:  all-gathers of the groups behind it that are issued before its forward; 0 to issue the next one
+              as that group is entered
+    backward_prefetch: all-gathers of the groups before it that are issued before its backward
+    """
+
+    modules: tuple[str, ...] = ()
+    reshard: bool | int = True
+    first: str = ""
+    last: str = ""
+    reduced_last: bool = False
+    needed_in_backward: bool = True
+    forward_prefetch: int = 0
+    backward_prefetch: int = 1
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reshard, bool):
+            require_count(self.reshard, "ranks that keep a group after forward", least=2)
+        require_count(self.forward_prefetch, "groups to gather ahead in forward")
+        require_count(self.backward_prefetch, "groups to gather ahead in backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a plan shards.
+
+    groups:        of each bucket, in the order of the buckets
+    replicas:      sets of ranks that each hold all parameters between them; 1: all ranks are one such set
+    gather_dtype:  in which parameters are gathered; "" for their own
+    reduce_dtype:  in which gradients are reduced; "" for that of gathered parameters
+    reduce_inputs: reduce-scatters whose inputs are in memory at once
+    separate:      whether reduce-scatters have a communicator of their own
+    asynchronous:  whether collectives are launched in the background also by a library that blocks otherwise (gloo)
+    micro_batches: forwards and backwards before the update; a workload's times are those of one
+    reduce_each:   whether each of them reduces gradients, or only the last (``set_requires_gradient_sync``)
+    replicas_each: whether each that reduces also all-reduces between replicas (``set_requires_all_reduce``)
+    keep:          whether parameters stay after the backward of all but the last (``set_reshard_after_backward``)
+    """
+
+    groups: tuple[ParameterGroup, ...]
+    replicas: int = 1
+    gather_dtype: str = ""
+    reduce_dtype: str = ""
+    reduce_inputs: int = 1
+    separate: bool = False
+    asynchronous: bool = False
+    micro_batches: int = 1
+    reduce_each: bool = True
+    replicas_each: bool = True
+    keep: bool = False
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        require_count(self.replicas, "replicas of a sharded plan", least=1)
+        require_count(self.reduce_inputs, "inputs of reduce-scatters", least=1)
+        require_count(self.micro_batches, "micro-batches of a step", least=1)
+        for dtype in (self.gather_dtype, self.reduce_dtype):
+            if dtype and dtype not in ELEMENT_BYTES:
+                raise PlanError(
+                    f"the plan gathers or reduces in {dtype!r}: it must be one of {', '.join(ELEMENT_BYTES)}"
+                )
+
+    def require_fits(self, buckets: int, wants: Mapping[str, str]) -> None:
+        """Raise PlanError unless there is a group for each bucket, and no other want excludes sharding."""
+        if len(self.groups) != buckets:
+            raise PlanError(f"the plan has {buckets} buckets, and rules for {len(self.groups)} groups")
+        others = [words for name, words in wants.items() if name not in ("strategy", "sharding", "recompute")]
+        if others:
+            raise PlanError(f"the plan shards parameters, and asks for {', '.join(others)}: one excludes the other")
+
+    def ranks(self, workers: int) -> int:
+        """Number of ranks between which each parameter is split. Raises PlanError unless replicas are equal."""
+        if workers % self.replicas:
+            raise PlanError(f"{workers} workers do not make {self.replicas} replicas of equal size")
+        return workers // self.replicas
