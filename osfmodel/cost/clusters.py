@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.cost.pricing import Pricing
@@ -78,8 +79,18 @@ def pricing_of(
         assumed=tuple(assumed),
         uncertainty_large=large,
         usual=assume,
-        parts=lambda ranks, apart: pricing_of(strided(cluster, apart), ranks, workload, usual),
+        parts=partial(_between, cluster, workload, usual),
     )  # fmt: skip
+
+
+def _between(
+    cluster: Cluster,
+    workload: Workload | None,
+    usual: Callable[[Workload, Cluster], Effects],
+    ranks: int,
+    apart: int,
+) -> Pricing:
+    return pricing_of(strided(cluster, apart), ranks, workload, usual)
 
 
 def strided(cluster: Cluster, apart: int) -> Cluster:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -91,7 +92,7 @@ class Pricing:
     @staticmethod
     def free(workers: int) -> Pricing:
         """Prices of 0, also between some of the workers, for calls that only need a program's form."""
-        return replace(Pricing.of(FREE, workers=workers), parts=lambda ranks, apart: Pricing.free(ranks))
+        return replace(Pricing.of(FREE, workers=workers), parts=_free)
 
     def rules(self, objective: Objective) -> Objective:
         """The objective with its channels multiplied by the collectives that the library keeps in flight."""
@@ -141,9 +142,8 @@ class Pricing:
         costs, startups = (
             {kind: cost.slower(factor) for kind, cost in prices.items()} for prices in (self.costs, self.startups)
         )
-        parts = self.parts
-        slow = None if parts is None else lambda ranks, apart: parts(ranks, apart).slower(factor)
-        return replace(self, costs=costs, startups=startups, parts=slow)
+        parts = None if self.parts is None else partial(_slower, self.parts, factor)
+        return replace(self, costs=costs, startups=startups, parts=parts)
 
     def between(self, ranks: int, apart: int = 1) -> Pricing:
         """The prices between ``ranks`` of the workers, neighbours ``apart`` ranks from each other.
@@ -188,6 +188,14 @@ class Pricing:
     def together(self, flows: int) -> float:
         """X(n): speed of ``flows`` transfers together, as a multiple of one alone."""
         return together(self.gain, flows)
+
+
+def _free(ranks: int, apart: int) -> Pricing:
+    return Pricing.free(ranks)
+
+
+def _slower(parts: Callable[[int, int], Pricing], factor: float, ranks: int, apart: int) -> Pricing:
+    return parts(ranks, apart).slower(factor)
 
 
 EFFECTS_DOUBT = 0.5
