@@ -29,7 +29,7 @@ from osfmodel.entities.checks import require_count
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.executors import RUNTIME, ExecutorRow, executor_of
+from osfmodel.entities.executors import FSDP, RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
@@ -106,6 +106,8 @@ class Pricing:
 
     def for_plan(self, plan: Plan) -> Pricing:
         """Prices for a plan whose executor is not given: a framework's or, if none can run it, osf.execute's."""
+        if plan.sharding is not None:
+            return self.under(FSDP.conditions)
         return self if plan.plain else self.under(RUNTIME.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:

@@ -157,6 +157,8 @@ def incomparable(plan: Plan, pricing: Pricing) -> str:
     """The reason why no measured runs are comparable with such a prediction; "" if there are some."""
     if plan.sparse:
         return "no sparse plans"
+    if plan.sharding is not None:
+        return "no plans that shard parameters"
     if pricing.blocking:
         return ""
     if not plan.plain:

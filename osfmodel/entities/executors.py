@@ -122,6 +122,14 @@ def _of_horovod(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     return _replayed(replace(effects, copy_in=0, copy_out=0, hook_time=0, tensor_time=0), conditions)
 
 
+def _of_fsdp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
+    """The effects under FSDP2: copies in and out by group, and none of DDP's hooks by bucket.
+
+    Each tensor costs as much as under DDP, so that a comparison favours neither: it was not measured under FSDP2.
+    """
+    return _replayed(replace(_without_horovods(effects), hook_time=0), conditions)
+
+
 _WITH_TORCH = RunSupport(
     "osfmodel.runtime.training.run",
     frozenset({"find_unused_parameters", "static_graph", "gradient_as_bucket_view", "comm_hook"}),
@@ -177,7 +185,14 @@ HOROVOD = ExecutorRow(
         bench="osfmodel.runtime.horovod.bench",
     ),
 )
-EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD)}
+FSDP = ExecutorRow(
+    "fsdp2",
+    "PyTorch FSDP2: shards, and parameters that are gathered by group",
+    conditions={"executor": "fsdp2"},
+    effects=_of_fsdp,
+    in_flight=1,
+)
+EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD, FSDP)}
 KEEPERS: Mapping[str, Storage] = {name: row.storage for name, row in EXECUTORS.items() if row.storage is not None}
 """Storage of gradients by executor, if known."""
 

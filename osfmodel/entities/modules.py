@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -13,11 +15,47 @@ from osfmodel.entities.workload import Layer, Workload
 
 FULLY_SHARDED, HYBRID_SHARDED = "fully-sharded", "hybrid-sharded"
 """Strategies of plans with sharded parameters: between all workers, or inside each of several replicas."""
+SHARDED = (FULLY_SHARDED, HYBRID_SHARDED)
+NUMBERED, ENDING = re.compile(r"(.*_)?\d+"), re.compile(r".*\d+")
+"""Names of members of a list of modules: a number, alone or behind ``_``; in a model without such, any at the end."""
+SMALL = 0.001
+"""Part of a model's bytes below which a module whose name merely ends in a number is no block."""
 
 
 def inside(name: str, module: str) -> bool:
     """Whether ``name`` is that of the module, or of a part of it."""
     return name == module or name.startswith(f"{module}.")
+
+
+def blocks(workload: Workload) -> tuple[str, ...]:
+    """The modules that users wrap one by one, in forward order: the members of the outermost lists of modules.
+
+    ``layers.0.attention.q.weight`` is in the block ``layers.0``, ``layer1.0.conv1.weight`` in ``layer1.0``. A list has
+    two members or more. In a profile of whole layers, whose names have no dots, each layer is a block; a row named
+    ``layers.0`` is one as well. Embeddings, final norms and heads are in none. Empty if nothing is numbered.
+    """
+    trained = [layer for layer in workload.layers if layer.gradient_bytes]
+    if not any("." in layer.name for layer in trained):
+        return tuple(layer.name for layer in trained)
+    numbered = _listed(trained, NUMBERED)
+    if numbered:
+        return tuple(numbered)
+    least = SMALL * workload.gradient_bytes
+    return tuple(name for name, size in _listed(trained, ENDING).items() if size >= least)
+
+
+def _listed(layers: Sequence[Layer], pattern: re.Pattern[str]) -> dict[str, int]:
+    """Bytes of each member of a list, by name: the outermost part of a name that matches ``pattern``."""
+    sizes: dict[str, int] = {}
+    for layer in layers:
+        parts = layer.name.split(".")
+        modules = parts if NUMBERED.fullmatch(parts[-1]) else parts[:-1]
+        place = next((place for place, part in enumerate(modules, 1) if pattern.fullmatch(part)), None)
+        if place is not None:
+            name = ".".join(parts[:place])
+            sizes[name] = sizes.get(name, 0) + layer.gradient_bytes
+    members = Counter(name.rstrip("0123456789") for name in sizes)
+    return {name: size for name, size in sizes.items() if members[name.rstrip("0123456789")] > 1}
 
 
 def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Sharding) -> Plan:

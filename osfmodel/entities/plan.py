@@ -207,8 +207,8 @@ class Plan:
         return workload.recomputing(self.recompute), replace(self, recompute=())
 
     def under(self, objective: Objective) -> Plan:
-        """The same buckets under other rules."""
-        if objective == self.objective:
+        """The same buckets under other rules; a plan that shards keeps its own."""
+        if objective == self.objective or self.sharding is not None:
             return self
         return replace(
             self, channels=objective.channels, forward_overlap=objective.forward_overlap, strategy=objective.strategy

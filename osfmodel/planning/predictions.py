@@ -158,7 +158,7 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
         name=label,
         plan=plan,
         timeline=timeline,
-        bound=Bound(bound.question, plan) if plan.sparse or plan.release or plan.recompute else bound,
+        bound=Bound(bound.question, plan) if plan.sparse or plan.release or plan.recompute or plan.sharding else bound,
         alone=subject.workload.compute_time,
         caveats=caveats + subject.caveats,
         shared=subject.warnings,

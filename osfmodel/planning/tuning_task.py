@@ -13,6 +13,7 @@ from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -73,6 +74,8 @@ class TuningProblem:
 
     def _optimum(self, question: Question) -> Solution:
         """The best plan of whole tensors in ready order under plain rules; under others the best known."""
+        if self.objective.strategy in SHARDED:
+            return self._rule.solve(question)
         solution = plan_under_effects(question, self._planner, limited=not self.objective.plain)
         if solution.plan is None:
             gradients = self.workload.gradients
@@ -82,6 +85,8 @@ class TuningProblem:
 
     @property
     def _rule(self) -> PlanRule:
+        if self.objective.strategy in SHARDED:
+            return SOLVERS["sharded"]
         return SOLVERS["optimal" if self.objective.plain else "planned"]
 
     def _planner(self, question: Question) -> Solution:

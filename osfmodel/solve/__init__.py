@@ -20,6 +20,7 @@ SOLVERS: LateTable[PlanRule] = LateTable(
         "us-byte": "solve.published.us_byte:RULE",
         "blocks": "solve.blocks.search:RULE",
         "planned": "solve.search.planned:RULE",
+        "sharded": "solve.search.sharded:RULE",
     }
 )
 """Planning rules, published ones and our own; among these, optimal is for plans that stock frameworks can form."""

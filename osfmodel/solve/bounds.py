@@ -29,8 +29,10 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
+from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED
+from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.scheduling import Jobs, tails_of
 from osfmodel.solve.windows import CostLine, below, minorants, optimum
@@ -44,8 +46,17 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
 
     Rules are permissions: if a split is allowed, the bound holds for schedules that split all and for those that
     split nothing. For a strategy that is not in COLLECTIVES only the computation counts.
+
+    Fully sharded parameters, gathered and reduced in their own type, have the bound of schedules that split and overlap
+    the next forward: each gradient is reduced after its backward, and its parameter gathered before its forward, on one
+    communicator. Gathering once more in backward, padding, copies, and an update between both only take longer.
     """
     workload, pricing = pricing.loaded(workload)
+    if objective.strategy in SHARDED:
+        shards = replace(workload, update_time=workload.update_time / pricing.workers)
+        if objective.strategy == FULLY_SHARDED:
+            return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
+        return shards.compute_time
     if objective.strategy not in COLLECTIVES:
         return workload.compute_time
     if objective.split:
@@ -63,6 +74,8 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     """
     workload, pricing = pricing.loaded(workload)
     workload, plan = plan.computed(workload)
+    if plan.sharding is not None:
+        return objective_bound(workload, pricing, replace(PLAIN, strategy=_strategy_of_bound(plan.sharding)))
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
         return max(workload.compute_time, objective_bound(early, pricing, plan.objective))
@@ -82,6 +95,12 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
         serial = (reduce(whole) if whole else 0) + (gather(gathered) if gathered else 0)
         bound = max(bound, ready + serial / channels + early.update_time)
     return bound
+
+
+def _strategy_of_bound(rules: Sharding) -> str:
+    """The strategy whose bound holds: with other types, two communicators or several micro-batches, computation's."""
+    plain = replace(rules, groups=(), reduce_inputs=1, asynchronous=False) == Sharding(())
+    return FULLY_SHARDED if plain else HYBRID_SHARDED
 
 
 def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:

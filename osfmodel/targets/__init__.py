@@ -25,6 +25,7 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "megatron": "targets.megatron:TARGET",
         "byteps": "targets.byteps:TARGET",
         "fsdp2": "targets.fsdp2:TARGET",
+        "hsdp": "targets.fsdp2:HYBRID",
         "runtime": "targets.executor:TARGET",
     }
 )

@@ -1,28 +1,30 @@
-"""PyTorch FSDP2: the modules that ``fully_shard`` groups; each group is one message.
+"""PyTorch FSDP2 and HSDP: the modules that ``fully_shard`` groups, and how far ahead they are gathered.
 
-The rule of FSDP2 (torch 2.13, ``reshard_after_forward=False``; run over gloo with 2 ranks): a group of modules given
-together is one reduce-scatter, when the last of its gradients is ready, and one all-gather of its updated parameters in
-the next forward, which comes before the modules need it. Parameters in no group belong to the root and travel with it.
-This is a plan with split all-reduces and forward overlap, its buckets whole modules. Not modelled: resharding after
-forward, the default, gathers parameters once more in backward; the step ends before the first all-gather begins.
+By default each block is a group, as nearly everybody wraps: the members of the outermost lists of modules
+(``entities.modules.blocks``); all other parameters are the root's. Groups are freed after forward and gathered again in
+backward; the root is kept. The step is that of the strategy ``fully-sharded`` (torch 2.13); HSDP's is that of
+``hybrid-sharded``: by default each node is a replica, so that parameters are gathered inside nodes, and only the shards
+of gradients are all-reduced between them.
 """
 
 from __future__ import annotations
 
-import textwrap
-from bisect import bisect_left
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError
-from osfmodel.entities.executors import RUNTIME
-from osfmodel.entities.plan import SPLIT, Objective, Plan, grouped_plan
-from osfmodel.entities.rounding import least, within
+from osfmodel.entities.executors import FSDP
+from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, blocks, inside, wrapped
+from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
+from osfmodel.solve.search.sharded import AHEAD, groups_for, replicas_in
 from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
@@ -34,109 +36,24 @@ from osfmodel.targets.target import (
     require_plain,
 )
 
-RULES = Objective(forward_overlap=True, strategy=SPLIT)
-"""The rules of every FSDP2 plan, whatever is grouped."""
-MOST_GROUPS = 32
-"""Maximum number of groups of the even groupings that are tried."""
-PLACES, MOST_TRIED = 60, 60_000
-"""Maximum positions to try for the end of a group, and the groupings tried, times modules, at which the search ends."""
-
-NEGLIGIBLE = 1e-4
-"""Relative gain below which a further group is not worth adding."""
-
 
 @dataclass(frozen=True, slots=True)
 class FsdpKnobs:
-    """Module names by group, from output to input; modules in no group are the root's. No groups: the root alone."""
+    """Settings of FSDP2.
 
-    groups: tuple[tuple[str, ...], ...] = ()
-
-
-def modules(workload: Workload) -> dict[str, list[int]]:
-    """Positions in ready order of the gradients of each module, in the order in which the backward of modules ends.
-
-    A module's backward ends after that of everything inside it, so its own parameters wait for theirs. The module is
-    the part before the last dot of a parameter's name, "" for the root; in a profile of whole layers, whose names have
-    no dots, it is the layer.
+    groups:   modules of each group, in forward order; None for one group per block
+    forward_prefetch, backward_prefetch: groups gathered ahead; 0 and 1 are what FSDP2 does without lists
+    replicas: sets of ranks that each hold all parameters; None for one per host
     """
-    names = workload.gradients.names
-    of_layers = not any("." in name for name in names)
-    found: dict[str, list[int]] = {}
-    for position, name in enumerate(names):
-        found.setdefault(name if of_layers else name.rpartition(".")[0], []).append(position)
-    ends = {name: positions[-1] for name, positions in found.items()}
-    for name, positions in found.items():
-        for place in (place for place, letter in enumerate(name) if letter == "."):
-            if name[:place] in ends:
-                ends[name[:place]] = max(ends[name[:place]], positions[-1])
-    return dict(sorted(found.items(), key=lambda pair: (pair[0] == "", ends[pair[0]], -pair[0].count("."))))
+
+    groups: tuple[tuple[str, ...], ...] | None = None
+    forward_prefetch: int = AHEAD[0][0]
+    backward_prefetch: int = AHEAD[0][1]
+    replicas: int | None = 1
 
 
 def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
-    """A bucket per group, and one for the root if it has parameters; each dtype gets its own."""
-    members = modules(workload)
-    grouped = {name for group in knobs.groups for name in group}
-    rows = [[*group] for group in knobs.groups] + [[name for name in members if name not in grouped]]
-    positions = [sorted(i for name in row for i in members.get(name, ())) for row in rows]
-    return grouped_plan(workload, _pure([row for row in positions if row], workload)).under(RULES)
-
-
-def _pure(groups: Sequence[Sequence[int]], workload: Workload) -> list[list[int]]:
-    """Groups split by dtype, since FSDP2 refuses a group of several dtypes."""
-    dtypes = workload.gradients.dtypes
-    kinds = [dict.fromkeys(dtypes[i] for i in group) for group in groups]
-    pairs = zip(groups, kinds, strict=True)
-    return [[i for i in group if dtypes[i] == kind] for group, found in pairs for kind in found]
-
-
-def exact(plan: Plan, workload: Workload) -> FsdpKnobs:
-    """The groups that form exactly this plan. Raises PlanError if none do."""
-    if plan.objective != RULES:
-        require_plain(plan, workload, "FSDP2")
-        raise PlanError("FSDP2 splits all-reduces and overlaps the next forward: this plan does neither")
-    plan.require_valid(workload)
-    tensors, members = workload.gradients.names, modules(workload)
-    module_of = {tensors[i]: name for name, positions in members.items() for i in positions}
-    groups = tuple(tuple(dict.fromkeys(module_of[block.layer] for block in bucket.blocks)) for bucket in plan.buckets)
-    for knobs in (FsdpKnobs(), FsdpKnobs(groups), FsdpKnobs(groups[:-1])):
-        root = "" in {name for group in knobs.groups for name in group}
-        if not root and to_plan(knobs, workload, PLACEHOLDER_PRICES) == plan:
-            return knobs
-    raise PlanError("no grouping of modules makes FSDP2 form this plan")
-
-
-def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> FsdpKnobs:
-    """The fastest of even groupings and the one nearest to the plan, then changed end by end while that helps.
-
-    Raises PlanError if the plan needs an executor.
-    """
-    if plan.objective.plain or not RULES.permits(plan.objective):
-        require_plain(plan, workload, "FSDP2")
-    names = [name for name in modules(workload) if name]
-    times: dict[frozenset[int], float] = {}
-
-    def time(ends: frozenset[int]) -> float:
-        if ends not in times:
-            made = to_plan(_grouped(names, ends), workload, pricing)
-            times[ends] = predict_timeline(workload, made, pricing).iteration_time
-        return times[ends]
-
-    tried = sorted([*_even(names, workload), _nearest(names, plan, workload)], key=len)
-    best = next(ends for ends in tried if time(ends) <= min(map(time, tried)) * (1 + NEGLIGIBLE))
-    while len(times) * len(names) < MOST_TRIED:
-        changed = least([*_changed(best, len(names)), best], time, len)
-        if time(changed) >= time(best) * (1 - NEGLIGIBLE):
-            break
-        best = changed
-    default = predict_timeline(workload, to_plan(FsdpKnobs(), workload, pricing), pricing).iteration_time
-    return FsdpKnobs() if default <= within(time(best)) else _grouped(names, best)
-
-
-_any = exact_or(exact, nearest)
-
-
-def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> FsdpKnobs:
-    """The groups that form ``plan``; if none do, the fastest of those nearest to it and of even ones.
+    """A bucket per group, and one for the root if it has parameters; each dtype gets its own.
 
     Raises DataError for a workload from a trace without module names: there is nothing to group.
     """
@@ -145,74 +62,141 @@ def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits =
             f"the layers of {workload.name!r} are {workload.grain}s of a trace without names, and FSDP2 groups "
             "modules by name: profile the model with osf profile"
         )
-    return _any(plan, workload, pricing, limits)
+    names = _per_block(workload) if knobs.groups is None else knobs.groups
+    groups = groups_for(names, (knobs.forward_prefetch, knobs.backward_prefetch))
+    replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
+    return wrapped(workload, groups, Sharding((), replicas))
 
 
-def _even(names: Sequence[str], workload: Workload) -> list[frozenset[int]]:
-    """Ends of groups of about equal bytes, for 1, 2, 3 ... groups."""
-    members, sizes = modules(workload), workload.gradients.sizes
-    ends = list(accumulate(sum(sizes[i] for i in members[name]) for name in names))
-    counts = range(1, min(len(names), MOST_GROUPS) + 1)
-    return [
-        frozenset(bisect_left(ends, ends[-1] * share // count) + 1 for share in range(1, count)) - {len(names)}
-        for count in counts
-    ] or [frozenset()]
+def _per_block(workload: Workload) -> tuple[tuple[str, ...], ...]:
+    return tuple((name,) for name in blocks(workload))
 
 
-def _nearest(names: Sequence[str], plan: Plan, workload: Workload) -> frozenset[int]:
-    """Ends of groups that put each module where the last of its gradients is in the plan."""
-    bucket_of = {block.layer: number for number, bucket in enumerate(plan.buckets) for block in bucket.blocks}
-    members, tensors = modules(workload), workload.gradients.names
-    numbers = list(accumulate((max(bucket_of[tensors[i]] for i in members[name]) for name in names), max))
-    return frozenset(place for place in range(1, len(names)) if numbers[place] > numbers[place - 1])
+def exact(plan: Plan, workload: Workload) -> FsdpKnobs:
+    """The settings that form exactly this plan, without replicas. Raises PlanError if none do."""
+    knobs = any_exact(plan, workload)
+    if knobs.replicas != 1:
+        raise PlanError("FSDP2 shards between all ranks: for replicas ask hsdp")
+    return knobs
 
 
-def _changed(ends: frozenset[int], count: int) -> list[frozenset[int]]:
-    places = {place * count // PLACES for place in range(1, PLACES)} - {0, count} if count > 1 else set()
-    moved = [ends - {end} | {end + step} for end in sorted(ends) for step in (-1, 1) if 0 < end + step < count]
-    return [*(ends ^ {place} for place in sorted(places | ends)), *moved]
+def any_exact(plan: Plan, workload: Workload) -> FsdpKnobs:
+    """The settings that form exactly this plan, with its replicas. Raises PlanError if none do."""
+    if plan.sharding is None:
+        require_plain(plan, workload, "FSDP2")
+        raise PlanError("FSDP2 shards parameters: this plan replicates them")
+    plan.require_valid(workload)
+    groups = [group for group in plan.sharding.groups if group.modules]
+    names = tuple(dict.fromkeys(group.modules for group in groups))
+    ahead = (groups[0].forward_prefetch, groups[0].backward_prefetch) if groups else AHEAD[0]
+    knobs = FsdpKnobs(None if names == _per_block(workload) else names, *ahead, plan.sharding.replicas)
+    if to_plan(knobs, workload, PLACEHOLDER_PRICES) != plan:
+        raise PlanError("no grouping of modules makes FSDP2 form this plan")
+    return knobs
 
 
-def _grouped(names: Sequence[str], ends: frozenset[int]) -> FsdpKnobs:
-    return FsdpKnobs(tuple(tuple(names[start:end]) for start, end in pairwise([0, *sorted(ends), len(names)])))
+def nearest_of(replicas: int | None) -> Callable[[Plan, Workload, Pricing, Limits], FsdpKnobs]:
+    """A function (plan, workload, pricing, limits) -> settings with so many replicas, as near to the plan as they come.
+
+    They put blocks in the groups in which their last gradients are in the plan, or each in one, if that is faster. It
+    raises PlanError if the plan needs an executor.
+    """
+
+    def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> FsdpKnobs:
+        if plan.sharding is None:
+            require_plain(plan, workload, "FSDP2")
+        options = (FsdpKnobs(replicas=replicas), FsdpKnobs(_alike(plan, workload), replicas=replicas))
+        plans = [to_plan(knobs, workload, pricing) for knobs in options]
+        each, alike = (predict_timeline(workload, one, pricing).iteration_time for one in plans)
+        return options[alike < each]
+
+    return nearest
+
+
+def _alike(plan: Plan, workload: Workload) -> tuple[tuple[str, ...], ...]:
+    """Runs of blocks whose last gradients share a bucket."""
+    last = {}
+    for number, bucket in enumerate(plan.buckets):
+        for block in bucket.blocks:
+            for module in blocks(workload):
+                if inside(block.layer, module):
+                    last[module] = number
+    return tuple(tuple(names) for _, names in groupby(blocks(workload), last.get))
+
+
+from_plan = exact_or(exact, nearest_of(replicas=1))
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Limits of a prediction for FSDP2."""
-    return (
-        "FSDP2 is predicted with reshard_after_forward=False; not modelled: gathering again in backward "
-        "(reshard_after_forward=True), and copies into and out of messages",
-    )
+    notes = [
+        "FSDP2 gathers and reduces in the type of the profile; copies into and out of messages take no time unless the "
+        "cluster states copy_in and copy_out"
+    ]
+    if workload.gradients.names and not blocks(workload):
+        notes.append("no module of this profile is a numbered block, so that the whole model is one group")
+    if len(set(workload.gradients.dtypes)) > 1:
+        notes.append("FSDP2 refuses groups of parameters of several types: cast the model to one first")
+    return tuple(notes)
 
 
 def config(knobs: FsdpKnobs) -> dict[str, Any]:
-    """The groups as module names, in the order in which to wrap them."""
-    return {"groups": _wrapped(list(knobs.groups[::-1])), "reshard_after_forward": False}
-
-
-def _wrapped(groups: list[tuple[str, ...]]) -> list[list[str]]:
-    """Groups in forward order, but modules inside another module first: the outer one takes the rest."""
-    found = []
-    while groups:
-        group = next((group for group in groups if not _holds(group, groups)), groups[0])
-        groups.remove(group)
-        found.append(list(group[::-1]))
-    return found
-
-
-def _holds(group: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> bool:
-    """Whether a module of ``group`` contains a module of another group."""
-    inside = tuple(f"{name}." for name in group)
-    return any(name.startswith(inside) for other in groups if other is not group for name in other)
+    """The groups as module names; null for one per block."""
+    return {
+        "groups": None if knobs.groups is None else [list(group) for group in knobs.groups],
+        "reshard_after_forward": True,
+        "forward_prefetch": knobs.forward_prefetch,
+        "backward_prefetch": knobs.backward_prefetch,
+        "replicas": "one per node" if knobs.replicas is None else knobs.replicas,
+    }
 
 
 def render(knobs: FsdpKnobs, workload: Workload) -> str:
     """Python to paste after the code that makes the model."""
-    lines = [
-        textwrap.fill(f"{group!r},", 112, initial_indent="    ", subsequent_indent="     ", break_on_hyphens=False)
-        for group in config(knobs)["groups"]
-    ]
-    return TEMPLATE.format(name=workload.name, groups="\n".join(lines) + "\n" if lines else "", count=len(lines))
+    groups = _per_block(workload) if knobs.groups is None else knobs.groups
+    hybrid = knobs.replicas != 1
+    replicas = 'ranks // int(os.environ["LOCAL_WORLD_SIZE"])' if knobs.replicas is None else knobs.replicas
+    mesh = MESH.format(replicas=replicas) if hybrid else ""
+    lists = "".join(
+        PREFETCH.format(direction=direction, behind=behind, depth=depth)
+        for direction, behind, depth, default in (
+            ("forward", "number + 1 : number + 1 + {depth}", knobs.forward_prefetch, AHEAD[0][0]),
+            ("backward", "max(0, number - {depth}) : number][::-1", knobs.backward_prefetch, AHEAD[0][1]),
+        )
+        for behind in [behind.format(depth=depth)]
+        if depth != default
+    )
+    return TEMPLATE.format(
+        name=workload.name, groups=grouped_text(groups), mesh=mesh, given=", mesh=mesh" if hybrid else "", lists=lists
+    )
+
+
+def grouped_text(groups: Sequence[Sequence[str]]) -> str:
+    """Groups as lines of Python that make lists of names, runs of numbered modules as one expression each."""
+    lines = []
+    for _, alike in groupby(groups, lambda group: (len(group), _stem(group[0]) if len(group) == 1 else "")):
+        several = list(alike)
+        single = [group[0] for group in several]
+        if len(several) > 2 and len(several[0]) == 1 and (text := _run(single)):
+            lines.append(f"    *([name] for name in {text}),")
+        else:
+            lines += [f"    {_run(group) or list(group)}," for group in several]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _stem(name: str) -> str:
+    return name.rstrip("0123456789")
+
+
+def _run(names: Sequence[str]) -> str:
+    """An expression for the names of three or more modules with consecutive numbers; "" if they are not."""
+    stem, numbers = _stem(names[0]), [re.search(r"\d*$", name)[0] for name in names]  # type: ignore[index]
+    if len(names) < 3 or any(_stem(name) != stem for name in names) or "" in numbers or "%" in stem:
+        return ""
+    first = int(numbers[0])
+    if numbers != [str(first + place) for place in range(len(names))]:
+        return ""
+    return f'["{stem}%d" % i for i in range({first}, {first + len(names)})]'
 
 
 def accumulating(text: str, ending: str, count: int) -> str:
@@ -230,22 +214,49 @@ def train_step(batches, loss_of, optimizer):  # {count} micro-batches; loss_of(b
         (loss_of(batch) / {count}).backward()
     optimizer.step()
 """
-TEMPLATE = """\
-# FSDP2 groups for {name}: {count} groups of modules, inner ones first; modules not listed stay in the root group.
-# With resharding after forward, the default, parameters are gathered once more in backward: less memory, more to send.
-from torch.distributed.fsdp import fully_shard
+MESH = """
+import os
 
+from torch.distributed.device_mesh import init_device_mesh
+
+ranks = int(os.environ["WORLD_SIZE"])  # as torchrun sets it
+replicas = {replicas}
+mesh = init_device_mesh("cuda", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
+"""
+PREFETCH = """\
+for number, names in enumerate(groups):
+    ahead = [model.get_submodule(name) for group in groups[{behind}] for name in group[:1]]
+    for name in names:
+        model.get_submodule(name).set_modules_to_{direction}_prefetch(ahead)
+"""
+TEMPLATE = """\
+# FSDP2 groups for {name}: each is freed after forward and gathered again in backward.
+# Modules not listed stay in the root group.
+from torch.distributed.fsdp import fully_shard
+{mesh}
 groups = [
 {groups}]
 for names in groups:
-    fully_shard([model.get_submodule(name) for name in names], reshard_after_forward=False)
-fully_shard(model, reshard_after_forward=False)
-"""
+    fully_shard([model.get_submodule(name) for name in names], reshard_after_forward=True{given})
+fully_shard(model{given})
+{lists}"""
 
 TARGET = Target(
-    summary="PyTorch FSDP2 with the whole model in one group, not resharded after forward",
+    summary="PyTorch FSDP2 with one group per block, gathered again in backward",
     convert=Conversion(default_knobs=FsdpKnobs, from_plan=from_plan, to_plan=to_plan, exact=exact, unpriced=True),
     text=SettingsText(config=config, render=render, caveats=caveats, accumulation=Accumulation(accumulating)),
-    executor=RUNTIME,
-    objective=RULES,
+    executor=FSDP,
+    objective=Objective(strategy=FULLY_SHARDED),
+)
+HYBRID = Target(
+    summary="PyTorch HSDP: FSDP2 with a replica on each node, one group per block",
+    convert=Conversion(
+        default_knobs=partial(FsdpKnobs, replicas=None),
+        from_plan=exact_or(any_exact, nearest_of(replicas=None)),
+        to_plan=to_plan,
+        exact=any_exact,
+    ),
+    text=TARGET.text,
+    executor=FSDP,
+    objective=Objective(strategy=HYBRID_SHARDED),
 )

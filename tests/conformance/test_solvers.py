@@ -17,7 +17,9 @@ from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, asked, min_of_affine, random_problem
 
 OBJECTIVES = [PLAIN, Objective(2), Objective(forward_overlap=True), Objective(2, True), Objective(1, True, "split")]
-WHOLE = [name for name, rule in SOLVERS.items() if not any(map(rule.serves, OBJECTIVES[1:]))]
+ORDINARY = [name for name, rule in SOLVERS.items() if rule.serves(PLAIN)]
+"""Rules for replicated parameters; those for sharded ones are in tests/solve/test_sharded.py."""
+WHOLE = [name for name in ORDINARY if not any(map(SOLVERS[name].serves, OBJECTIVES[1:]))]
 """Rules for stock frameworks, which neither cut nor reorder tensors."""
 
 
@@ -41,7 +43,7 @@ def test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum(na
             assert timeline.iteration_time == pytest.approx(best, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ORDINARY)
 def test_limits_are_kept_or_refused(name):
     rng = np.random.default_rng(22)
     for _ in range(60 if name in WHOLE else 8):
@@ -59,7 +61,7 @@ def test_limits_are_kept_or_refused(name):
         assert all(bucket.size <= limits.max_bucket_bytes for bucket in solution.plan.buckets)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ORDINARY)
 def test_the_same_question_gets_the_same_answer(name):
     rng = np.random.default_rng(23)
     problem, cost = random_problem(rng), min_of_affine(rng)
@@ -82,7 +84,7 @@ BUSY = {"workers": 4, "effects": Effects(hook_time=0.05, copy_in=1e-3, compute_s
 """Prices for which a search would plan again: effects, and several collectives in flight."""
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ORDINARY)
 def test_the_named_plan_is_what_the_solver_gives_unless_it_searches(name):
     rng = np.random.default_rng(25)
     for _ in range(20 if name in WHOLE else 4):
@@ -95,7 +97,7 @@ def test_the_named_plan_is_what_the_solver_gives_unless_it_searches(name):
         assert named == own or (SOLVERS[name].searches and times[0] <= times[1])
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ORDINARY)
 @pytest.mark.parametrize("objective", OBJECTIVES[1:], ids=str)
 def test_a_named_plan_is_carried_out_under_any_rules(name, objective):
     """A rule that does not serve these rules gives the plan that it makes for its own."""
@@ -110,7 +112,7 @@ def test_a_named_plan_is_carried_out_under_any_rules(name, objective):
         assert named == rule.solve(Question(workload, pricing, objective)).plan
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ORDINARY)
 def test_alternating_dtypes_and_nothing_to_send(name):
     rng = np.random.default_rng(24)
     mixed = workload_of([float(i + 1) for i in range(8)], rng.integers(1, 50, 8).tolist(), ["a", "b"] * 4)
@@ -121,7 +123,7 @@ def test_alternating_dtypes_and_nothing_to_send(name):
         assert timeline.iteration_time >= workload.compute_time
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ORDINARY)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_rules_are_served_or_refused(name, objective):
     """Served: plans are valid, timed by the engine, and above the bound."""

@@ -8,7 +8,7 @@ from osfmodel import DataError, Layer, Plan, PlanError, Workload, load_plan
 from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.modules import wrapped
+from osfmodel.entities.modules import blocks, wrapped
 from osfmodel.entities.plan import in_one
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 
@@ -122,3 +122,28 @@ def test_impossible_rules_are_refused(make, words):
 def test_a_shape_fits_the_bytes():
     with pytest.raises(DataError, match="44 gradient bytes, its shape makes 40"):
         Layer("a", 1.0, 1.0, 44, shape=(10,))
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["embed.weight", "layers.0.up.weight", "layers.1.up.weight", "norm.weight"], ["layers.0", "layers.1"]),
+        (["h.0.ln_1.weight", "h.0.mlp.0.weight", "h.1.ln_1.weight", "ln_f.weight"], ["h.0", "h.1"]),
+        (["layer1.0.conv1.weight", "layer1.1.conv1.weight", "layer2.0.conv1.weight"], ["layer1.0", "layer1.1"]),
+        (["encoder.layer_0.mlp.0.weight", "encoder.layer_1.mlp.0.weight"], ["encoder.layer_0", "encoder.layer_1"]),
+        (["embed.weight", "layers.0", "layers.1"], ["layers.0", "layers.1"]),
+        (["conv1", "conv2", "fc"], ["conv1", "conv2", "fc"]),
+        (["a.block1.weight", "a.block2.weight", "a.norm0.weight", "head.weight"], ["a.block1", "a.block2"]),
+        (["dropout.1.weight", "head.weight"], []),
+    ],
+)
+def test_blocks_are_the_members_of_the_outermost_lists(names, found):
+    """A list of one member, such as layer2 of the third model, is none."""
+    layers = [Layer(name, 1.0, 2.0, 400) for name in names]
+    assert blocks(Workload("named", tuple(layers))) == tuple(found)
+
+
+def test_small_modules_whose_names_end_in_numbers_are_no_blocks():
+    sizes = {"a.block1.weight": 40_000, "a.block2.weight": 40_000, "a.norm0.weight": 4, "a.norm5.weight": 4}
+    layers = [Layer(name, 1.0, 2.0, size) for name, size in sizes.items()]
+    assert blocks(Workload("dense", tuple(layers))) == ("a.block1", "a.block2")

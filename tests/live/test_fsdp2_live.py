@@ -1,4 +1,4 @@
-"""FSDP2 itself under the lines written for it: its reduce-scatters and all-gathers are the buckets predicted (gloo)."""
+"""FSDP2 itself under the lines written for it: its collectives, in their order, are those of the program (gloo)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from osfmodel import Layer, Workload
 from osfmodel.cost.pricing import Pricing
-from osfmodel.cost.shapes import FREE
+from osfmodel.engine.strategies import lower
 from osfmodel.targets import fsdp2
 from osfmodel.targets.fsdp2 import FsdpKnobs
 
@@ -20,6 +20,7 @@ if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+KINDS = ("all_gather", "reduce_scatter")
 WIDTHS = [16, 32, 64, 16, 8, 128]
 """Inputs and outputs of five linear layers, even so that two ranks share without padding.
 
@@ -27,10 +28,10 @@ The fourth is inside a module that has a parameter of its own, which comes after
 """
 KNOBS = [
     FsdpKnobs(),
-    FsdpKnobs((("4", "3.inner", "3"), ("2",), ("1", "0"))),
-    FsdpKnobs((("4",), ("3.inner", "3", "2", "1"))),
-    FsdpKnobs((("4", "3.inner"), ("3", "2"), ("1", "0"))),
-    FsdpKnobs((("4",), ("3.inner",), ("3",), ("2",), ("1",), ("0",))),
+    FsdpKnobs(()),
+    FsdpKnobs((("0", "1"), ("2",), ("3", "4"))),
+    FsdpKnobs((("0",), ("1", "2", "3"), ("4",)), forward_prefetch=2, backward_prefetch=2),
+    FsdpKnobs((("0",), ("1",), ("2",), ("3",)), backward_prefetch=3),
 ]
 SCRIPT = """
 import json, os, sys
@@ -45,7 +46,7 @@ def spied(name, place):
 
     def spy(*given, **named):
         whole = given[place] if len(given) > place else named["output" if place == 0 else "input"]
-        sent.append((name, whole.numel()))
+        sent.append((name.removesuffix("_single"), whole.numel()))
         return original(*given, **named)
 
     setattr(dist, name, spy)
@@ -67,15 +68,15 @@ def formed(text):
     layers[3] = Scaled(layers[3], widths[4])
     model = torch.nn.Sequential(*layers)
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-    text = text.replace("reshard_after_forward=False)", "reshard_after_forward=False, mesh=mesh)")
-    exec(text, {"model": model, "mesh": mesh})
+    exec(text.replace("reshard_after_forward=True)", "reshard_after_forward=True, mesh=mesh)")
+             .replace("fully_shard(model)", "fully_shard(model, mesh=mesh)"), {"model": model, "mesh": mesh})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
         sent.clear()
         model(torch.ones(4, widths[0])).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [[size for name, size in sent if name == kind] for kind in ("reduce_scatter_single", "all_gather_single")]
+    return list(sent)
 
 found = [formed(text) for text in lines]
 if dist.get_rank() == 0:
@@ -103,7 +104,7 @@ def test_real_collectives_are_those_predicted(tmp_path):
     command = [*launch, str(script), str(found), json.dumps(WIDTHS), *lines]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    for knobs, (scattered, gathered) in zip(KNOBS, json.loads(found.read_text()), strict=True):
-        buckets = fsdp2.to_plan(knobs, workload(), Pricing.of(FREE)).buckets
-        assert scattered == [bucket.size // 4 for bucket in buckets]
-        assert sorted(gathered) == sorted(scattered)
+    for knobs, sent in zip(KNOBS, json.loads(found.read_text()), strict=True):
+        pricing = Pricing.free(2)
+        program = lower(workload(), fsdp2.to_plan(knobs, workload(), pricing), pricing)
+        assert sent == [[one.kind, one.size // 4] for one in program.operations if one.kind in KINDS]

@@ -17,6 +17,7 @@ SAID = {
     "ddp": "with model.no_sync():",
     "deepspeed": '"gradient_accumulation_steps": 4',
     "fsdp2": "model.set_requires_gradient_sync(number == 4)",
+    "hsdp": "model.set_requires_gradient_sync(number == 4)",
     "horovod": "backward_passes_per_step=4",
     "lightning": "Trainer(strategy=strategy, accumulate_grad_batches=4)",
     "megatron": "# 4 times --micro-batch-size times the data-parallel workers",
@@ -48,7 +49,7 @@ def test_the_lines_accumulate(name):
         assert text.written(knobs, made, micro_batches=1) == text.render(knobs, made)
 
 
-@pytest.mark.parametrize("name", ["ddp", "accelerate", "lightning", "fsdp2"])
+@pytest.mark.parametrize("name", ["ddp", "accelerate", "lightning", "fsdp2", "hsdp"])
 def test_python_lines_are_python(name):
     assert compile(tuned("--for", name, "--accumulate", "3", "--format", "code"), name, "exec").co_names
 

@@ -1,29 +1,27 @@
-"""FSDP2: groups of modules as buckets, and the search for them."""
+"""FSDP2 and HSDP: groups of blocks, and the lines that make them."""
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from osfmodel import Layer, Workload, load_cluster, predict, tune
+from osfmodel import CONFIG_TARGETS, Layer, Workload, load_cluster, predict, tune
 from osfmodel.cost import AffineCost
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError
-from osfmodel.entities.plan import contiguous_plan, in_one, one_by_one
+from osfmodel.entities.plan import in_one, one_by_one
+from osfmodel.solve.solution import Limits
 from osfmodel.targets import fsdp2
-from osfmodel.targets.fsdp2 import RULES, FsdpKnobs
+from osfmodel.targets.fsdp2 import FsdpKnobs
 
 PRICING = Pricing.of(AffineCost(((2e-3, 1e-6),)), workers=4)
 
 
-def made(sizes, root=0):
-    """Modules of a weight and a bias each, and a parameter of the root's own."""
-    layers = [Layer(f"{i}.{part}", 1e-3, 2e-3, 4 * size) for i, size in enumerate(sizes) for part, size in
-              (("weight", size), ("bias", 1))]  # fmt: skip
+def made(count, root=0):
+    """Blocks of a weight and a bias each, and a parameter of the root's own."""
+    layers = [Layer(f"layers.{i}.{part}", 1e-3, 2e-3, 4 * size) for i in range(count) for part, size in
+              (("weight", 100), ("bias", 1))]  # fmt: skip
     own = [Layer("scale", 1e-3, 1e-3, 4 * root)] if root else []
     return Workload("made", tuple(own + layers))
 
@@ -32,57 +30,88 @@ def names(plan):
     return [[block.layer for block in bucket.blocks] for bucket in plan.buckets]
 
 
-def test_a_group_is_one_bucket_and_the_rest_is_the_roots():
-    workload = made([5, 6, 7], root=3)
-    plan = fsdp2.to_plan(FsdpKnobs((("2", "1"),)), workload, PRICING)
-    plan.require_valid(workload)
-    assert names(plan) == [["2.bias", "2.weight", "1.bias", "1.weight"], ["0.bias", "0.weight", "scale"]]
-    assert plan.objective == RULES
+def test_by_default_each_block_is_a_group_and_the_rest_is_the_roots():
+    plan = fsdp2.to_plan(FsdpKnobs(), made(2, root=3), PRICING)
+    assert names(plan) == [["layers.0.weight", "layers.0.bias"], ["layers.1.weight", "layers.1.bias"], ["scale"]]
+    assert [group.reshard for group in plan.sharding.groups] == [True, True, False]
+    assert plan.strategy == "fully-sharded"
 
 
-def test_a_layer_is_a_module_where_names_have_no_dots():
-    workload = Workload("layers", (Layer("conv", 1, 1, 4), Layer("fc", 1, 1, 4)))
-    assert list(fsdp2.modules(workload)) == ["fc", "conv"]
+def test_a_module_that_no_model_has_is_named():
+    with pytest.raises(PlanError, match=r"no parameters in a module 'layers.7'"):
+        fsdp2.to_plan(FsdpKnobs((("layers.7",),)), made(2), PRICING)
 
 
-def test_a_module_ends_after_those_inside_it():
-    layers = (Layer("block.inner.weight", 1, 1, 4), Layer("block.scale", 1, 1, 4), Layer("fc.weight", 1, 1, 4))
-    workload = Workload("nested", layers)
-    assert list(fsdp2.modules(workload)) == ["fc", "block.inner", "block"]
-    lines = fsdp2.config(FsdpKnobs((("fc",), ("block.inner",), ("block",))))["groups"]
-    assert lines == [["block.inner"], ["block"], ["fc"]]
+def test_plans_of_all_reduces_become_groups_that_are_no_slower_than_the_default():
+    workload = made(6, root=3)
+    default = predict_timeline(workload, fsdp2.to_plan(FsdpKnobs(), workload, PRICING), PRICING).iteration_time
+    for start in (one_by_one, in_one):
+        knobs = fsdp2.from_plan(start(workload), workload, PRICING)
+        assert predict_timeline(workload, fsdp2.to_plan(knobs, workload, PRICING), PRICING).iteration_time <= default
 
 
-def test_a_group_of_two_dtypes_is_two_messages():
-    layers = (Layer("0.weight", 1, 1, 40, "bfloat16"), Layer("0.bias", 1, 1, 40, "float32"))
-    assert len(fsdp2.to_plan(FsdpKnobs(), Workload("mixed", layers), PRICING).buckets) == 2
+def test_a_replica_is_a_node_and_fsdp2_has_none():
+    workload, pricing = made(3), pricing_of(load_cluster("nccl:h100x8,400Gbps"), 32)
+    hybrid = CONFIG_TARGETS["hsdp"].convert
+    plan = hybrid.default(workload, pricing)
+    assert plan.sharding.replicas == 4
+    assert hybrid.exact(plan, workload) == FsdpKnobs(replicas=4)
+    with pytest.raises(PlanError, match="ask hsdp"):
+        fsdp2.exact(plan, workload)
+    assert hybrid.default(workload, pricing_of(load_cluster("nccl:h100x8,400Gbps"), 8)).strategy == "fully-sharded"
 
 
-def time(knobs, workload):
-    return predict_timeline(workload, fsdp2.to_plan(knobs, workload, PRICING), PRICING).iteration_time
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["layers.0", "layers.1", "layers.2"], '["layers.%d" % i for i in range(0, 3)]'),
+        (["h_3", "h_4", "h_5", "h_6"], '["h_%d" % i for i in range(3, 7)]'),
+        (["layers.0", "layers.1"], ""),
+        (["layers.0", "layers.2", "layers.3"], ""),
+        (["a.08", "a.09", "a.10"], ""),
+        (["first", "second", "third"], ""),
+        (["a%.1", "a%.2", "a%.3"], ""),
+    ],
+)
+def test_runs_of_numbered_modules_are_one_expression(names, text):
+    assert fsdp2._run(names) == text
+    assert not text or eval(text) == names
 
 
-@settings(max_examples=25)
-@given(st.lists(st.integers(1, 4000), min_size=1, max_size=5), st.sampled_from([one_by_one, in_one]))
-def test_the_found_grouping_is_close_to_the_best(sizes, start):
-    """Against all groupings; one end at a time is changed, so that a better one may need two."""
-    workload = made(sizes)
-    modules = [str(i) for i in reversed(range(len(sizes)))]
-    best = min(
-        time(fsdp2._grouped(modules, frozenset(ends)), workload)
-        for count in range(len(sizes))
-        for ends in combinations(range(1, len(sizes)), count)
-    )
-    found = fsdp2.from_plan(start(workload), workload, PRICING)
-    assert time(found, workload) <= best * 1.02
-    assert time(found, workload) <= time(FsdpKnobs(), workload)
+@pytest.mark.parametrize("target", ["fsdp2", "hsdp"])
+@pytest.mark.parametrize(
+    "groups", [None, (("a", "b"), ("c",)), tuple((f"layers.{i}",) for i in range(5)), (("x",), ("x1", "x2", "x3"))]
+)
+def test_lines_wrap_these_groups(target, groups, monkeypatch):
+    """Run with stand-ins for PyTorch."""
+    workload = made(5)
+    knobs = FsdpKnobs(groups, replicas=1 if target == "fsdp2" else 2)
+    text = CONFIG_TARGETS[target].text.render(knobs, workload)
+    lines = [line for line in text.splitlines() if not line.startswith("from torch")]
+    model, wrapped, meshes = Model(), [], []
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    found = {
+        "model": model,
+        "fully_shard": lambda modules, **given: wrapped.append((modules, given)),
+        "init_device_mesh": lambda kind, shape, mesh_dim_names: meshes.append(shape) or shape,
+    }
+    exec("\n".join(lines), found)
+    expected = [[f"layers.{i}"] for i in range(5)] if groups is None else [list(group) for group in groups]
+    assert [modules for modules, _ in wrapped] == [*expected, model]
+    assert meshes == ([] if target == "fsdp2" else [(2, 4)])
+    assert all(("mesh" in given) == (target == "hsdp") for _, given in wrapped)
 
 
-def test_a_plan_under_other_rules_is_not_formed():
-    workload = made([5, 6])
-    with pytest.raises(PlanError, match="splits"):
-        fsdp2.exact(in_one(workload), workload)
-    assert fsdp2.exact(in_one(workload).under(RULES), workload) == FsdpKnobs()
+class Model:
+    """A stand-in whose modules are their names."""
+
+    def get_submodule(self, name):
+        return name
+
+
+def test_limits_are_not_known():
+    with pytest.raises(Exception, match="--max-bucket"):
+        tune(made(3), load_cluster("v100-10gbe"), 4, "fsdp2", Limits(max_buckets=2))
 
 
 @pytest.mark.parametrize("what", ["bucket", "gradient"])
@@ -102,20 +131,3 @@ def test_nothing_to_send_is_not_taken_for_perfect_scaling():
     assert any("nothing is sent" in note for note in predict(traced, cluster, "wfbp", 4).warnings)
     assert any("nothing is sent" in note for note in tune(traced, cluster, 4).warnings)
     assert predict(traced, cluster, "wfbp", 1).warnings == ()
-
-
-def test_even_groups_are_of_every_number():
-    """Four modules of one size: none cut off, halves, thirds (two together), quarters."""
-    model = Workload("w", tuple(Layer(f"m{i}.weight", 1.0, 1.0, 1000) for i in range(4)))
-    names = list(fsdp2.modules(model))
-    assert [sorted(ends) for ends in fsdp2._even(names, model)] == [[], [2], [2, 3], [1, 2, 3]]
-
-
-def test_a_module_travels_with_the_last_of_its_gradients():
-    """Its bias is in the first bucket, its weight in the second: both go with the second."""
-    layers = (Layer("a.weight", 1.0, 1.0, 8), Layer("b.weight", 1.0, 1.0, 8), Layer("b.bias", 1.0, 1.0, 8))
-    model = Workload("w", layers)
-    names = list(fsdp2.modules(model))
-    assert names == ["b", "a"]
-    assert sorted(fsdp2._nearest(names, contiguous_plan(model, [1, 3]), model)) == []
-    assert sorted(fsdp2._nearest(names, contiguous_plan(model, [2, 3]), model)) == [1]

@@ -22,6 +22,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import state_bytes
@@ -56,6 +57,7 @@ class ShardedStep:
     order:    numbers of the groups as forward enters them; a module comes before those inside it
     left:     numbers of the groups in the order in which forward left them
     gathers:  all-gathers whose groups have not been copied out, by group
+    between:  (ranks, apart) -> prices between that many ranks
     after:    the copy out for which all-gathers wait from now on
     inputs:   reduce-scatters whose inputs are in memory, the oldest first
     """
@@ -66,6 +68,7 @@ class ShardedStep:
         self.workload, self.rules, self.pricing, self.effects = workload, plan.sharding, pricing, pricing.effects
         self.ranks = plan.sharding.ranks(pricing.workers)
         self.stretch = pricing.effects.stretch(pricing.workers)
+        self.between = cache(pricing.between)
         self.operations: list[Operation] = []
         self.taken: list[Taken] = []
         layers = {layer.name: layer for layer in workload.layers}
@@ -220,7 +223,7 @@ class ShardedStep:
         time = self.effects.copy_in * size / self.ranks
         copied = self.add(Operation("copy_in", COPY_IN, layers, time, waits=self.after, bucket=group, quiet=True))
         among = rules.reshard if backward and not isinstance(rules.reshard, bool) else self.ranks
-        startup, transfer = self.pricing.between(among).split("all_gather", size)
+        startup, transfer = self.between(among).split("all_gather", size)
         self.gathers[group] = self.add(
             Operation("all_gather", CHANNEL, layers, startup, transfer, (copied,), size=size, bucket=group)
         )
@@ -252,7 +255,7 @@ class ShardedStep:
         for gradient in self.gradients[group].values():
             self.give(gradient)
         self.gradients[group].clear()
-        startup, transfer = self.pricing.between(self.ranks).split("reduce_scatter", size)
+        startup, transfer = self.between(self.ranks).split("reduce_scatter", size)
         stream = REDUCE if self.rules.separate else CHANNEL
         self.ends.append(
             self.add(Operation("reduce_scatter", stream, layers, startup, transfer, (packed,), size=size, bucket=group))
@@ -263,7 +266,7 @@ class ShardedStep:
             self.take(GRADIENTS, self._shard_bytes(group))
         if self.rules.replicas > 1 and (self.last or self.rules.replicas_each):
             share, waits = size // self.ranks, (self.ends[-1],)
-            startup, transfer = self.pricing.between(self.rules.replicas, self.ranks).split("all_reduce", share)
+            startup, transfer = self.between(self.rules.replicas, self.ranks).split("all_reduce", share)
             self.ends.append(
                 self.add(Operation("all_reduce", REPLICAS, layers, startup, transfer, waits, size=share, bucket=group))
             )
