@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from osfmodel.entities.errors import PlanError
@@ -67,41 +67,46 @@ def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Shardin
 
     Raises PlanError for a module without parameters.
     """
-    names = [layer.name for layer in workload.layers if layer.gradient_bytes]
-    for module in (module for group in groups for module in group.modules):
-        if not any(inside(name, module) for name in names):
-            known = dict.fromkeys(name.rpartition(".")[0] for name in names)
-            raise PlanError(f"{workload.name!r} has no parameters in a module {module!r}: {suggestion(module, known)}")
-    trained = [layer for layer in workload.layers if layer.gradient_bytes]
-    owners = [_owner(layer.name, groups) for layer in trained]
-    made = [
-        (bucket, group)
-        for number, group in enumerate([*groups, ParameterGroup(reshard=False)])
-        for bucket, group in _buckets(workload, trained, [number == owner for owner in owners], group)
-    ]
+    numbers = {module: number for number, group in enumerate(groups) for module in group.modules}
+    own: dict[int, list[Layer]] = {number: [] for number in range(len(groups) + 1)}
+    used: dict[int, list[str]] = {len(groups): [layer.name for layer in workload.layers]}
+    held: dict[str, set[int]] = {}
+    for layer in workload.layers:
+        holders = [module for module in _around(layer.name) if module in numbers]
+        held[layer.name] = {numbers[module] for module in holders}
+        for number in held[layer.name]:
+            used.setdefault(number, []).append(layer.name)
+        if layer.gradient_bytes:
+            own[numbers[holders[-1]] if holders else len(groups)].append(layer)
+    _require_held(numbers, [layer.name for layer in workload.layers if layer.gradient_bytes], workload.name)
+    input_layer = next((layer.name for layer in workload.layers if layer.gradient_bytes), "")
+    made = []
+    for number, group in enumerate([*groups, ParameterGroup(reshard=False)]):
+        reduced_last = number == len(groups) or number in held.get(input_layer, ())
+        for bucket in _buckets(own[number]):
+            first, last = used[number][0], used[number][-1]
+            made.append((bucket, replace(group, first=first, last=last, reduced_last=reduced_last)))
     strategy = HYBRID_SHARDED if rules.replicas > 1 else FULLY_SHARDED
     sharding = replace(rules, groups=tuple(group for _, group in made))
     return Plan(workload.name, tuple(bucket for bucket, _ in made), strategy=strategy, sharding=sharding)
 
 
-def _owner(name: str, groups: Sequence[ParameterGroup]) -> int:
-    """Number of the group of a parameter; that of the root, one more than there are, if none holds it."""
-    held = [
-        (len(module), number) for number, group in enumerate(groups) for module in group.modules if inside(name, module)
-    ]
-    return max(held)[1] if held else len(groups)
+def _around(name: str) -> list[str]:
+    """The names of the modules that hold ``name``, the outermost first, and ``name`` itself."""
+    ends = [place for place, letter in enumerate(name) if letter == "."]
+    return [*(name[:end] for end in ends), name]
 
 
-def _buckets(
-    workload: Workload, trained: Sequence[Layer], own: Sequence[bool], group: ParameterGroup
-) -> Iterator[tuple[Bucket, ParameterGroup]]:
-    """A bucket for each dtype of a group's own layers, those of ``trained`` that ``own`` says."""
-    layers = [layer for layer, mine in zip(trained, own, strict=True) if mine]
-    if group.modules:
-        used = [layer for layer in workload.layers if any(inside(layer.name, module) for module in group.modules)]
-    else:
-        used = list(workload.layers)
+def _require_held(modules: Iterable[str], names: Sequence[str], workload: str) -> None:
+    """Raise PlanError for a module that holds no parameter of these ``names``."""
+    around = {module for name in names for module in _around(name)}
+    for module in modules:
+        if module not in around:
+            known = dict.fromkeys(name.rpartition(".")[0] for name in names)
+            raise PlanError(f"{workload!r} has no parameters in a module {module!r}: {suggestion(module, known)}")
+
+
+def _buckets(layers: Sequence[Layer]) -> Iterator[Bucket]:
+    """A bucket of these layers for each dtype."""
     for dtype in dict.fromkeys(layer.dtype for layer in layers):
-        blocks = tuple(Block(layer.name, 0, layer.gradient_bytes) for layer in layers if layer.dtype == dtype)
-        last = not group.modules or trained[0] in used
-        yield Bucket(blocks), replace(group, first=used[0].name, last=used[-1].name, reduced_last=last)
+        yield Bucket(tuple(Block(layer.name, 0, layer.gradient_bytes) for layer in layers if layer.dtype == dtype))

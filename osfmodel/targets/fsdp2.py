@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, blocks, inside, wrapped
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.search.sharded import AHEAD, groups_for, replicas_in
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Limits, PlanRule, planner_of
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
     Accumulation,
@@ -44,12 +44,17 @@ class FsdpKnobs:
     groups:   modules of each group, in forward order; None for one group per block
     forward_prefetch, backward_prefetch: groups gathered ahead; 0 and 1 are what FSDP2 does without lists
     replicas: sets of ranks that each hold all parameters; None for one per host
+    reshard:  whether groups are freed after forward
+    gather_dtype, reduce_dtype: types in which parameters are gathered and gradients reduced; "" as Sharding says
     """
 
     groups: tuple[tuple[str, ...], ...] | None = None
     forward_prefetch: int = AHEAD[0][0]
     backward_prefetch: int = AHEAD[0][1]
     replicas: int | None = 1
+    reshard: bool = True
+    gather_dtype: str = ""
+    reduce_dtype: str = ""
 
 
 def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
@@ -57,15 +62,21 @@ def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
 
     Raises DataError for a workload from a trace without module names: there is nothing to group.
     """
+    names = _per_block(_named(workload)) if knobs.groups is None else knobs.groups
+    ahead = (knobs.forward_prefetch, knobs.backward_prefetch)
+    groups = [replace(group, reshard=knobs.reshard) for group in groups_for(names, ahead)]
+    replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
+    return wrapped(workload, groups, Sharding((), replicas, knobs.gather_dtype, knobs.reduce_dtype))
+
+
+def _named(workload: Workload) -> Workload:
+    """The workload. Raises DataError if its layers have no names of modules."""
     if workload.grain:
         raise DataError(
             f"the layers of {workload.name!r} are {workload.grain}s of a trace without names, and FSDP2 groups "
             "modules by name: profile the model with osf profile"
         )
-    names = _per_block(workload) if knobs.groups is None else knobs.groups
-    groups = groups_for(names, (knobs.forward_prefetch, knobs.backward_prefetch))
-    replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
-    return wrapped(workload, groups, Sharding((), replicas))
+    return workload
 
 
 def _per_block(workload: Workload) -> tuple[tuple[str, ...], ...]:
@@ -89,7 +100,9 @@ def any_exact(plan: Plan, workload: Workload) -> FsdpKnobs:
     groups = [group for group in plan.sharding.groups if group.modules]
     names = tuple(dict.fromkeys(group.modules for group in groups))
     ahead = (groups[0].forward_prefetch, groups[0].backward_prefetch) if groups else AHEAD[0]
-    knobs = FsdpKnobs(None if names == _per_block(workload) else names, *ahead, plan.sharding.replicas)
+    rules, reshard = plan.sharding, bool(groups[0].reshard) if groups else True
+    each = None if names == _per_block(workload) else names
+    knobs = FsdpKnobs(each, *ahead, rules.replicas, reshard, rules.gather_dtype, rules.reduce_dtype)
     if to_plan(knobs, workload, PLACEHOLDER_PRICES) != plan:
         raise PlanError("no grouping of modules makes FSDP2 form this plan")
     return knobs
@@ -130,8 +143,8 @@ from_plan = exact_or(exact, nearest_of(replicas=1))
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Limits of a prediction for FSDP2."""
     notes = [
-        "FSDP2 gathers and reduces in the type of the profile; copies into and out of messages take no time unless the "
-        "cluster states copy_in and copy_out"
+        "FSDP2 gathers and reduces in the type of the profile unless the plan says otherwise; copies into and out of "
+        "messages take no time unless the cluster states copy_in and copy_out"
     ]
     if workload.gradients.names and not blocks(workload):
         notes.append("no module of this profile is a numbered block, so that the whole model is one group")
@@ -140,14 +153,60 @@ def caveats(workload: Workload) -> tuple[str, ...]:
     return tuple(notes)
 
 
+FSDP2, HSDP = "fsdp2:", "hsdp:"
+"""Prefixes of plans with settings: ``fsdp2:2,keep``, ``hsdp:bf16,reduce=fp32,ahead=2``."""
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Short names of types."""
+OPTIONS = "blocks in each group, keep (reshard_after_forward=False), ahead=N, bf16, fp16 or fp32, reduce=TYPE"
+
+
+def choice_of(name: str) -> tuple[int, FsdpKnobs]:
+    """Blocks in each group, and the other settings of ``fsdp2:2,keep``. Raises UsageError for others than OPTIONS."""
+    blocks_each, found = 1, FsdpKnobs(replicas=None if name.startswith(HSDP) else 1)
+    for word in map(str.strip, name.partition(":")[2].split(",")):
+        key, _, value = word.partition("=")
+        number = int(value or key) if re.fullmatch("[0-9]{1,6}", value or key) else 0
+        if number and not value:
+            blocks_each = number
+        elif number and key == "ahead":
+            found = replace(found, forward_prefetch=number, backward_prefetch=number)
+        elif key == "reduce" and value in DTYPES:
+            found = replace(found, reduce_dtype=DTYPES[value])
+        elif word in DTYPES:
+            found = replace(found, gather_dtype=DTYPES[word])
+        elif word == "keep":
+            found = replace(found, reshard=False)
+        else:
+            raise UsageError(f"plan {name!r}: {word!r} is no setting of it: give any of {OPTIONS}")
+    return blocks_each, found
+
+
+def rule_of(name: str) -> PlanRule:
+    """The rule of ``fsdp2:2,keep`` or ``hsdp:bf16``. Raises UsageError for a malformed name."""
+    size, chosen = choice_of(name)
+
+    def make(workload: Workload, pricing: Pricing) -> Plan:
+        names = blocks(_named(workload))
+        rows = tuple(names[start : start + size] for start in range(0, len(names), size))
+        return to_plan(replace(chosen, groups=rows), workload, pricing)
+
+    target, called = (HYBRID, "HSDP") if chosen.replicas is None else (TARGET, "FSDP2")
+    return PlanRule(
+        planner_of(make), f"PyTorch {called} with the settings {name.partition(':')[2]}", caveats, target.objective,
+        executor=FSDP, unpriced=target.convert.unpriced,
+    )  # fmt: skip
+
+
 def config(knobs: FsdpKnobs) -> dict[str, Any]:
     """The groups as module names; null for one per block."""
     return {
         "groups": None if knobs.groups is None else [list(group) for group in knobs.groups],
-        "reshard_after_forward": True,
+        "reshard_after_forward": knobs.reshard,
         "forward_prefetch": knobs.forward_prefetch,
         "backward_prefetch": knobs.backward_prefetch,
         "replicas": "one per node" if knobs.replicas is None else knobs.replicas,
+        "param_dtype": knobs.gather_dtype or None,
+        "reduce_dtype": knobs.reduce_dtype or None,
     }
 
 
@@ -166,9 +225,15 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
         for behind in [behind.format(depth=depth)]
         if depth != default
     )
+    types = {"param_dtype": knobs.gather_dtype, "reduce_dtype": knobs.reduce_dtype}
+    stated = ", ".join(f"{key}=torch.{dtype}" for key, dtype in types.items() if dtype)
+    given = ", mesh=mesh" * hybrid + ", mp_policy=policy" * bool(stated)
+    policy = POLICY.format(types=stated) if stated else ""
     return TEMPLATE.format(
-        name=workload.name, groups=grouped_text(groups), mesh=mesh, given=", mesh=mesh" if hybrid else "", lists=lists
-    )
+        name=workload.name, groups=grouped_text(groups), mesh=policy + mesh, given=given, lists=lists,
+        reshard=knobs.reshard, then="gathered again in backward" if knobs.reshard else "kept until backward",
+        freed="freed" if knobs.reshard else "not freed",
+    )  # fmt: skip
 
 
 def grouped_text(groups: Sequence[Sequence[str]]) -> str:
@@ -223,6 +288,12 @@ ranks = int(os.environ["WORLD_SIZE"])  # as torchrun sets it
 replicas = {replicas}
 mesh = init_device_mesh("cuda", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
 """
+POLICY = """
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+policy = MixedPrecisionPolicy({types})
+"""
 PREFETCH = """\
 for number, names in enumerate(groups):
     ahead = [model.get_submodule(name) for group in groups[{behind}] for name in group[:1]]
@@ -230,14 +301,14 @@ for number, names in enumerate(groups):
         model.get_submodule(name).set_modules_to_{direction}_prefetch(ahead)
 """
 TEMPLATE = """\
-# FSDP2 groups for {name}: each is freed after forward and gathered again in backward.
+# FSDP2 groups for {name}: each is {freed} after forward and {then}.
 # Modules not listed stay in the root group.
 from torch.distributed.fsdp import fully_shard
 {mesh}
 groups = [
 {groups}]
 for names in groups:
-    fully_shard([model.get_submodule(name) for name in names], reshard_after_forward=True{given})
+    fully_shard([model.get_submodule(name) for name in names], reshard_after_forward={reshard}{given})
 fully_shard(model{given})
 {lists}"""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from osfmodel import CONFIG_TARGETS, Layer, Workload, load_cluster, predict, tune
@@ -9,11 +11,12 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.solve.solution import Limits
 from osfmodel.targets import fsdp2
 from osfmodel.targets.fsdp2 import FsdpKnobs
+from osfmodel.targets.named_plans import make_plan
 
 PRICING = Pricing.of(AffineCost(((2e-3, 1e-6),)), workers=4)
 
@@ -78,6 +81,16 @@ def test_runs_of_numbered_modules_are_one_expression(names, text):
     assert not text or eval(text) == names
 
 
+def test_lines_state_resharding_and_types():
+    knobs = FsdpKnobs(reshard=False, gather_dtype="bfloat16", reduce_dtype="float32")
+    plan = fsdp2.to_plan(knobs, made(3), PRICING)
+    assert fsdp2.exact(plan, made(3)) == knobs
+    text = fsdp2.render(knobs, made(3))
+    assert "policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)" in text
+    assert "reshard_after_forward=False, mp_policy=policy)" in text
+    assert "fully_shard(model, mp_policy=policy)" in text
+
+
 @pytest.mark.parametrize("target", ["fsdp2", "hsdp"])
 @pytest.mark.parametrize(
     "groups", [None, (("a", "b"), ("c",)), tuple((f"layers.{i}",) for i in range(5)), (("x",), ("x1", "x2", "x3"))]
@@ -107,6 +120,25 @@ class Model:
 
     def get_submodule(self, name):
         return name
+
+
+def test_settings_in_a_name_are_those_of_the_plan():
+    plan = make_plan("fsdp2:2,keep,ahead=3,bf16,reduce=fp32", made(5, root=2), PRICING)
+    *groups, root = plan.sharding.groups
+    assert [group.modules for group in groups] == [("layers.0", "layers.1"), ("layers.2", "layers.3"), ("layers.4",)]
+    assert {(group.reshard, group.forward_prefetch, group.backward_prefetch) for group in groups} == {(False, 3, 3)}
+    assert (plan.sharding.gather_dtype, plan.sharding.reduce_dtype) == ("bfloat16", "float32")
+    assert not root.modules
+    assert make_plan("fsdp2:1", made(5), PRICING) == make_plan("fsdp2", made(5), PRICING)
+    assert make_plan("hsdp:2", made(5), replace(PRICING, per_host=2)).sharding.replicas == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["fsdp2:", "fsdp2:0", "fsdp2:keep=1", "hsdp:bf15", "fsdp2:reduce=int8", "fsdp2:ahead=x"]
+)
+def test_other_settings_are_refused(name):
+    with pytest.raises(UsageError, match="is no setting of it: give any of"):
+        make_plan(name, made(3), PRICING)
 
 
 def test_limits_are_not_known():
