@@ -39,6 +39,8 @@ from osfmodel.solve.windows import CostLine, below, minorants, optimum
 
 COLLECTIVES = {REPLICATED: ("all_reduce",), SPLIT: ("reduce_scatter", "all_gather")}
 """Collectives of each strategy that is searched, each carrying all gradients between backward and next forward."""
+ZERO = ("zero-1", "zero-2")
+"""Strategies for which the bound of fully sharded parameters holds: these gather once, between update and forward."""
 
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
@@ -52,9 +54,9 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     communicator. Gathering once more in backward, padding, copies, and an update between both only take longer.
     """
     workload, pricing = pricing.loaded(workload)
-    if objective.strategy in SHARDED:
+    if objective.strategy in (*SHARDED, *ZERO):
         shards = replace(workload, update_time=workload.update_time / pricing.workers)
-        if objective.strategy == FULLY_SHARDED:
+        if objective.strategy != HYBRID_SHARDED:
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
         return shards.compute_time
     if objective.strategy not in COLLECTIVES:
@@ -74,8 +76,9 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     """
     workload, pricing = pricing.loaded(workload)
     workload, plan = plan.computed(workload)
-    if plan.sharding is not None:
-        return objective_bound(workload, pricing, replace(PLAIN, strategy=_strategy_of_bound(plan.sharding)))
+    if plan.sharding is not None or plan.strategy in ZERO:
+        strategy = _strategy_of_bound(plan.sharding or Sharding(()))
+        return objective_bound(workload, pricing, replace(PLAIN, strategy=strategy))
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
         return max(workload.compute_time, objective_bound(early, pricing, plan.objective))

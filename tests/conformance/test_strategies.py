@@ -50,6 +50,15 @@ RULES = {
             )
         },
     ],
+    "zero-1": [
+        {},
+        {"sharding": Sharding((KEPT, KEPT), asynchronous=True, micro_batches=2)},
+    ],
+    "zero-2": [
+        {},
+        {"sharding": Sharding((KEPT, KEPT), 1, "bfloat16", "float32", asynchronous=True)},
+        {"sharding": Sharding((KEPT, KEPT), micro_batches=3)},
+    ],
 }
 """Further rules of plans that each strategy runs; plans without any where a strategy has no line here."""
 
@@ -80,8 +89,16 @@ def test_every_operation_waits_for_earlier_ones_and_ends(name, plan):
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_every_byte_is_sent(name, plan):
-    """A bucket of sharded parameters is padded, its parts are all-reduced, and it may be sent in other types."""
+    """A bucket of sharded parameters is padded, its parts are all-reduced, and it may be sent in other types.
+
+    A collective of no bucket carries all parameters of a dtype, padded.
+    """
     sends = [one for one in lower(STEP, plan, PRICING).operations if one.stream != COMPUTE and one.transfer]
+    whole = [one for one in sends if one.bucket < 0]
+    if whole:
+        assert sorted(name for one in whole for name in one.layers) == sorted(STEP.gradients.names)
+        assert STEP.gradient_bytes <= sum(one.size for one in whole) * (2 if plan.sharding else 1)
+    sends = [one for one in sends if one.bucket >= 0]
     for kind in {one.kind for one in sends}:
         assert {one.bucket for one in sends if one.kind == kind} == set(range(len(plan.buckets)))
         if plan.sharding is None:

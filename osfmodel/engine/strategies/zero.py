@@ -1,0 +1,208 @@
+"""DeepSpeed's ZeRO stages 1 and 2: gradients reduced by bucket to their owners, updated there, and parameters gathered.
+
+Sources: DeepSpeed 0.19.6, ``deepspeed/runtime/zero/stage_1_and_2.py``, and its issue 8364 for the stall.
+
+* A bucket is handed over when all its gradients, and those of the buckets before it, are ready; one with a release time
+  once backward is over. With ``overlap_comm`` (``asynchronous`` of the plan's sharding; off by default) backward then
+  waits for the reduction of the bucket before, since 0.14.4; without, for that of the bucket itself.
+* Backward ends when all its reductions have. Of several micro-batches, stage 1 reduces with the last and stage 2 with
+  each; gradients are copied into buckets only where they are reduced.
+* Each rank updates its shard; then the parameters of each dtype, padded, are gathered, and the step ends with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.optimizers import state_bytes
+from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
+from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, Holdings
+from osfmodel.engine.strategies.lowering import Lowering, Strategy
+from osfmodel.entities.dtypes import element_bytes
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.workload import Layer, Workload
+
+ALIGNED = 2
+"""Elements of which each rank's part of the parameters is a multiple (NCCL_START_ALIGNMENT_FACTOR)."""
+DEFAULTS = Sharding(())
+"""Rules of plans that state none."""
+
+
+class ZeroStep(Lowering):
+    """A program under construction.
+
+    each:       whether every micro-batch reduces its gradients, as in stage 2
+    left:       micro-batches that have not begun their backward
+    reductions: numbers of the reductions so far
+    stall:      operations for which the next computation waits
+    """
+
+    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing, each: bool) -> None:
+        """Begin with the forward and the backward of the first micro-batch."""
+        self.rules, self.each = rules_of(plan), each
+        self.left = self.rules.micro_batches
+        self.reductions: list[int] = []
+        self.stall: tuple[int, ...] = ()
+        self.handed = handovers(workload, plan)
+        self.own = {layer.name: layer for layer in workload.layers}
+        super().__init__(workload, plan, pricing)
+
+    def program(self) -> Program:
+        """The whole step: the other micro-batches, the update of the shards, and the all-gathers."""
+        while self.left:
+            for layer in self.workload.layers:
+                self.add(self._forward(layer, self._stalled()))
+            self._backward()
+        time = self.workload.update_time / self.pricing.workers
+        update = self.add(Operation("update", COMPUTE, (), time, waits=tuple(self.reductions), quiet=True))
+        for dtype in dict.fromkeys(layer.dtype for layer in trained(self.workload)):
+            layers = [layer for layer in trained(self.workload) if layer.dtype == dtype]
+            size = gathered_bytes(self.rules, layers, self.pricing.workers)
+            startup, transfer = self.pricing.split("all_gather", size)
+            names = tuple(layer.name for layer in layers)
+            self.add(Operation("all_gather", CHANNEL, names, startup, transfer, (update,), size=size))
+        return Program(tuple(self.operations))
+
+    def _backward(self) -> None:
+        """Add the backward of a micro-batch and, if it reduces, its copies, hooks and reductions."""
+        self.left -= 1
+        reduces = self.each or not self.left
+        hooks, copy_in = (self._hooks(), self.effects.copy_in) if reduces else ({}, 0)
+        for layer in reversed(self.workload.layers):
+            time = layer.backward_time * self.stretch + copy_in * layer.gradient_bytes + hooks.get(layer.name, 0)
+            number = self.add(Operation("backward", COMPUTE, (layer.name,), time, waits=self._stalled()))
+            self.ready[layer.name] = number
+            for bucket in self.handed.get(layer.name, ()) if reduces else ():
+                self._reduce(bucket, number)
+        self.stall = tuple(self.reductions)
+
+    def _stalled(self) -> tuple[int, ...]:
+        """The operations for which the next computation waits; those after it need not."""
+        stall, self.stall = self.stall, ()
+        return stall
+
+    def _reduce(self, number: int, ready: int) -> None:
+        """Hand a bucket over once the operation ``ready`` has ended, and let the next computation wait."""
+        bucket = self.plan.buckets[number]
+        layers, size = tuple(dict.fromkeys(block.layer for block in bucket.blocks)), self._reduced_bytes(bucket)
+        startup, transfer = self.pricing.split("reduce_scatter", size)
+        operation = Operation(
+            "reduce_scatter", CHANNEL, layers, startup, transfer, (ready,), bucket.release_time, size, bucket=number
+        )
+        self.reductions.append(self.add(operation))
+        last = len(self.reductions) - self.rules.asynchronous
+        self.stall = tuple(self.reductions[max(0, last - 1) : last])
+
+    def _reduced_bytes(self, bucket: Bucket) -> int:
+        """Bytes of a bucket in the type in which it is reduced."""
+        dtype = self.rules.reduce_dtype or self.rules.gather_dtype
+        if not dtype:
+            return bucket.size
+        return sum(
+            -(-block.bytes // element_bytes(self.own[block.layer].dtype)) * element_bytes(dtype)
+            for block in bucket.blocks
+        )
+
+
+def rules_of(plan: Plan) -> Sharding:
+    """The rules of the plan. Raises PlanError if it asks for what DeepSpeed does not do."""
+    others = [words for name, words in plan.wants.items() if name not in ("strategy", "sharding", "recompute")]
+    if others:
+        raise PlanError(f"the strategy {plan.strategy!r} excludes {', '.join(others)}")
+    rules = plan.sharding or DEFAULTS
+    if rules.replicas > 1:
+        raise PlanError(f"the strategy {plan.strategy!r} shards between all workers: the plan has several replicas")
+    return rules
+
+
+def trained(workload: Workload) -> list[Layer]:
+    """The layers with parameters, in forward order."""
+    return [layer for layer in workload.layers if layer.gradient_bytes]
+
+
+def handovers(workload: Workload, plan: Plan) -> dict[str, list[int]]:
+    """Numbers of the buckets that are handed over after the backward of each layer, by its name."""
+    names = [layer.name for layer in reversed(workload.layers)]
+    places = {name: place for place, name in enumerate(names)}
+    found: dict[str, list[int]] = {}
+    latest = 0
+    for number, bucket in enumerate(plan.buckets):
+        ready = len(names) - 1 if bucket.release_time else max(places[block.layer] for block in bucket.blocks)
+        latest = max(latest, ready)
+        found.setdefault(names[latest], []).append(number)
+    return found
+
+
+def gathered_bytes(rules: Sharding, layers: list[Layer], ranks: int) -> int:
+    """Bytes of the parameters of layers of one dtype, padded as a whole, as they are gathered from ``ranks`` ranks."""
+    part = ALIGNED * ranks
+    return -(-sum(map(_elements, layers)) // part) * part * element_bytes(rules.gather_dtype or layers[0].dtype)
+
+
+def _elements(layer: Layer) -> int:
+    """Number of elements of a parameter; a part of one counts as one."""
+    return layer.elements if layer.shape else -(-layer.gradient_bytes // element_bytes(layer.dtype))
+
+
+class ZeroHoldings(Holdings):
+    """The memory of stage 1: whole weights and gradients, shards of the optimizer's state, and buffers of buckets."""
+
+    def lasting(self) -> dict[str, int]:
+        """Bytes that stay throughout the step, by owner."""
+        state = -(-state_bytes(self.workload, self.optimizer) // self.workers)
+        buffers = (1 + rules_of(self.plan).asynchronous) * max((bucket.size for bucket in self.plan.buckets), default=0)
+        return {**super().lasting(), STATE: state, BUCKETS: buffers}
+
+    def _scratch(self) -> Iterator[Hold]:
+        """Scratch memory of the update of the shard."""
+        yield from (replace(hold, bytes=-(-hold.bytes // self.workers)) for hold in super()._scratch())
+
+    def gradients(self) -> Iterator[Hold]:
+        """Whole gradients, from the first backward to the end of the update."""
+        seen: set[str] = set()
+        for number, one in enumerate(self.bare.operations):
+            if one.kind == "backward" and one.layers[0] in self.sizes and one.layers[0] not in seen:
+                seen.add(one.layers[0])
+                yield Hold(GRADIENTS, self.sizes[one.layers[0]], (Instant(number, ended=True),), self._updated())
+
+    def _updated(self) -> Instant:
+        """The end of the update."""
+        return Instant(next(i for i, one in enumerate(self.bare.operations) if one.kind == "update"), ended=True)
+
+
+class ReducedHoldings(ZeroHoldings):
+    """The memory of stage 2: gradients of a bucket until it is reduced, and from then on those of the rank's share."""
+
+    def gradients(self) -> Iterator[Hold]:
+        """Gradients until each reduction, and the shares from the first reduction to the end of the update."""
+        ready: dict[str, Instant] = {}
+        seen: set[int] = set()
+        for number, one in enumerate(self.bare.operations):
+            ended = Instant(number, ended=True)
+            if one.kind == "backward":
+                ready[one.layers[0]] = ended
+            elif one.kind == "reduce_scatter":
+                bucket = self.plan.buckets[one.bucket]
+                for block in bucket.blocks:
+                    yield Hold(GRADIENTS, block.bytes, (ready[block.layer],), ended)
+                if one.bucket not in seen:
+                    seen.add(one.bucket)
+                    yield Hold(GRADIENTS, -(-bucket.size // self.workers), (ended,), self._updated())
+
+
+def lower(workload: Workload, plan: Plan, pricing: Pricing, each: bool) -> Program:
+    """The program of one step; ``each``: whether every micro-batch reduces its gradients."""
+    return ZeroStep(workload, plan, pricing, each).program()
+
+
+STAGE_1 = Strategy(
+    partial(lower, each=False), "gradients reduced, shards updated, parameters gathered (ZeRO-1)", ZeroHoldings
+)
+STAGE_2 = Strategy(
+    partial(lower, each=True), "as zero-1, and only a share of the gradients kept (ZeRO-2)", ReducedHoldings
+)

@@ -1,0 +1,261 @@
+"""Steps of ZeRO stages 1 and 2: times from written dependencies, padding, memory and micro-batches."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from osfmodel import Block, Bucket, Layer, Plan, PlanError, Workload
+from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline
+from osfmodel.engine.memory import memory_of
+from osfmodel.engine.simulator import run
+from osfmodel.engine.strategies import lower
+from osfmodel.engine.strategies.zero import gathered_bytes
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.solve.bounds import plan_bound
+
+COPY_IN = Fraction(1, 900)
+STAGES = ("zero-1", "zero-2")
+
+
+def prices(workers):
+    """Prices of 1 second and bytes / 40 of a reduction, bytes / 50 of a gathering, and a copy into buckets."""
+    lines = {"all_gather": Fraction(1, 50), "reduce_scatter": Fraction(1, 40), "all_reduce": Fraction(1, 100)}
+    costs = {kind: AffineCost(((Fraction(1), slope),)) for kind, slope in lines.items()}
+    return Pricing(costs, workers, effects=Effects(copy_in=COPY_IN))
+
+
+def expected(layers, buckets, shards, batches, stage, overlap):
+    """The end of a step. Layers, in forward order, are (seconds of forward, of backward, bytes).
+
+    ``buckets`` are sets of numbers of layers with seconds of reduction; ``shards``: seconds of the update and of each
+    all-gather. Each operation's end is the longest path to it; compute, and what reduces and gathers, go one by one.
+    """
+    ends, reduced, last = {"start": Fraction(0)}, [], "start"
+    needs, wire = [], "start"
+
+    def compute(name, seconds):
+        nonlocal last
+        ends[name] = max(ends[need] for need in (last, *needs)) + seconds
+        last = name
+        needs.clear()
+
+    def send(name, seconds, need):
+        nonlocal wire
+        ends[name] = max(ends[wire], ends[need]) + seconds
+        wire = name
+
+    for batch in range(batches):
+        sends = stage == "zero-2" or batch == batches - 1
+        for number, (forward, _, _) in enumerate(layers):
+            compute(f"forward {number} of {batch}", forward)
+        done, behind = set(), 0
+        for number, (_, backward, size) in reversed(list(enumerate(layers))):
+            compute(f"backward {number} of {batch}", backward + (COPY_IN * size if sends else 0))
+            done.add(number)
+            while sends and behind < len(buckets) and buckets[behind][0] <= done:
+                name = f"reduce {behind} of {batch}"
+                send(name, buckets[behind][1], f"backward {number} of {batch}")
+                if not overlap:
+                    needs.append(name)
+                elif reduced:
+                    needs.append(reduced[-1])
+                reduced.append(name)
+                behind += 1
+        needs.extend(reduced)
+    compute("update", shards[0])
+    for number, seconds in enumerate(shards[1]):
+        send(f"gather {number}", seconds, "update")
+    return max(ends.values())
+
+
+def fraction(source, most):
+    return Fraction(source.randint(1, 12 * most), 12)
+
+
+def drawn(source):
+    """A workload with one or two dtypes, and buckets of runs of each dtype, in the order in which they are ready."""
+    dtypes = source.choice((("float32",), ("float32", "bfloat16")))
+    layers = [
+        Layer(
+            f"l{place}", fraction(source, 3), fraction(source, 5),
+            4 * source.choice((0, 1, 1)) * source.randint(1, 200), source.choice(dtypes),
+        )
+        for place in range(source.randint(1, 9))
+    ]  # fmt: skip
+    layers.append(Layer("head", fraction(source, 3), fraction(source, 5), 4))
+    runs = []
+    for dtype in dtypes:
+        for layer in reversed([layer for layer in layers if layer.dtype == dtype and layer.gradient_bytes]):
+            if runs and runs[-1][0].dtype == dtype and source.random() < 0.5:
+                runs[-1].append(layer)
+            else:
+                runs.append([layer])
+    place = {layer.name: number for number, layer in enumerate(layers)}
+    runs.sort(key=lambda run: -min(place[layer.name] for layer in run))
+    if source.random() < 0.1:
+        source.shuffle(runs)
+    return Workload("step", tuple(layers), update_time=fraction(source, 4)), runs
+
+
+def whole(layers):
+    return Bucket(tuple(Block(layer.name, 0, layer.gradient_bytes) for layer in layers))
+
+
+@pytest.mark.parametrize("seed", range(600))
+def test_times_are_those_of_the_written_dependencies(seed):
+    """In exact fractions, with and without overlap_comm."""
+    source = random.Random(seed)
+    workload, runs = drawn(source)
+    workers, stage = source.choice((1, 2, 3, 8)), source.choice(STAGES)
+    overlap, batches = source.random() < 0.6, source.choice((1, 1, 2, 3))
+    rules = Sharding((ParameterGroup(),) * len(runs), asynchronous=overlap, micro_batches=batches)
+    plan = Plan("step", tuple(map(whole, runs)), strategy=stage, sharding=rules)
+    if not overlap and batches == 1 and source.random() < 0.5:
+        plan = replace(plan, sharding=None)
+    place = {layer.name: number for number, layer in enumerate(workload.layers)}
+    buckets = [
+        ({place[layer.name] for layer in run}, 1 + Fraction(sum(layer.gradient_bytes for layer in run), 40))
+        for run in runs
+    ]
+    gathers = []
+    for dtype, width in (("float32", 4), ("bfloat16", 2)):
+        elements = sum(layer.gradient_bytes for layer in workload.layers if layer.dtype == dtype) // width
+        while elements % (2 * workers):
+            elements += 1
+        gathers += [1 + Fraction(elements * width, 50)] if elements else []
+    layers = [(layer.forward_time, layer.backward_time, layer.gradient_bytes) for layer in workload.layers]
+    shards = workload.update_time / workers, gathers
+    found = run(lower(workload, plan, prices(workers)), prices(workers)).finish
+    assert found == expected(layers, buckets, shards, batches, stage, overlap)
+    assert plan_bound(workload, plan, prices(workers)) <= found * (1 + 1e-9)
+
+
+FOUR = Workload(
+    "four",
+    tuple(
+        Layer(name, Fraction(1), Fraction(2), size, peak_bytes=0)
+        for name, size in zip("abcd", (40, 80, 120, 160), strict=True)
+    ),
+    update_time=Fraction(4),
+    state_bytes=802,
+    update_bytes=50,
+)
+ONE_BY_ONE = Plan("four", tuple(whole([layer]) for layer in reversed(FOUR.layers)), strategy="zero-1")
+
+
+def with_rules(plan, **rules):
+    return replace(plan, sharding=Sharding((ParameterGroup(),) * len(plan.buckets), **rules))
+
+
+def test_backward_stalls_for_the_reduction_before():
+    """Reductions take 5, 4, 3 and 2 seconds without copies; c's backward goes on at once, b's once d is reduced."""
+    pricing = replace(prices(4), effects=Effects())
+    found = run(lower(FOUR, with_rules(ONE_BY_ONE, asynchronous=True), pricing), pricing)
+    starts = {
+        one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
+    }
+    assert [starts[f"backward{name}"] for name in "dcba"] == [4, 6, 11, 15]
+    assert [starts[f"reduce_scatter{name}"] for name in "dcba"] == [6, 11, 15, 18]
+    found = run(lower(FOUR, ONE_BY_ONE, pricing), pricing)
+    starts = {
+        one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
+    }
+    assert [starts[f"backward{name}"] for name in "dcba"] == [4, 11, 17, 22]
+    assert found.finish == 26 + 1 + 1 + Fraction(416, 50)
+
+
+def test_released_buckets_wait_for_the_end_of_backward():
+    """Stage 1 without overlap_comm sends after backward, which no reduction interrupts."""
+    buckets = tuple(replace(bucket, release_time=Fraction(12)) for bucket in ONE_BY_ONE.buckets)
+    pricing = replace(prices(4), effects=Effects())
+    program = lower(FOUR, replace(ONE_BY_ONE, buckets=buckets), pricing)
+    assert [one.kind for one in program.operations[4:8]] == ["backward"] * 4
+    assert run(program, pricing).finish == 12 + 14 + 1 + 1 + Fraction(416, 50)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "padded"),
+    [((400,), 4, 416), ((4,), 8, 64), ((16, 16), 4, 32), ((16, 20), 4, 64), ((40,), 1, 40), ((44,), 1, 48)],
+)
+def test_parameters_are_padded_together(sizes, ranks, padded):
+    """100 elements on 4 ranks become 104, a multiple of 2 * 4; nine become 16."""
+    layers = [Layer(f"l{place}", 1, 1, size) for place, size in enumerate(sizes)]
+    assert gathered_bytes(Sharding(()), layers, ranks) == padded
+    assert gathered_bytes(Sharding((), gather_dtype="bfloat16"), layers, ranks) == padded // 2
+
+
+def sizes_of(plan, kind):
+    return [one.size for one in lower(FOUR, plan, prices(4)).operations if one.kind == kind]
+
+
+def test_types_change_bytes():
+    """Reductions are in the type of gathered parameters, unless they have their own."""
+    assert sizes_of(ONE_BY_ONE, "reduce_scatter") == [160, 120, 80, 40]
+    both = with_rules(ONE_BY_ONE, gather_dtype="bfloat16")
+    assert (sizes_of(both, "reduce_scatter"), sizes_of(both, "all_gather")) == ([80, 60, 40, 20], [208])
+    apart = with_rules(ONE_BY_ONE, gather_dtype="bfloat16", reduce_dtype="float32")
+    assert (sizes_of(apart, "reduce_scatter"), sizes_of(apart, "all_gather")) == ([160, 120, 80, 40], [208])
+
+
+@pytest.mark.parametrize(("stage", "reductions"), [("zero-1", 4), ("zero-2", 12)])
+def test_micro_batches(stage, reductions):
+    """Stage 1 reduces and copies with the last alone; the update and the all-gather come once."""
+    plan = with_rules(replace(ONE_BY_ONE, strategy=stage), micro_batches=3)
+    operations = lower(FOUR, plan, prices(4)).operations
+    kinds = [one.kind for one in operations]
+    assert [kinds.count(kind) for kind in ("forward", "backward", "reduce_scatter")] == [12, 12, reductions]
+    assert kinds[-2:] == ["update", "all_gather"]
+    copied = [one.startup - 2 for one in operations if one.kind == "backward"]
+    last = [COPY_IN * size for size in (160, 120, 80, 40)]
+    assert copied == (last * 3 if stage == "zero-2" else [0] * 8 + last)
+
+
+def levels(plan):
+    """Bytes of each owner by moment."""
+    return {one.during: one.held for one in memory_of(FOUR, plan, predict_timeline(FOUR, plan, prices(4)), 4).levels}
+
+
+@pytest.mark.parametrize(("overlap", "buffers"), [(False, 160), (True, 320)])
+def test_state_is_split_and_buffers_are_of_the_largest_bucket(overlap, buffers):
+    for stage in STAGES:
+        found = levels(with_rules(replace(ONE_BY_ONE, strategy=stage), asynchronous=overlap))
+        for held in found.values():
+            assert (held["weights"], held["optimizer state"], held["buckets"]) == (400, 201, buffers)
+        assert found["update"]["update scratch"] == 13
+
+
+def test_stage_1_keeps_gradients_until_the_update():
+    found = levels(ONE_BY_ONE)
+    held = {during: found[during].get("gradients", 0) for during in found}
+    assert [held[f"backward {name}"] for name in "dcba"] == [0, 160, 280, 360]
+    assert held["update"] == 400
+
+
+def test_stage_2_keeps_a_share_of_reduced_gradients():
+    """Without overlap_comm a gradient is reduced before the next backward; with it, a bucket or two are under way."""
+    plan = replace(ONE_BY_ONE, strategy="zero-2")
+    found = levels(plan)
+    assert [found[f"backward {name}"].get("gradients", 0) for name in "dcba"] == [0, 40, 70, 90]
+    assert found["update"]["gradients"] == 100
+    found = levels(with_rules(plan, asynchronous=True))
+    assert [found[f"backward {name}"].get("gradients", 0) for name in "dcba"] == [0, 160, 160, 150]
+    assert found["update"]["gradients"] == 100
+    found = levels(with_rules(plan, micro_batches=2))
+    assert max(held.get("gradients", 0) for held in found.values()) == 100
+    found = levels(with_rules(replace(plan, strategy="zero-1"), micro_batches=2))
+    assert {found[f"backward {name}"]["gradients"] for name in "dcba"} == {400}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_other_rules_are_refused(stage):
+    with pytest.raises(PlanError, match=f"{stage}' excludes 2 channels"):
+        lower(FOUR, replace(ONE_BY_ONE, strategy=stage, channels=2), prices(4))
+    with pytest.raises(PlanError, match="several replicas"):
+        lower(FOUR, with_rules(replace(ONE_BY_ONE, strategy=stage), replicas=2), prices(4))
