@@ -40,7 +40,7 @@ from osfmodel.solve.windows import CostLine, below, minorants, optimum
 COLLECTIVES = {REPLICATED: ("all_reduce",), SPLIT: ("reduce_scatter", "all_gather")}
 """Collectives of each strategy that is searched, each carrying all gradients between backward and next forward."""
 ZERO = ("zero-1", "zero-2")
-"""Strategies for which the bound of fully sharded parameters holds: these gather once, between update and forward."""
+"""Strategies whose step ends with the all-gathers of all parameters, which nothing hides."""
 
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
@@ -51,14 +51,16 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
 
     Fully sharded parameters, gathered and reduced in their own type, have the bound of schedules that split and overlap
     the next forward: each gradient is reduced after its backward, and its parameter gathered before its forward, on one
-    communicator. Gathering once more in backward, padding, copies, and an update between both only take longer.
+    communicator. Gathering once more in backward, padding, copies, and an update between both only take longer. ZeRO-1
+    and ZeRO-2 gather all parameters after the update, beside nothing else.
     """
     workload, pricing = pricing.loaded(workload)
     if objective.strategy in (*SHARDED, *ZERO):
         shards = replace(workload, update_time=workload.update_time / pricing.workers)
-        if objective.strategy != HYBRID_SHARDED:
+        if objective.strategy == FULLY_SHARDED:
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
-        return shards.compute_time
+        gathered = workload.gradient_bytes if objective.strategy in ZERO else 0
+        return shards.compute_time + (_serial(pricing.cost("all_gather"))(gathered) if gathered else 0)
     if objective.strategy not in COLLECTIVES:
         return workload.compute_time
     if objective.split:
@@ -76,9 +78,8 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     """
     workload, pricing = pricing.loaded(workload)
     workload, plan = plan.computed(workload)
-    if plan.sharding is not None or plan.strategy in ZERO:
-        strategy = _strategy_of_bound(plan.sharding or Sharding(()))
-        return objective_bound(workload, pricing, replace(PLAIN, strategy=strategy))
+    if plan.sharding is not None:
+        return objective_bound(workload, pricing, replace(PLAIN, strategy=_bounded(plan.strategy, plan.sharding)))
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
         return max(workload.compute_time, objective_bound(early, pricing, plan.objective))
@@ -100,10 +101,10 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     return bound
 
 
-def _strategy_of_bound(rules: Sharding) -> str:
+def _bounded(strategy: str, rules: Sharding) -> str:
     """The strategy whose bound holds: with other types, two communicators or several micro-batches, computation's."""
     plain = replace(rules, groups=(), reduce_inputs=1, asynchronous=False) == Sharding(())
-    return FULLY_SHARDED if plain else HYBRID_SHARDED
+    return strategy if plain else HYBRID_SHARDED
 
 
 def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:

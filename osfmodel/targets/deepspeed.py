@@ -17,7 +17,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.plan import REPLICATED, Plan, grouped_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
 from osfmodel.solve.solution import Limits
@@ -34,6 +34,8 @@ from osfmodel.targets.target import (
 )
 
 DEFAULT_ELEMENTS = 500_000_000
+ZERO = ("zero-1", "zero-2")
+"""Strategies of its stages, which also gather the parameters after the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ def to_plan(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
 
 
 def exact(plan: Plan, workload: Workload) -> DeepSpeedKnobs:
-    """The knobs that form exactly this plan. Raises PlanError if none do."""
+    """The knobs that form exactly this plan, or its buckets if it is one of ZeRO. Raises PlanError if none do."""
+    plan = replace(plan, strategy=REPLICATED) if plan.strategy in ZERO and plan.sharding is None else plan
     require_plain(plan, workload, "DeepSpeed")
     order = {name: position for position, name in enumerate(workload.gradients.names)}
     groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
@@ -95,8 +98,8 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Parts that a prediction leaves out, and a warning from users about small bounds."""
     return (
-        "DeepSpeed gathers the updated parameters after each step, which is not in these times and does not depend on "
-        "reduce_bucket_size",
+        "DeepSpeed gathers the updated parameters after each step, which is not in these times (osf predict --plan "
+        "zero-1 counts it) and does not depend on reduce_bucket_size",
         "users saw training converge worse with small buckets (deepspeedai/DeepSpeed issue 6351, open): compare losses",
     )
 

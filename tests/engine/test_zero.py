@@ -26,7 +26,7 @@ STAGES = ("zero-1", "zero-2")
 
 def prices(workers):
     """Prices of 1 second and bytes / 40 of a reduction, bytes / 50 of a gathering, and a copy into buckets."""
-    lines = {"all_gather": Fraction(1, 50), "reduce_scatter": Fraction(1, 40), "all_reduce": Fraction(1, 100)}
+    lines = {"all_gather": Fraction(1, 50), "reduce_scatter": Fraction(1, 100), "all_reduce": Fraction(1, 40)}
     costs = {kind: AffineCost(((Fraction(1), slope),)) for kind, slope in lines.items()}
     return Pricing(costs, workers, effects=Effects(copy_in=COPY_IN))
 
@@ -162,7 +162,7 @@ def test_backward_stalls_for_the_reduction_before():
         one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
     }
     assert [starts[f"backward{name}"] for name in "dcba"] == [4, 6, 11, 15]
-    assert [starts[f"reduce_scatter{name}"] for name in "dcba"] == [6, 11, 15, 18]
+    assert [starts[f"all_reduce{name}"] for name in "dcba"] == [6, 11, 15, 18]
     found = run(lower(FOUR, ONE_BY_ONE, pricing), pricing)
     starts = {
         one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
@@ -197,11 +197,11 @@ def sizes_of(plan, kind):
 
 def test_types_change_bytes():
     """Reductions are in the type of gathered parameters, unless they have their own."""
-    assert sizes_of(ONE_BY_ONE, "reduce_scatter") == [160, 120, 80, 40]
+    assert sizes_of(ONE_BY_ONE, "all_reduce") == [160, 120, 80, 40]
     both = with_rules(ONE_BY_ONE, gather_dtype="bfloat16")
-    assert (sizes_of(both, "reduce_scatter"), sizes_of(both, "all_gather")) == ([80, 60, 40, 20], [208])
+    assert (sizes_of(both, "all_reduce"), sizes_of(both, "all_gather")) == ([80, 60, 40, 20], [208])
     apart = with_rules(ONE_BY_ONE, gather_dtype="bfloat16", reduce_dtype="float32")
-    assert (sizes_of(apart, "reduce_scatter"), sizes_of(apart, "all_gather")) == ([160, 120, 80, 40], [208])
+    assert (sizes_of(apart, "all_reduce"), sizes_of(apart, "all_gather")) == ([160, 120, 80, 40], [208])
 
 
 @pytest.mark.parametrize(("stage", "reductions"), [("zero-1", 4), ("zero-2", 12)])
@@ -210,7 +210,7 @@ def test_micro_batches(stage, reductions):
     plan = with_rules(replace(ONE_BY_ONE, strategy=stage), micro_batches=3)
     operations = lower(FOUR, plan, prices(4)).operations
     kinds = [one.kind for one in operations]
-    assert [kinds.count(kind) for kind in ("forward", "backward", "reduce_scatter")] == [12, 12, reductions]
+    assert [kinds.count(kind) for kind in ("forward", "backward", "all_reduce")] == [12, 12, reductions]
     assert kinds[-2:] == ["update", "all_gather"]
     copied = [one.startup - 2 for one in operations if one.kind == "backward"]
     last = [COPY_IN * size for size in (160, 120, 80, 40)]

@@ -1,6 +1,7 @@
-"""DeepSpeed's ZeRO stages 1 and 2: gradients reduced by bucket to their owners, updated there, and parameters gathered.
+"""DeepSpeed's ZeRO stages 1 and 2: gradients reduced by bucket, shards updated, parameters gathered.
 
-Sources: DeepSpeed 0.19.6, ``deepspeed/runtime/zero/stage_1_and_2.py``, and its issue 8364 for the stall.
+Sources: DeepSpeed 0.19.6, ``deepspeed/runtime/zero/stage_1_and_2.py``, and its issue 8364 for the stall. Each bucket is
+an all-reduce, also with DeepSpeed's ``reduce_scatter``: so it was seen over gloo (``targets.deepspeed``).
 
 * A bucket is handed over when all its gradients, and those of the buckets before it, are ready; one with a release time
   once backward is over. With ``overlap_comm`` (``asynchronous`` of the plan's sharding; off by default) backward then
@@ -90,9 +91,9 @@ class ZeroStep(Lowering):
         """Hand a bucket over once the operation ``ready`` has ended, and let the next computation wait."""
         bucket = self.plan.buckets[number]
         layers, size = tuple(dict.fromkeys(block.layer for block in bucket.blocks)), self._reduced_bytes(bucket)
-        startup, transfer = self.pricing.split("reduce_scatter", size)
+        startup, transfer = self.pricing.split("all_reduce", size)
         operation = Operation(
-            "reduce_scatter", CHANNEL, layers, startup, transfer, (ready,), bucket.release_time, size, bucket=number
+            "all_reduce", CHANNEL, layers, startup, transfer, (ready,), bucket.release_time, size, bucket=number
         )
         self.reductions.append(self.add(operation))
         last = len(self.reductions) - self.rules.asynchronous
@@ -186,7 +187,7 @@ class ReducedHoldings(ZeroHoldings):
             ended = Instant(number, ended=True)
             if one.kind == "backward":
                 ready[one.layers[0]] = ended
-            elif one.kind == "reduce_scatter":
+            elif one.kind == "all_reduce":
                 bucket = self.plan.buckets[one.bucket]
                 for block in bucket.blocks:
                     yield Hold(GRADIENTS, block.bytes, (ready[block.layer],), ended)
