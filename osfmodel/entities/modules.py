@@ -16,6 +16,8 @@ from osfmodel.entities.workload import Layer, Workload
 FULLY_SHARDED, HYBRID_SHARDED = "fully-sharded", "hybrid-sharded"
 """Strategies of plans with sharded parameters: between all workers, or inside each of several replicas."""
 SHARDED = (FULLY_SHARDED, HYBRID_SHARDED)
+DISTRIBUTED_OPTIMIZER = "distributed-optimizer"
+"""Strategy of plans with whole parameters, of which each rank updates a shard."""
 NUMBERED, ENDING = re.compile(r"(.*_)?\d+"), re.compile(r".*\d+")
 """Names of members of a list of modules: a number, alone or behind ``_``; in a model without such, any at the end."""
 SMALL = 0.001

@@ -59,14 +59,20 @@ RULES = {
         {"sharding": Sharding((KEPT, KEPT), 1, "bfloat16", "float32", asynchronous=True)},
         {"sharding": Sharding((KEPT, KEPT), micro_batches=3)},
     ],
+    "distributed-optimizer": [
+        {"buckets": WHOLE},
+        {"sharding": Sharding((ParameterGroup(), ParameterGroup()), 1, "bfloat16", "float32", micro_batches=2)},
+    ],
+    "decoupled": [{"forward_overlap": True}, {"forward_overlap": True, "channels": 2}],
 }
 """Further rules of plans that each strategy runs; plans without any where a strategy has no line here."""
-
+PADDED = ("distributed-optimizer", "decoupled")
+"""Strategies that send more than gradients also without a sharding in the plan."""
 
 CASES = [
     pytest.param(
         name,
-        Plan("step", WHOLE if "sharding" in rules else CUT, strategy=name, **rules),
+        Plan("step", **{"buckets": WHOLE if "sharding" in rules else CUT, "strategy": name, **rules}),
         id=f"{name} {'+'.join(rules)} {place}",
     )
     for name in STRATEGIES
@@ -101,8 +107,8 @@ def test_every_byte_is_sent(name, plan):
     sends = [one for one in sends if one.bucket >= 0]
     for kind in {one.kind for one in sends}:
         assert {one.bucket for one in sends if one.kind == kind} == set(range(len(plan.buckets)))
-        if plan.sharding is None:
-            assert sum(one.size for one in sends if one.kind == kind) == STEP.gradient_bytes
+        size = sum(one.size for one in sends if one.kind == kind)
+        assert size > STEP.gradient_bytes if name in PADDED else plan.sharding or size == STEP.gradient_bytes
 
 
 @pytest.mark.parametrize(("name", "plan"), CASES)

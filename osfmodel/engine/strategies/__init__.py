@@ -26,6 +26,8 @@ STRATEGIES: LateTable[Strategy] = LateTable(
         "hybrid-sharded": "engine.strategies.hybrid_sharded:STRATEGY",
         "zero-1": "engine.strategies.zero:STAGE_1",
         "zero-2": "engine.strategies.zero:STAGE_2",
+        "distributed-optimizer": "engine.strategies.distributed_optimizer:STRATEGY",
+        "decoupled": "engine.strategies.decoupled:STRATEGY",
     }
 )
 

@@ -35,15 +35,19 @@ class Lowering:
         self.stretch = pricing.effects.stretch(pricing.workers)
         self.operations: list[Operation] = []
         self.ready: dict[str, int] = {}
-        if not plan.forward_overlap:
-            for layer in workload.layers:
-                self.add(self._forward(layer))
-        self._backward()
+        self._compute()
 
     def add(self, operation: Operation) -> int:
         """Add an operation, and return its number."""
         self.operations.append(operation)
         return len(self.operations) - 1
+
+    def _compute(self) -> None:
+        """Add forward, unless it overlaps, and backward."""
+        if not self.plan.forward_overlap:
+            for layer in self.workload.layers:
+                self.add(self._forward(layer))
+        self._backward()
 
     def _forward(self, layer: Layer, waits: tuple[int, ...] = ()) -> Operation:
         return Operation("forward", COMPUTE, (layer.name,), layer.forward_time * self.stretch, waits=waits)
@@ -76,21 +80,24 @@ class Lowering:
             for block in bucket.blocks
         }
 
-    def send(self, number: int, kind: str, waits: tuple[int, ...] = ()) -> int:
-        """Add the collective ``kind`` of a bucket, and return its number. It waits for ``waits``, or its gradients."""
+    def send(self, number: int, kind: str, waits: tuple[int, ...] | None = None, size: int | None = None) -> int:
+        """Add the collective ``kind`` of a bucket, and return its number. It waits for ``waits``, or its gradients.
+
+        size: bytes that it carries, if they are not those of the bucket
+        """
         bucket = self.plan.buckets[number]
         dense = bucket.density is None
         layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))
-        size = bucket.size if dense else self.sparsity.gathered_bytes(bucket)
+        if size is None:
+            size = bucket.size if dense else self.sparsity.gathered_bytes(bucket)
         startup, transfer = self.pricing.split(kind, size, self.plan.channels)
-        if dense and not waits and len(bucket.blocks) > 1:
+        if dense and waits is None and len(bucket.blocks) > 1:
             transfer += self.effects.fusion_copy * bucket.size
         begins = self.workload.forward_time if self.plan.forward_overlap else 0
-        not_before = 0 if waits else max(bucket.release_time - begins, 0)
-        waits = waits or (max(self.ready[layer] for layer in layers),)
-        return self.add(
-            Operation(kind, CHANNEL, layers, startup, transfer, waits, not_before, bucket.size, bucket=number)
-        )
+        not_before = max(bucket.release_time - begins, 0) if waits is None else 0
+        waits = (max(self.ready[layer] for layer in layers),) if waits is None else waits
+        carried = size if dense else bucket.size
+        return self.add(Operation(kind, CHANNEL, layers, startup, transfer, waits, not_before, carried, bucket=number))
 
     def finished(self, arrivals: Sequence[int]) -> Program:
         """The program with the operations after ``arrivals``, the last collective of each bucket."""
@@ -127,11 +134,14 @@ class Lowering:
         time = self.workload.update_time + plain_sum(self._mirroring(bucket) for bucket in self.plan.buckets)
         self.add(Operation("update", COMPUTE, (), time, waits=() if unpacked else tuple(arrivals), quiet=True))
 
-    def _after_backward(self, time: float) -> None:
-        """Add the operation that follows backward: the update, or one of no duration if buckets update themselves."""
+    def _after_backward(self, time: float, waits: tuple[int, ...] = ()) -> int:
+        """Add the operation that follows backward, and return its number.
+
+        It is the update, or one of no duration if buckets update themselves.
+        """
         last = max(number for number, one in enumerate(self.operations) if one.stream == COMPUTE)
         self.operations[last] = replace(self.operations[last], yields=False)
-        self.add(Operation("update", COMPUTE, (), time, quiet=True))
+        return self.add(Operation("update", COMPUTE, (), time, waits=waits, quiet=True))
 
     def _release(self, arrivals: Sequence[int]) -> None:
         """Add the update of each bucket, in proportion to its bytes, after it is unpacked."""
@@ -143,15 +153,23 @@ class Lowering:
             self.add(Operation(kind, RELEASE, layers, time, waits=waits, bucket=number, slowed=False))
             self.add(Operation("update", RELEASE, layers, share, waits=waits, bucket=number))
 
+    def _per_byte(self) -> float:
+        """Seconds per byte of gradients that have arrived: the share of the update, and the copy."""
+        total = self.workload.gradient_bytes
+        return (self.workload.update_time / total if total else 0) + self.effects.copy_out
+
+    def _alone(self) -> float:
+        """Seconds of an update that no gradient takes a share of."""
+        return 0 if self.workload.gradient_bytes else self.workload.update_time
+
     def _next_forward(self, arrivals: Sequence[int]) -> None:
         """Add the layers of the next forward, each after its gradient has arrived and it has been updated."""
         awaited: dict[str, list[int]] = {}
         for number in sorted(arrivals):
             for name in self.operations[number].layers:
                 awaited.setdefault(name, []).append(number)
-        total = self.workload.gradient_bytes
-        per_byte = (self.workload.update_time / total if total else 0) + self.effects.copy_out
-        self._after_backward(0 if total else self.workload.update_time)
+        per_byte = self._per_byte()
+        self._after_backward(self._alone())
         for layer in self.workload.layers:
             waits = tuple(awaited.get(layer.name, ()))
             if per_byte and layer.gradient_bytes:
