@@ -39,7 +39,7 @@ def drawn(rng, most=7):
 
 
 def every_grouping(workload):
-    """Those with groups of at most twice the largest block, in bytes as padded for 4 ranks."""
+    """Groupings with groups of at most twice the largest block, in bytes as padded for 4 ranks."""
     names = blocks(workload)
     sizes = [
         sum(-(-one.gradient_bytes // 16) * 16 for one in workload.layers if one.name.startswith(f"{name}."))

@@ -24,8 +24,8 @@ STRATEGIES: LateTable[Strategy] = LateTable(
         "split": "engine.strategies.split:STRATEGY",
         "fully-sharded": "engine.strategies.fully_sharded:STRATEGY",
         "hybrid-sharded": "engine.strategies.hybrid_sharded:STRATEGY",
-        "zero-1": "engine.strategies.zero:STAGE_1",
-        "zero-2": "engine.strategies.zero:STAGE_2",
+        "zero-1": "engine.strategies.zero:FIRST",
+        "zero-2": "engine.strategies.zero:SECOND",
         "distributed-optimizer": "engine.strategies.distributed_optimizer:STRATEGY",
         "decoupled": "engine.strategies.decoupled:STRATEGY",
     }

@@ -27,7 +27,7 @@ def padded_bytes(bucket: Bucket, dtype: str, ranks: int) -> int:
     return (-(-bucket.size // element) // ranks + 1) * ranks * element
 
 
-class _Step(GatheringStep):
+class DecoupledStep(GatheringStep):
     """A program under construction."""
 
     def padded_bytes(self, number: int, kind: str) -> int:
@@ -58,11 +58,11 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
         raise PlanError(
             f"the strategy {plan.strategy} gathers in the next forward, and the plan has no forward_overlap"
         )
-    step = _Step(workload, plan, pricing)
+    step = DecoupledStep(workload, plan, pricing)
     return step.finished([step.scatter(number) for number in range(len(plan.buckets))])
 
 
-class _Holdings(Holdings):
+class DecoupledHoldings(Holdings):
     """The memory of replicated weights and state, with padded buffers and a shard of each."""
 
     def gradient_buffers(self) -> int:
@@ -73,5 +73,5 @@ class _Holdings(Holdings):
 
 
 STRATEGY = Strategy(
-    lower, "a reduce-scatter in backward and an all-gather one group ahead of forward (DeAR)", _Holdings
+    lower, "a reduce-scatter in backward and an all-gather one group ahead of forward (DeAR)", DecoupledHoldings
 )

@@ -73,7 +73,7 @@ class Buffers:
         return self.layers[bucket.blocks[0].layer].dtype
 
 
-class _Step(GatheringStep):
+class OptimizerStep(GatheringStep):
     """A program under construction; ``buffers`` say what its collectives carry."""
 
     def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
@@ -97,7 +97,7 @@ class _Step(GatheringStep):
 def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
     """The program of a step, from the end of one update to that of the next."""
     _require_runnable(workload, plan)
-    step = _Step(workload, plan, pricing)
+    step = OptimizerStep(workload, plan, pricing)
     scatters = tuple(step.scatter(number) for number in range(len(plan.buckets)))
     time = workload.update_time / pricing.workers
     step.add(Operation("update", COMPUTE, (), time, waits=scatters, quiet=True))
@@ -113,7 +113,7 @@ def _require_runnable(workload: Workload, plan: Plan) -> None:
         raise PlanError("the plan has replicas, and the optimizer is distributed between all ranks")
 
 
-class _Holdings(Holdings):
+class OptimizerHoldings(Holdings):
     """The memory of whole weights and gradients in their buffers, and of a shard of the optimizer's state."""
 
     def lasting(self) -> dict[str, int]:
@@ -144,5 +144,5 @@ class _Holdings(Holdings):
 
 
 STRATEGY = Strategy(
-    lower, "weights and gradients whole, optimizer state and update in shards (Megatron-Core)", _Holdings
+    lower, "weights and gradients whole, optimizer state and update in shards (Megatron-Core)", OptimizerHoldings
 )

@@ -201,9 +201,9 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing, each: bool) -> Progr
     return ZeroStep(workload, plan, pricing, each).program()
 
 
-STAGE_1 = Strategy(
+FIRST = Strategy(
     partial(lower, each=False), "gradients reduced, shards updated, parameters gathered (ZeRO-1)", ZeroHoldings
 )
-STAGE_2 = Strategy(
+SECOND = Strategy(
     partial(lower, each=True), "as zero-1, and only a share of the gradients kept (ZeRO-2)", ReducedHoldings
 )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, combinations, groupby, pairwise, product
+from operator import attrgetter
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
@@ -23,13 +24,13 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED, blocks, inside, wrapped
 from osfmodel.entities.plan import PLAIN, Objective
-from osfmodel.entities.rounding import least
+from osfmodel.entities.rounding import least, plain_sum
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 GROWTH = 2
-"""Most bytes of a group, as a multiple of those of the largest block."""
+"""Largest number of bytes of a group, as a multiple of those of the largest block."""
 NEGLIGIBLE = 1e-3
 """Relative gain below which groups are not worth changing, and modules not worth gathering further ahead."""
 FEW = 9
@@ -159,7 +160,7 @@ def _one(layers: Sequence[Layer], ranks: int) -> Layer:
     """One layer that computes and sends what these do."""
     trained = [layer for layer in layers if layer.gradient_bytes]
     size = sum(padded_elements(layer, ranks) * element_bytes(layer.dtype) for layer in trained)
-    forward, backward = sum(layer.forward_time for layer in layers), sum(layer.backward_time for layer in layers)
+    forward, backward = (plain_sum(map(attrgetter(kind), layers)) for kind in ("forward_time", "backward_time"))
     return Layer((trained or layers)[0].name, forward, backward, size, layers[0].dtype)
 
 
