@@ -27,7 +27,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.display import brief
 from osfmodel.entities.files import documents, profiles
-from osfmodel.entities.plan import Plan
+from osfmodel.entities.plan import REPLICATED, SPLIT, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
@@ -157,8 +157,8 @@ def incomparable(plan: Plan, pricing: Pricing) -> str:
     """The reason why no measured runs are comparable with such a prediction; "" if there are some."""
     if plan.sparse:
         return "no sparse plans"
-    if plan.sharding is not None:
-        return "no plans that shard parameters"
+    if plan.strategy not in (REPLICATED, SPLIT):
+        return f"no plans of the strategy {plan.strategy}"
     if pricing.blocking:
         return ""
     if not plan.plain:

@@ -16,6 +16,8 @@ from osfmodel.entities.workload import Layer, Workload
 FULLY_SHARDED, HYBRID_SHARDED = "fully-sharded", "hybrid-sharded"
 """Strategies of plans with sharded parameters: between all workers, or inside each of several replicas."""
 SHARDED = (FULLY_SHARDED, HYBRID_SHARDED)
+ZERO = ("zero-1", "zero-2")
+"""Strategies whose step ends with the all-gathers of all parameters, which nothing hides, by stage of DeepSpeed."""
 DISTRIBUTED_OPTIMIZER = "distributed-optimizer"
 """Strategy of plans with whole parameters, of which each rank updates a shard."""
 NUMBERED, ENDING = re.compile(r"(.*_)?\d+"), re.compile(r".*\d+")

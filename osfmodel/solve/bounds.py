@@ -29,7 +29,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FULLY_SHARDED, HYBRID_SHARDED, SHARDED
+from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FULLY_SHARDED, HYBRID_SHARDED, SHARDED, ZERO
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import Sharding
@@ -39,8 +39,6 @@ from osfmodel.solve.windows import CostLine, below, minorants, optimum
 
 COLLECTIVES = {REPLICATED: ("all_reduce",), SPLIT: ("reduce_scatter", "all_gather")}
 """Collectives of each strategy that is searched, each carrying all gradients between backward and next forward."""
-ZERO = ("zero-1", "zero-2")
-"""Strategies whose step ends with the all-gathers of all parameters, which nothing hides."""
 
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:

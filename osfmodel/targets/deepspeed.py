@@ -17,6 +17,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.modules import ZERO
 from osfmodel.entities.plan import REPLICATED, Plan, grouped_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
@@ -34,8 +35,6 @@ from osfmodel.targets.target import (
 )
 
 DEFAULT_ELEMENTS = 500_000_000
-ZERO = ("zero-1", "zero-2")
-"""Strategies of its stages, which also gather the parameters after the step."""
 
 
 @dataclass(frozen=True, slots=True)

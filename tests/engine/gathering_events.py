@@ -17,6 +17,13 @@ from osfmodel.entities.effects import Effects
 
 COPY_IN, COPY_OUT = Fraction(1, 900), Fraction(1, 700)
 GATHER, SCATTER = Fraction(1, 50), Fraction(1, 40)
+LAYERS = (
+    Layer("a", 1, 2, 100, activation_bytes=1000, peak_bytes=4000),
+    Layer("b", 1, 2, 200, activation_bytes=1000, peak_bytes=4000),
+    Layer("c", 1, 2, 400, activation_bytes=1000, peak_bytes=4000),
+)
+STEP = Workload("step", LAYERS, 8, 1, state_bytes=701, update_bytes=50, fixed_bytes=7)
+BUCKETS = (Bucket((Block("c", 0, 400), Block("b", 0, 200))), Bucket((Block("a", 0, 100),)))
 
 
 @dataclass

@@ -148,9 +148,10 @@ def test_there_is_no_band_where_nothing_comparable_was_measured():
     assert split.band is None
     assert "nothing comparable was measured" in " ".join(split.notes)
     assert osf.predict(WORKLOAD, osf.load_cluster("v100-10gbe"), "ddp", 1).band is None
-    sharded = osf.predict(WORKLOAD, osf.load_cluster("emulated-4x1gbit"), "fsdp2", 4)
-    assert sharded.band is None
-    assert "no plans that shard parameters" in " ".join(sharded.notes)
+    for name, strategy in (("fsdp2", "fully-sharded"), ("zero-1", "zero-1")):
+        sharded = osf.predict(WORKLOAD, osf.load_cluster("emulated-4x1gbit"), name, 4)
+        assert sharded.band is None
+        assert f"no plans of the strategy {strategy}" in " ".join(sharded.notes)
 
 
 def test_the_file_of_bands_can_be_read_back_and_a_bad_one_is_refused():

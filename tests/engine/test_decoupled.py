@@ -8,17 +8,19 @@ from fractions import Fraction
 
 import pytest
 
-from osfmodel import Block, Bucket, Layer, Plan, PlanError, Workload
+from osfmodel import Block, Bucket, Plan, PlanError
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower
 from osfmodel.engine.strategies.decoupled import padded_bytes
 from tests.engine.gathering_events import (
+    BUCKETS,
     COPY_IN,
     COPY_OUT,
     GATHER,
     SCATTER,
+    STEP,
     Step,
     decoupled_end,
     drawn_buckets,
@@ -27,13 +29,6 @@ from tests.engine.gathering_events import (
     prices,
 )
 
-LAYERS = (
-    Layer("a", 1, 2, 100, activation_bytes=1000, peak_bytes=4000),
-    Layer("b", 1, 2, 200, activation_bytes=1000, peak_bytes=4000),
-    Layer("c", 1, 2, 400, activation_bytes=1000, peak_bytes=4000),
-)
-STEP = Workload("step", LAYERS, 8, 1, state_bytes=701, update_bytes=50, fixed_bytes=7)
-BUCKETS = (Bucket((Block("c", 0, 400), Block("b", 0, 200))), Bucket((Block("a", 0, 100),)))
 PLAN = Plan("step", BUCKETS, forward_overlap=True, strategy="decoupled")
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from osfmodel import Block, Bucket, Layer, Plan, PlanError, Workload
+from osfmodel import Block, Bucket, Layer, Plan, PlanError
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.simulator import run
@@ -17,8 +17,10 @@ from osfmodel.engine.strategies.distributed_optimizer import padded_elements
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.solve.bounds import objective_bound, plan_bound
 from tests.engine.gathering_events import (
+    BUCKETS,
     GATHER,
     SCATTER,
+    STEP,
     Step,
     distributed_end,
     drawn_buckets,
@@ -27,13 +29,6 @@ from tests.engine.gathering_events import (
     prices,
 )
 
-LAYERS = (
-    Layer("a", 1, 2, 100, activation_bytes=1000, peak_bytes=4000),
-    Layer("b", 1, 2, 200, activation_bytes=1000, peak_bytes=4000),
-    Layer("c", 1, 2, 400, activation_bytes=1000, peak_bytes=4000),
-)
-STEP = Workload("step", LAYERS, 8, 1, state_bytes=701, update_bytes=50, fixed_bytes=7)
-BUCKETS = (Bucket((Block("c", 0, 400), Block("b", 0, 200))), Bucket((Block("a", 0, 100),)))
 PLAN = Plan("step", BUCKETS, strategy="distributed-optimizer")
 TWO = (ParameterGroup(), ParameterGroup())
 

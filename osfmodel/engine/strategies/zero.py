@@ -164,7 +164,7 @@ class ZeroHoldings(Holdings):
         yield from (replace(hold, bytes=-(-hold.bytes // self.workers)) for hold in super()._scratch())
 
     def gradients(self) -> Iterator[Hold]:
-        """Whole gradients, from the first backward to the end of the update."""
+        """All gradients, from the first backward to the end of the update."""
         seen: set[str] = set()
         for number, one in enumerate(self.bare.operations):
             if one.kind == "backward" and one.layers[0] in self.sizes and one.layers[0] not in seen:
