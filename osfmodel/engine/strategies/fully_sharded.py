@@ -55,6 +55,8 @@ class ShardedStep:
     """A program under construction.
 
     order:    numbers of the groups as forward enters them; a module comes before those inside it
+    entered:  place of a layer -> groups that forward enters there, outer ones first
+    leaving:  place of a layer -> groups that forward leaves there, inner ones first
     left:     numbers of the groups in the order in which forward left them
     gathers:  all-gathers whose groups have not been copied out, by group
     between:  (ranks, apart) -> prices between that many ranks
@@ -79,6 +81,11 @@ class ShardedStep:
         self.uses = list(self._uses())
         numbers = range(len(self.members))
         self.order = sorted(numbers, key=lambda group: (self.uses[group][0], -self.uses[group][1]))
+        self.entered: dict[int, list[int]] = {}
+        self.leaving: dict[int, list[int]] = {}
+        for group in self.order:
+            self.entered.setdefault(self.uses[group][0], []).append(group)
+            self.leaving.setdefault(self.uses[group][1], []).insert(0, group)
         self.left: list[int] = []
         self.gathers: dict[int, int] = {}
         self.after: tuple[int, ...] = ()
@@ -120,18 +127,18 @@ class ShardedStep:
         self.after = (len(self.operations) - 1, *self.before) if self.operations else ()
         self.left.clear()
         for place, layer in enumerate(self.workload.layers):
-            for group in self._entered(place):
+            for group in self.entered.get(place, ()):
                 self._enter(group)
             self._compute("forward", layer, layer.forward_time)
-            for group in self._left(place):
+            for group in self.leaving.get(place, ()):
                 self._leave(group)
         self._drop()
         for place, layer in reversed(list(enumerate(self.workload.layers))):
-            for group in reversed(self._left(place)):
+            for group in reversed(self.leaving.get(place, ())):
                 self._enter_backward(group)
             self._compute("backward", layer, layer.backward_time)
             self._take_gradient(layer)
-            for group in reversed(self._entered(place)):
+            for group in reversed(self.entered.get(place, ())):
                 if not self.rules.groups[group].reduced_last:
                     self._leave_backward(group)
         for group in self.order:
@@ -155,14 +162,6 @@ class ShardedStep:
         """Give memory back now, if that was not done before."""
         if taken is not None and taken.until is None:
             taken.until = len(self.operations)
-
-    def _entered(self, place: int) -> list[int]:
-        """The groups that forward enters at a layer, outer ones first."""
-        return [group for group in self.order if self.uses[group][0] == place]
-
-    def _left(self, place: int) -> list[int]:
-        """The groups that forward leaves at a layer, inner ones first."""
-        return [group for group in reversed(self.order) if self.uses[group][1] == place]
 
     def _compute(self, kind: str, layer: Layer, time: float) -> None:
         waits, self.before = self.before, ()
