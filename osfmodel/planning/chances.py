@@ -70,7 +70,13 @@ def _even(values: Sequence[float]) -> list[float]:
 
 
 def drawn(problem: TuningProblem) -> list[TuningProblem]:
-    """The problem under each draw, with its first prices alone."""
+    """The problem under each draw, with its first prices alone; made once, so that their times are kept."""
+    if not problem.drawn:
+        problem.drawn.extend(_drawn(problem))
+    return problem.drawn
+
+
+def _drawn(problem: TuningProblem) -> list[TuningProblem]:
     doubt = math.log1p(max(problem.workload.doubt, COMPUTE)) / NORMAL
     return [
         replace(

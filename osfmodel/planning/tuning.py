@@ -157,7 +157,8 @@ def _outcomes(
     times = task.times(knobs)
     # With several dtypes the optimum is only searched for: the tuned plan may be better still.
     best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
-    chances = [_chance(replace(task, stock=(price,)), knobs) for price in task.stock]
+    single = [task] if len(task.stock) == 1 else [replace(task, stock=(price,)) for price in task.stock]
+    chances = [_chance(one, knobs) for one in single]
     return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs), chances))
 
 

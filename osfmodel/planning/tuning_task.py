@@ -30,6 +30,7 @@ class TuningProblem:
 
     stock: prices for a stock framework; ``pricings`` are the same unless the target has an executor of its own
     leads: how many times as fast as the device the host may be, if the target's settings depend on that
+    drawn: the problem under each draw of plausible prices, once ``planning.chances`` has asked for it
     """
 
     workload: Workload
@@ -38,6 +39,7 @@ class TuningProblem:
     limits: Limits = Limits()
     objective: Objective = PLAIN
     leads: tuple[float, ...] = ()
+    drawn: list[TuningProblem] = field(init=False, repr=False, compare=False, default_factory=list)
     _timed: dict[Any, list[tuple[Plan, Timeline]]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property

@@ -242,10 +242,10 @@ def grouped_text(groups: Sequence[Sequence[str]]) -> str:
     for _, alike in groupby(groups, lambda group: (len(group), _stem(group[0]) if len(group) == 1 else "")):
         several = list(alike)
         single = [group[0] for group in several]
-        if len(several) > 2 and len(several[0]) == 1 and (text := _run(single)):
-            lines.append(f"    *([name] for name in {text}),")
+        if len(several[0]) == 1 and (text := _run(single, each="[{}]")):
+            lines.append(f"    *({text}),")
         else:
-            lines += [f"    {_run(group) or list(group)}," for group in several]
+            lines += [f"    [{run}]," if (run := _run(group)) else f"    {list(group)}," for group in several]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -253,15 +253,16 @@ def _stem(name: str) -> str:
     return name.rstrip("0123456789")
 
 
-def _run(names: Sequence[str]) -> str:
-    """An expression for the names of three or more modules with consecutive numbers; "" if they are not."""
+def _run(names: Sequence[str], each: str = "{}") -> str:
+    """A comprehension over three or more modules with consecutive numbers, of ``each``; "" if they are not."""
     stem, numbers = _stem(names[0]), [re.search(r"\d*$", name)[0] for name in names]  # type: ignore[index]
     if len(names) < 3 or any(_stem(name) != stem for name in names) or "" in numbers or "%" in stem:
         return ""
     first = int(numbers[0])
     if numbers != [str(first + place) for place in range(len(names))]:
         return ""
-    return f'["{stem}%d" % i for i in range({first}, {first + len(names)})]'
+    name = each.format(f'"{stem}%d" % i')
+    return f"{name} for i in range({first}, {first + len(names)})"
 
 
 def accumulating(text: str, ending: str, count: int) -> str:

@@ -67,8 +67,8 @@ def test_a_replica_is_a_node_and_fsdp2_has_none():
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (["layers.0", "layers.1", "layers.2"], '["layers.%d" % i for i in range(0, 3)]'),
-        (["h_3", "h_4", "h_5", "h_6"], '["h_%d" % i for i in range(3, 7)]'),
+        (["layers.0", "layers.1", "layers.2"], '"layers.%d" % i for i in range(0, 3)'),
+        (["h_3", "h_4", "h_5", "h_6"], '"h_%d" % i for i in range(3, 7)'),
         (["layers.0", "layers.1"], ""),
         (["layers.0", "layers.2", "layers.3"], ""),
         (["a.08", "a.09", "a.10"], ""),
@@ -78,7 +78,7 @@ def test_a_replica_is_a_node_and_fsdp2_has_none():
 )
 def test_runs_of_numbered_modules_are_one_expression(names, text):
     assert fsdp2._run(names) == text
-    assert not text or eval(text) == names
+    assert not text or eval(f"[{text}]") == names
 
 
 def test_lines_state_resharding_and_types():
