@@ -63,7 +63,7 @@ def best_time(workload, pricing, replicas=1):
 
 @pytest.mark.parametrize("seed", range(300))
 def test_no_grouping_is_faster_by_more_than_is_worth_a_change(seed):
-    """For each value of AHEAD the search keeps what it has unless another saves a part of NEGLIGIBLE."""
+    """Models of few blocks, where every grouping is timed: on shortened workloads, and up to NEGLIGIBLE."""
     workload, pricing = drawn(np.random.default_rng(seed), 6)
     solution = SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0]))
     plan, timeline = solution.require()

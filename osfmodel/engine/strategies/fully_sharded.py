@@ -58,6 +58,7 @@ class ShardedStep:
     entered:  place of a layer -> groups that forward enters there, outer ones first
     leaving:  place of a layer -> groups that forward leaves there, inner ones first
     left:     numbers of the groups in the order in which forward left them
+    gathered: bytes of each group as it is gathered, padded
     gathers:  all-gathers whose groups have not been copied out, by group
     between:  (ranks, apart) -> prices between that many ranks
     after:    the copy out for which all-gathers wait from now on
@@ -78,6 +79,8 @@ class ShardedStep:
         self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
         if any(block.bytes != layers[block.layer].gradient_bytes for bucket in plan.buckets for block in bucket.blocks):
             raise PlanError("the plan cuts tensors, and shards parameters: each belongs to one group, whole")
+        self.gathered = [gathered_bytes(self.rules, members, self.ranks) for members in self.members]
+        self.names = [tuple(layer.name for layer in members) for members in self.members]
         self.uses = list(self._uses())
         numbers = range(len(self.members))
         self.order = sorted(numbers, key=lambda group: (self.uses[group][0], -self.uses[group][1]))
@@ -192,7 +195,7 @@ class ShardedStep:
         if reshard is not False:
             self.give(self.whole.pop(group))
         if not isinstance(reshard, bool):
-            self.buffers[group] = self.take(GATHERED, self._gathered_bytes(group) // reshard)
+            self.buffers[group] = self.take(GATHERED, self.gathered[group] // reshard)
 
     def _drop(self) -> None:
         """Drop the buffer of the last group that was copied out in forward; all-gathers wait for that from now on."""
@@ -216,7 +219,7 @@ class ShardedStep:
         rules = self.rules.groups[group]
         if group in self.gathers or group in self.whole or (backward and not rules.needed_in_backward):
             return
-        layers, size = self._names(group), self._gathered_bytes(group)
+        layers, size = self.names[group], self.gathered[group]
         self.give(self.buffers.get(group))
         self.buffers[group] = self.take(GATHERED, size)
         time = self.effects.copy_in * size / self.ranks
@@ -229,10 +232,10 @@ class ShardedStep:
 
     def _copy_out(self, group: int) -> int:
         """Copy a gathered group out into parameters; the number of the copy."""
-        size, waits = self._gathered_bytes(group), (self.gathers.pop(group),)
+        size, waits = self.gathered[group], (self.gathers.pop(group),)
         self.whole[group] = self.take(GATHERED, size)
         time = self.effects.copy_out * size
-        return self.add(Operation("copy", COMPUTE, self._names(group), time, waits=waits, bucket=group, quiet=True))
+        return self.add(Operation("copy", COMPUTE, self.names[group], time, waits=waits, bucket=group, quiet=True))
 
     def _leave_backward(self, group: int) -> None:
         """Free the parameters of a group after its backward, and reduce its gradients, unless a later one does."""
@@ -243,7 +246,7 @@ class ShardedStep:
 
     def _reduce(self, group: int) -> None:
         """Reduce the gradients of a group to shards, and its shard between replicas."""
-        layers, size = self._names(group), reduced_bytes(self.rules, self.members[group], self.ranks)
+        layers, size = self.names[group], reduced_bytes(self.rules, self.members[group], self.ranks)
         waits: tuple[int, ...] = ()
         while len(self.inputs) >= self.rules.reduce_inputs:
             number, before = self.inputs.popleft()
@@ -269,12 +272,6 @@ class ShardedStep:
             self.ends.append(
                 self.add(Operation("all_reduce", REPLICAS, layers, startup, transfer, waits, size=share, bucket=group))
             )
-
-    def _names(self, group: int) -> tuple[str, ...]:
-        return tuple(layer.name for layer in self.members[group])
-
-    def _gathered_bytes(self, group: int) -> int:
-        return gathered_bytes(self.rules, self.members[group], self.ranks)
 
     def _shard_bytes(self, group: int) -> int:
         """Bytes of a rank's part of a group, in the type of its parameters."""
