@@ -67,12 +67,13 @@ def gather(request: ReportRequest) -> Report:
     traced, remarks = _traced(request.traces, workload)
     others = [plan for plan in dict.fromkeys(request.plans) if plan != default]
     comparison = request.compared([*both, *traced, *others], workers)
+    best = () if tuning.plan.sharding else (BEST,)  # the optimum of plans that replicate parameters
     counts = sorted(request.counts) if len(request.counts) > 1 else counts_around(cluster, workers)
     return Report(
         request.workload,
         tuning,
         comparison,
-        scaling(partial(request.compared, [*both, BEST]), counts, workers),
+        scaling(partial(request.compared, [*both, *best]), counts, workers),
         sweep(comparison, request.target),
         measured=seen,
         why=_why(request.traces),

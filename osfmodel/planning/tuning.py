@@ -20,6 +20,7 @@ from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
+    band_caveats,
     busy_caveats,
     cluster_warnings,
     effect_caveats,
@@ -132,6 +133,7 @@ def tune(
             *_ahead(task, knobs),
             *_grain(workload),
             *task.caveats(),
+            *band_caveats(plan, task.pricings[-1]),
             *effect_caveats(task.pricings[-1], cluster),
             *flight_caveats(cluster),
             *busy_caveats(cluster, workload, plan, counts[0], outcomes[0].tuned_time),

@@ -414,3 +414,10 @@ def test_the_axis_ends_where_its_chart_does(width, end):
     assert values == sorted(values)
     assert values[-1] == even_ticks(0, end * factor, max(2, width // 10))[-1]
     assert set(values) <= set(even_ticks(0, end * factor, max(2, width // 10)))
+
+
+def test_plans_that_shard_are_not_compared_with_the_optimum_of_those_that_replicate():
+    cluster = osf.load_cluster("ring:50us,10Gbps")
+    for target, shown in (("fsdp2", ["fsdp2", "tuned"]), ("ddp", ["ddp", "tuned", "optimal"])):
+        report = gather(ReportRequest(many(4), cluster, 4, target=target, plans=()))
+        assert [line.name for line in report.scaling.lines] == shown

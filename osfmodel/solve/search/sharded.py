@@ -170,7 +170,7 @@ def _place(name: str, modules: Sequence[str]) -> int | None:
 
 RULE = PlanRule(
     solve,
-    "the best groups of blocks for FSDP2, gathered again in backward, at most twice the largest block in size",
+    "the best groups of blocks for FSDP2, each at most twice the largest block",
     objective=Objective(strategy=FULLY_SHARDED),
     executor=FSDP,
     serves=lambda objective: objective in [replace(PLAIN, strategy=one) for one in SHARDED],
