@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from osfmodel import Effects, Layer, UsageError, Workload
+from osfmodel import Effects, Layer, UsageError, Workload, load_workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
@@ -96,6 +96,14 @@ def test_condensed_workloads_take_the_same_time(rules):
             time = predict_timeline(workload, plan, pricing).iteration_time
             assert search.time(ends, ahead) == pytest.approx(time, rel=1e-12)
         assert len(search.workload.layers) == count + 2
+
+
+def test_profiles_with_segments_to_recompute_are_planned():
+    """Segments name layers that a shortened workload has no more."""
+    workload = load_workload("resnet50-memory")
+    assert workload.segments
+    plan = SOLVERS["sharded"].solve(Question(workload, drawn(np.random.default_rng(1))[1], RULES[0])).require_plan()
+    plan.require_valid(workload)
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.strategy)

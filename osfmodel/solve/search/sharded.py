@@ -153,7 +153,7 @@ def condensed(workload: Workload, names: Sequence[str], ranks: int) -> Workload:
     Types stay apart, as they do in groups.
     """
     runs = groupby(workload.layers, lambda layer: (_place(layer.name, names), layer.dtype))
-    return replace(workload, layers=tuple(_one(list(layers), ranks) for _, layers in runs))
+    return replace(workload, layers=tuple(_one(list(layers), ranks) for _, layers in runs), segments=())
 
 
 def _one(layers: Sequence[Layer], ranks: int) -> Layer:
