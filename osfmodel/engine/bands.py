@@ -311,9 +311,8 @@ def decode_bands(text: bytes) -> BandValues:
 
 @lru_cache(maxsize=1)
 def bundled_bands() -> BandValues:
-    """The values that come with osfmodel, from its ledger; none if the file is missing."""
-    path = profiles.bundled_file("bands.json")
-    return BandValues() if path is None else profiles.read(path, decode_bands)
+    """The values that come with osfmodel, from its ledger. Raises DataError."""
+    return profiles.read(profiles.bundled_file("bands.json"), decode_bands)
 
 
 def bundled_distances() -> tuple[Distances, ...]:

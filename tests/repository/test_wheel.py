@@ -41,6 +41,10 @@ def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
     listed = json.loads(osf("list", "--json"))
     assert {row["name"] for row in listed["workloads"]} == set(profiles.names("workload"))
     assert {row["name"] for row in listed["clusters"]} == set(profiles.names("cluster"))
-    assert "optimal" in osf("predict", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8")
+    # With the same usual effects and bands as the tree: every figure is the same.
+    question = ["predict", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64", "--json"]
+    here = [sys.executable, "-m", "osfmodel", *question]
+    expected = subprocess.run(here, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert json.loads(osf(*question)) == json.loads(expected)
     osf("report", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8", "-o", "report.html")
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

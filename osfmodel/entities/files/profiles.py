@@ -179,9 +179,12 @@ def _bundled() -> list[Path]:
     return [package / "_profiles", package.parent / "profiles"]
 
 
-def bundled_file(name: str) -> Path | None:
-    """The path of a file beside the bundled profiles; None without it."""
-    return next((path for folder in _bundled() if (path := folder / name).is_file()), None)
+def bundled_file(name: str) -> Path:
+    """The path of a file beside the bundled profiles. Raises DataError without it: predictions would differ."""
+    for folder in _bundled():
+        if (path := folder / name).is_file():
+            return path
+    raise DataError(f"{name} is missing from this installation, and predictions need it: install osfmodel again")
 
 
 def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:

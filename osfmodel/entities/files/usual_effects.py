@@ -56,9 +56,8 @@ def usual_effects_document(values: Sequence[UsualValue]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def usual_values() -> tuple[UsualValue, ...]:
-    """The values that come with osfmodel; none if the file is missing. Raises DataError."""
-    path = profiles.bundled_file("effects.json")
-    return () if path is None else tuple(profiles.read(path, _decode))
+    """The values that come with osfmodel. Raises DataError."""
+    return tuple(profiles.read(profiles.bundled_file("effects.json"), _decode))
 
 
 def _decode(content: bytes) -> list[UsualValue]:
