@@ -292,8 +292,9 @@ def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]
     if searched is None or words(knobs) in (words(searched), words(task.target.convert.default_knobs())):
         return []
     mine, theirs = task.times(knobs)[0], task.times(searched)[0]
+    whatever = ", whether or not the CPU runs ahead," if task.leads else ","
     return [
-        f"settings alone cannot form this plan: the best found, {words(searched)}, takes "
+        f"settings alone cannot form this plan: the best found, {words(searched)}{whatever} takes "
         f"{show_predicted_time(theirs)} ({show_share(theirs / mine - 1, '+')})"
     ]
 

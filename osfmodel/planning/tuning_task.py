@@ -44,8 +44,8 @@ class TuningProblem:
 
     @property
     def hosts(self) -> tuple[Workload, ...]:
-        """The workload with each of the leads; unchanged if there are none."""
-        return tuple(map(self.workload.ahead, self.leads)) or (self.workload,)
+        """The workload with each of the leads; unchanged if there are none, or for 1: effects slow the host as well."""
+        return tuple(self.workload if lead == 1 else self.workload.ahead(lead) for lead in self.leads or (1,))
 
     @cached_property
     def _led(self) -> list[TuningProblem]:

@@ -9,21 +9,36 @@ flight or copies better. Not proven best: a note of the prediction says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
 from osfmodel.entities.rounding import just_below, least
 from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.caps import HALVINGS, capped_plans
+from osfmodel.solve.caps import (
+    ALIKE,
+    DDP_LIMITS,
+    HALVINGS,
+    CapSearch,
+    best_cap,
+    bucket_layout,
+    capped_plans,
+    search_caps_for_all,
+)
 from osfmodel.solve.exact import merge, pareto
-from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status
+from osfmodel.solve.search.robust import fairest
+from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed
 
 ROUNDS = 3
 """Maximum number of rounds; plans settle after two or three."""
+STEPS_OF_TWO = 8
+"""Caps per halving of all bytes that are timed under effects, down to MOST_BUCKETS buckets."""
+MOST_BUCKETS = 256
 
 
 def plan_under_effects(question: Question, planner: Planner, limited: bool = False) -> Solution:
@@ -107,3 +122,45 @@ def as_timed(workload: Workload, timeline: Timeline) -> Workload:
         for layer in workload.layers
     )
     return replace(workload, layers=layers)
+
+
+def best_cap_timed(workload: Workload, pricing: Pricing) -> int:
+    """The single cap, in bytes, with the shortest iteration: :func:`caps_timed`; without effects ``best_cap``."""
+    found = caps_timed(workload, [pricing]) if pricing.effects.active else None
+    return best_cap(workload, pricing.cost()) if found is None else found.cap
+
+
+def caps_timed(workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits()) -> CapSearch | None:
+    """The caps of ``search_caps_for_all``; under effects those of the shortest iteration among them and others.
+
+    A cap that is best without effects may make many buckets, each of which costs the host something. So the engine
+    times it beside DDP's defaults and caps between all bytes and 1 / MOST_BUCKETS of them; of those that are ALIKE the
+    largest is given. None if no cap keeps ``limits``.
+    """
+    found = search_caps_for_all(workload, [pricing.cost() for pricing in pricings], limits)
+    if found is None or not any(pricing.effects.active for pricing in pricings):
+        return found
+    gradients = workload.gradients
+
+    @cache
+    def timed(plan: Plan) -> list[float]:
+        return [_time(Solution(Question(workload, pricing), plan, Status.HEURISTIC)) for pricing in pricings]
+
+    def times(caps: tuple[int, ...]) -> list[float]:
+        return timed(grouped_plan(workload, bucket_layout(gradients, caps)))
+
+    def best(options: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+        kept = [caps for caps in dict.fromkeys(options) if allowed(bucket_layout(gradients, caps), gradients, limits)]
+        return fairest(sorted(kept, reverse=True), times, times(DDP_LIMITS), ALIKE)
+
+    steps = range(STEPS_OF_TWO * MOST_BUCKETS.bit_length())
+    spread = [max(int(sum(gradients.held_sizes) * 0.5 ** (step / STEPS_OF_TWO)), 1) for step in steps]
+    singles = [found.cap, DDP_LIMITS[-1], *spread]
+    (cap,) = best((cap,) for cap in singles)
+    whole_mib = found.whole_mib
+    if whole_mib is not None:
+        (whole,) = best((-(-cap // MIB) * MIB,) for cap in [*singles, whole_mib * MIB])
+        whole_mib = whole // MIB
+    firsts = [DDP_LIMITS[0], found.pair[0], cap]
+    first, other = best([found.pair, DDP_LIMITS, *((first, cap) for first in firsts)])
+    return CapSearch(cap, whole_mib, (first, other), cap_exhaustive=False, pair_exhaustive=False)

@@ -28,8 +28,9 @@ from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.units import MIB, parse_room
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps, search_caps_for_all
+from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps
 from osfmodel.solve.solution import Limits, allowed, finish, rank_of
+from osfmodel.solve.under_effects import caps_timed
 from osfmodel.targets.target import (
     Accumulation,
     Conversion,
@@ -172,7 +173,7 @@ def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -
 
 def complete(knobs: DdpKnobs, workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits()) -> DdpKnobs:
     """Add the fallback for an older torch; it does not depend on the plan, so it is searched for once."""
-    return replace(knobs, fallback=search_caps_for_all(workload, [pricing.cost() for pricing in pricings], limits))
+    return replace(knobs, fallback=caps_timed(workload, pricings, limits))
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:

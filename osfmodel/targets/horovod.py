@@ -191,6 +191,7 @@ def render(knobs: Loop, workload: Workload) -> str:
     )
     return TEMPLATE.format(
         name=workload.name,
+        together=TOGETHER if knobs.use_groups else "",
         environment="\n".join(f"{key}={value}" for key, value in environment(knobs).items()),
         mb=-(-knobs.threshold // MIB),
         rounded=rounded,
@@ -234,7 +235,7 @@ def _wrapped(names: list[str]) -> list[str]:
 
 TEMPLATE = """\
 # Horovod settings for {name}.
-# 1. Environment file (threshold in bytes, cycle in milliseconds):
+{together}# 1. Environment file (threshold in bytes, cycle in milliseconds):
 {environment}
 
 # 2. The same as horovodrun flags (threshold in whole MiB{rounded}{beside}):
@@ -246,6 +247,7 @@ TEMPLATE = """\
 #      cycle_time_ms: {ms}
 
 {python}"""
+TOGETHER = "# 1 to 3 need the groups of 4, in Python: without them each tensor is sent by itself.\n"
 NAMELESS = """\
 # An exact plan needs groups of parameters by name, which the trace does not have: osf profile records them.
 """

@@ -18,9 +18,8 @@ from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, r
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
-from osfmodel.solve.caps import best_cap
 from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
-from osfmodel.solve.under_effects import plan_under_effects
+from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
 from osfmodel.targets import CONFIG_TARGETS, Target, ddp, fsdp2, horovod, stock_targets
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
@@ -78,7 +77,7 @@ def _capped(name: str) -> PlanRule:
     which = "that is best" if limit is None else f"of {show_bytes(limit)}"
 
     def make(workload: Workload, pricing: Pricing) -> Plan:
-        cap = best_cap(workload, pricing.cost()) if limit is None else limit
+        cap = best_cap_timed(workload, pricing) if limit is None else limit
         return ddp.to_plan(ddp.DdpKnobs((cap,)), workload)
 
     summary = f"PyTorch DDP with a bucket_cap_mb {which}"

@@ -65,16 +65,20 @@ def penalised(times: Sequence[float], optima: Sequence[float], ceilings: Sequenc
 
 
 def fairest(
-    options: Sequence[Item], times_of: Callable[[Item], Sequence[float]], ceilings: Sequence[float] = ()
+    options: Sequence[Item],
+    times_of: Callable[[Item], Sequence[float]],
+    ceilings: Sequence[float] = (),
+    tie: float = TIE,
 ) -> Item:
     """The option whose worst slow-down against the best of them is least, and above no ceiling if one of them is.
 
     times_of: seconds at each price
     ceilings: seconds that should not be exceeded: :func:`penalised`
+    tie:      relative difference up to which options are equal; the first of equal ones is returned
     """
     times = [times_of(option) for option in options]
     best = [min(column) for column in zip(*times, strict=True)]
-    return options[least(range(len(options)), lambda number: penalised(times[number], best, ceilings))]
+    return options[least(range(len(options)), lambda number: penalised(times[number], best, ceilings), tie=tie)]
 
 
 def _descend(
