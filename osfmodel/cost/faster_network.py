@@ -13,10 +13,22 @@ from osfmodel.entities.errors import UsageError
 
 
 class Change(NamedTuple):
-    """A change of bandwidth or latency: ``factor`` times the old one, or ``value`` instead (bytes/s, or seconds)."""
+    """A change of bandwidth or latency: ``factor`` times the old one, or ``value`` instead (bytes/s, or seconds).
+
+    ``per``: of what a bandwidth is, "gpu", "nic" or "node"; "" for a GPU, or for a NIC where GPUs share NICs.
+    """
 
     factor: float = 1.0
     value: float | None = None
+    per: str = ""
+
+    def on(self, cluster: Cluster) -> Change:
+        """The change with a value per link of ``cluster``: per NIC where GPUs share NICs, else per GPU."""
+        if self.value is None or not self.per:
+            return self
+        links = cluster.gpus_per_node if cluster.nccl is not None else cluster.nics_per_node
+        parts = {"node": links, "gpu": links / cluster.gpus_per_node, "nic": 1}
+        return Change(value=self.value / parts[self.per])
 
 
 SAME = Change()
@@ -61,7 +73,7 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
     (``CostModel.network_independent``). A value instead of a factor needs a cost model that is described by a link
     (``CostModel.link_parameters``). Raises UsageError for other models, and for values of 0 or less.
     """
-    network = Network(bandwidth, latency)
+    network = Network(bandwidth.on(cluster), latency)
     _require_stated(cluster, network)
     if network == Network():
         return cluster

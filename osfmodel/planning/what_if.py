@@ -131,7 +131,11 @@ class WhatIf:
         said += ["assumes that gradient accumulation itself is free"] if self.accumulate > 1 else []
         cast = "none" if not compression_called(self.compression)[0].caveat else self.compression
         beyond = replace(self, compression=cast, batch_size=None, global_batch=None).words
-        said += [f"the error band is wider for this what-if ({beyond}), as taken, not as measured"] if beyond else []
+        said += (
+            [f"the error band has an allowance for this what-if ({beyond}), which is assumed, not measured"]
+            if beyond
+            else []
+        )
         return tuple(filter(None, said))
 
     @property
@@ -148,6 +152,7 @@ class WhatIf:
             if change != SAME:
                 value = change.value
                 found.update({f"{name}_factor": change.factor} if value is None else {f"{name}_{unit}": value})
+                found.update({f"{name}_per": change.per} if change.per else {})
         others = {"compute_factor": self.compute, "compression": self.compression, "accumulate": self.accumulate}
         found.update({name: value for name, value in others.items() if value not in (1, "none")})
         sizes = {"batch_size": self.batch_size, "global_batch": self.global_batch}
@@ -171,4 +176,5 @@ class WhatIf:
 def _changed(name: str, change: Change, spelled: Callable[[float], str]) -> str:
     if change == SAME:
         return ""
-    return f"{name} x{change.factor:g}" if change.value is None else f"{name} {spelled(change.value)}"
+    per = f"/{change.per}" if change.per else ""
+    return f"{name} x{change.factor:g}" if change.value is None else f"{name} {spelled(change.value)}{per}"

@@ -27,13 +27,30 @@ def test_assumptions_are_in_every_output():
     text = run(*PREDICT, *asked).stdout
     assert text.startswith("resnet50-v100 on v100-10gbe with bandwidth x2, compute x1.5, 16 workers\n")
     assert "what joins the GPUs of a node stays" in text
-    assert "is wider for this what-if (bandwidth x2, compute x1.5)" in " ".join(text.split())
+    assert "has an allowance for this what-if (bandwidth x2, compute x1.5)" in " ".join(text.split())
     found = run_json(*PREDICT, *asked)
     assert found["what_if"] == {"bandwidth_factor": 2, "compute_factor": 1.5}
     assert any("error band" in note for note in found["predictions"][0]["notes"])
     tuned = run(*TUNE, *asked).stdout
     assert tuned.startswith("resnet50-v100 on v100-10gbe with bandwidth x2, compute x1.5 for ddp\n")
     assert run_json(*TUNE, *asked)["what_if"] == found["what_if"]
+
+
+def test_a_bandwidth_may_be_that_of_a_node():
+    """Twice 200 Gbps per node is 400 Gbps per node, or 50 Gbps for each of its eight GPUs."""
+    asked = ["predict", "resnet50-v100", "--cluster", "nccl:a100x8,200Gbps/node,roce", "--workers", "32", "--bandwidth"]
+    times = [run_json(*asked, rate)["predictions"][0]["iteration_time_s"] for rate in RATES]
+    assert times == pytest.approx([times[0]] * len(RATES))
+    shared = ["predict", "resnet50-v100", "--cluster", "hierarchical:8,5us,200GB/s,50us,25Gbps,2", "--workers", "32"]
+    rates = ("400Gbps", "400Gbps/nic", "100Gbps/gpu", "800Gbps/node", "x16")
+    times = [run_json(*shared, "--bandwidth", rate)["predictions"][0]["iteration_time_s"] for rate in rates]
+    assert times == pytest.approx([times[0]] * len(rates))
+    assert run_json(*asked, "400Gbps/node")["what_if"] == {"bandwidth_bytes_per_s": 5e10, "bandwidth_per": "node"}
+    refused = run(*asked, "400Gbps/rack")
+    assert (refused.exit_code, "unknown bandwidth unit" in refused.stderr) == (2, True)
+
+
+RATES = ("x2", "50Gbps", "50Gbps/gpu", "400Gbps/node")
 
 
 def test_what_of_a_price_no_network_changes_is_said():
@@ -61,12 +78,6 @@ def test_clusters_in_words_say_their_network_per_gpu_and_per_node():
         "predict", "resnet50-h100", "--cluster", "hierarchical:8,5us,200GB/s,50us,25Gbps/node", "--workers", "16"
     )
     assert "Note: network: 25 Gbps per node, shared by its 8 GPUs." in text.stdout
-
-
-def test_a_changed_bandwidth_has_no_unit():
-    found = run(*PREDICT, "--bandwidth", "100Gbps/node")
-    assert found.exit_code == 2
-    assert "write the rate of each GPU" in found.stderr
 
 
 def test_nothing_is_said_where_nothing_is_asked():

@@ -15,7 +15,7 @@ from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, warn
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.faster_network import SAME, Change, faster_network
-from osfmodel.cost.spec import says_per
+from osfmodel.cost.spec import rate_from_spec, says_per
 from osfmodel.entities.batches import FIXED_SHARE, scaling_uncertainty
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import EFFECTS, Effects, effects_of
@@ -80,7 +80,7 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Cal
         groups.WHAT_IF.option("--latency", metavar="xF|TIME", help="Latency F times as long (x0.5), or 10us."),
         groups.WHAT_IF.option(
             "--bandwidth", metavar="xF|RATE",
-            help="A network F times as fast (x2), or of 25Gbps per GPU (per NIC, where GPUs share NICs).",
+            help="A network F times as fast (x2), or of 25Gbps per GPU (per NIC, where GPUs share NICs), 200Gbps/node.",
         ),
         groups.PRICES.option(
             "--cost-model",
@@ -109,11 +109,10 @@ def parse_change(option: str, text: str, parse: Callable[[str], float]) -> Chang
         return Change(parse_factor(option, text.lower()))
     if re.fullmatch(r"[0-9.]+[xX]", text):
         raise UsageError(f"{option} {text!r}: did you mean x{text[:-1]}?")
-    if says_per(text):
-        raise UsageError(
-            f"{option} {text!r}: write the rate of each GPU (of each NIC, where GPUs share NICs) alone, such as 25Gbps"
-        )
     try:
+        if parse is parse_bandwidth and says_per(text):
+            rate = rate_from_spec(text, ("gpu", "nic", "node"))
+            return Change(value=rate.bytes_per_second, per=rate.per)
         return Change(value=parse(text))
     except UsageError as error:
         raise UsageError(f"{option}: {error}; or write a factor such as x2") from None
