@@ -59,13 +59,14 @@ def _bounds(comparison: Comparison) -> str:
     bounds = comparison.bounds
     if len(bounds) == 1 and bounds[0].plan is None:
         return f": {show_predicted_time(bounds[0].value)}"
-    rules = [_rules(bound) for bound in bounds]
-    plans = [", ".join(one.name for one in comparison.predictions if one.bound == bound) for bound in bounds]
-    said = [
-        f"{words} ({names})" if rules.count(words) > 1 else words for words, names in zip(rules, plans, strict=True)
-    ]
+    found: dict[str, dict[str, list[str]]] = {}
+    for bound in bounds:
+        names = [one.name for one in comparison.predictions if one.bound == bound]
+        found.setdefault(_rules(bound), {}).setdefault(show_predicted_time(bound.value), []).extend(names)
     return " with " + "; with ".join(
-        f"{words}: {show_predicted_time(bound.value)}" for words, bound in zip(said, bounds, strict=True)
+        f"{words}: "
+        + ", ".join(time if len(times) == 1 else f"{time} ({', '.join(names)})" for time, names in times.items())
+        for words, times in found.items()
     )
 
 
