@@ -23,6 +23,7 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents, profiles
 from osfmodel.entities.files.measurements import measurements_document
 from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import (
     IMPORT_FORMATS,
@@ -66,6 +67,7 @@ UNSAID = OptionGroup("If the file does not say it")
 @UNSAID.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @UNSAID.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @UNSAID.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
+@UNSAID.option("--gpu", metavar="NAME", help="GPU that was measured, such as A100: its usual effects are charged.")
 @UNSAID.option("--collective", type=OneOf(COLLECTIVES), help="Collective that nccl-tests ran, if in doubt.")
 @trace_options
 def import_command(
@@ -78,6 +80,7 @@ def import_command(
     workers: int | None,
     gpus_per_node: int | None,
     batch_size: int | None,
+    gpu: str | None,
     collective: str | None,
     hints: Hints,
 ) -> None:
@@ -112,6 +115,8 @@ def import_command(
         nouns = of_kind(nouns_of(trace, hints, warn), kind, files[0])
     if kind == "measurements":  # what it names is not written beside it
         nouns = [replace(run, workload=UNKNOWN, cluster=UNKNOWN) for run in nouns if isinstance(run, Measurement)]
+    if gpu is not None:
+        nouns = [of_gpu(noun, gpu) for noun in nouns]
     if cost_model is not None:
         nouns = [fitted(noun, cost_model) for noun in clusters_in(nouns)]
     else:
@@ -126,6 +131,16 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
     if len(found) == 1:
         return found[0][1]
     return [as_one_cluster([(file, clusters_in(nouns)) for file, nouns in found], title)]
+
+
+def of_gpu(noun: Noun, gpu: str) -> Noun:
+    """``noun`` as measured on ``gpu``. Raises UsageError for a noun whose file names another GPU."""
+    if not gpu.strip() or isinstance(noun, Measurement):
+        return noun
+    told = noun.source.gpu
+    if told != Source().gpu and gpu.lower() not in told.lower():
+        raise UsageError(f"--gpu {gpu}: {label(noun)!r} says that it was measured on {told!r}: leave the option out")
+    return noun if told != Source().gpu else replace(noun, source=replace(noun.source, gpu=gpu))
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:

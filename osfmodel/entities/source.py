@@ -40,9 +40,14 @@ class Source:
             if not getattr(self, name).isprintable():
                 raise DataError(f"the {name} of a source has characters that cannot be printed")
 
+    @property
+    def is_import(self) -> bool:
+        """Whether ``osf import`` wrote it."""
+        return self.origin.startswith(IMPORTED)
+
     def same_import(self, other: Source) -> bool:
         """Whether both are imports of the same file, packed or not."""
-        if not (self.origin.startswith(IMPORTED) and other.origin.startswith(IMPORTED)):
+        if not (self.is_import and other.is_import):
             return False
         mine, others = (CHECKSUM.search(origin) for origin in (self.origin, other.origin))
         return mine[0] == others[0] if mine and others else self.origin == other.origin

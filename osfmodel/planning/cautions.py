@@ -13,15 +13,16 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files.usual_effects import gpu_unknown
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
 
-def effect_caveats(pricing: Pricing, cluster: Cluster) -> tuple[str, ...]:
+def effect_caveats(pricing: Pricing, cluster: Cluster, workload: Workload) -> tuple[str, ...]:
     """A caveat that names the effects in a prediction, and says that plans are not proven best under some of them."""
     effects = pricing.effects
     if not effects.active:
-        return ()
+        return UNKNOWN_GPU if pricing.workers > 1 and gpu_unknown(workload, cluster) else ()
     named = ", ".join(f"{name} {shown(name, value)}" for name, value in effects.active.items())
     if not cluster.effects.active:
         return (f"usual effects on such GPUs applied: {named} (--effect none leaves them out)",)
@@ -47,6 +48,12 @@ def shown(effect: str, value: float) -> str:
     if unit == "s":
         return show_time(value)
     return show_share(value) if unit == "fraction" else f"{value:.3g} {unit}"
+
+
+UNKNOWN_GPU = (
+    "no GPU is named, so that the usual effects of frameworks on GPUs are left out and times are likely too short: "
+    'import with --gpu NAME, or write "gpu" into the source of the workload or the cluster',
+)
 
 
 def band_caveats(plan: Plan, pricing: Pricing) -> tuple[str, ...]:
@@ -125,8 +132,24 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:
 
 
 def cluster_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    """Warnings of a bandwidth that no usual machine has, and of a worker count that was not in a fit."""
-    return COST_MODELS[cluster.cost_model].doubts(cluster, workers) + _count_warnings(cluster, workers)
+    """Warnings of a bandwidth that no usual machine has, of a node in part, and of a worker count not in a fit."""
+    doubts = COST_MODELS[cluster.cost_model].doubts(cluster, workers)
+    return doubts + _part_of_a_node(cluster, workers) + _count_warnings(cluster, workers)
+
+
+def _part_of_a_node(cluster: Cluster, workers: int) -> tuple[str, ...]:
+    each = cluster.gpus_per_node
+    if workers <= each or not workers % each:
+        return ()
+    return (f"{workers} workers fill nodes of {each} unevenly: the last node has {workers % each}",)
+
+
+def slower_than_one(workload: Workload, workers: int, iteration_time: float) -> tuple[str, ...]:
+    """A note where the workers together train more slowly than one of them alone."""
+    if iteration_time <= workers * workload.compute_time:
+        return ()
+    remedies = "send less (--accumulate, --compression) or use a faster network"
+    return (f"{workers} workers train more slowly than one alone: {remedies}",)
 
 
 def network_caveats(cluster: Cluster, workers: int) -> tuple[str, ...]:

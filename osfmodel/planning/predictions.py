@@ -26,6 +26,7 @@ from osfmodel.planning.cautions import (
     network_caveats,
     require_nouns,
     size_warnings,
+    slower_than_one,
 )
 from osfmodel.planning.results import Bound, Comparison, Prediction
 from osfmodel.solve.solution import PlanRule, Question, Solution, Status
@@ -96,7 +97,7 @@ class _Subject:
         self.pricing = pricing_of(cluster, workers, workload)
         self.caveats = network_caveats(cluster, workers) + self.engine.caveats
         if self.ours:
-            self.caveats += effect_caveats(self.pricing, cluster) + flight_caveats(cluster)
+            self.caveats += effect_caveats(self.pricing, cluster, workload) + flight_caveats(cluster)
         self.warnings = size_warnings(workload, workers) + cluster_warnings(cluster, workers)
         self._bounds: list[Bound] = []
 
@@ -154,6 +155,7 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
     timeline = subject.timeline(solution)
     if subject.ours:
         caveats += band_caveats(plan, bound.question.pricing) + subject.busy(plan, timeline)
+        caveats += slower_than_one(subject.workload, subject.pricing.workers, timeline.iteration_time)
     return Prediction(
         name=label,
         plan=plan,

@@ -28,6 +28,7 @@ from osfmodel.planning.cautions import (
     network_caveats,
     require_nouns,
     size_warnings,
+    slower_than_one,
 )
 from osfmodel.planning.chances import best_of, chance, drawn, times
 from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
@@ -126,6 +127,7 @@ def tune(
             *task.extrapolation(plan),
         ),
         (
+            *slower_than_one(workload, counts[0], outcomes[0].tuned_time),
             *_shortfall(outcomes),
             *_without(task, knobs, searched),
             *remarks,
@@ -134,7 +136,7 @@ def tune(
             *_grain(workload),
             *task.caveats(),
             *band_caveats(plan, task.pricings[-1]),
-            *effect_caveats(task.pricings[-1], cluster),
+            *effect_caveats(task.pricings[-1], cluster, workload),
             *flight_caveats(cluster),
             *busy_caveats(cluster, workload, plan, counts[0], outcomes[0].tuned_time),
             *network_caveats(cluster, max(counts)),

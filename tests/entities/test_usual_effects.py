@@ -8,9 +8,16 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.entities.effects import NO_EFFECTS, Effects
-from osfmodel.entities.files.usual_effects import UsualValue, effects_for, usual_effects, usual_values
+from osfmodel.entities.files.usual_effects import (
+    UsualValue,
+    effects_for,
+    gpu_generation,
+    gpu_unknown,
+    usual_effects,
+    usual_values,
+)
 from osfmodel.entities.gpus import generation_of
-from osfmodel.entities.source import NO_GPU, Source
+from osfmodel.entities.source import NO_GPU, Source, imported
 
 V100, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("nccl:v100x8,100Gbps/node,ib")
 USUAL = ("tensor_time", "hook_time", "compute_slowdown", "node_slowdown")
@@ -73,3 +80,23 @@ def test_a_single_worker_and_none_pay_nothing():
     assert ideal.iteration_time < usual.iteration_time
     assert "--effect none" in " ".join(usual.notes)
     assert usual.alone == V100.compute_time  # scaling is against one GPU alone
+
+
+def test_a_fit_does_not_say_which_gpu_computes():
+    """The curve of an H100 may fit the times of an A100."""
+    nameless = replace(V100, source=Source())
+    words = osf.load_cluster("nccl:h100x8,400Gbps")
+    assert gpu_generation(nameless, words) == "hopper"
+    assert gpu_generation(nameless, replace(words, source=imported("run.log", "nccl fitted"))) == ""
+
+
+def test_without_a_gpu_a_prediction_says_what_it_leaves_out():
+    nameless, network = replace(V100, source=Source()), osf.load_cluster("ring:50us,10Gbps")
+    on_cpu = replace(V100, source=Source(gpu=NO_GPU))
+    assert gpu_unknown(nameless, network)
+    assert not any(gpu_unknown(job, network) for job in (V100, on_cpu))
+    assert not gpu_unknown(nameless, replace(network, usual_effects=False))
+    for job, said in ((nameless, 1), (V100, 0), (on_cpu, 0)):
+        found = osf.compare(job, network, 8, ["ddp"]).predictions[0]
+        assert sum("no GPU is named" in note for note in found.notes) == said
+        assert sum("no GPU is named" in note for note in osf.tune(job, network, 8).notes) == said

@@ -51,6 +51,25 @@ def test_new_nccl_tests_text():
     assert table.times == pytest.approx((60.25e-6, 84.10e-6, 129.9e-6))
 
 
+def test_a_log_names_the_gpu_unless_its_ranks_differ():
+    (cluster,), (old,) = read(samples.NEW_TEXT), read(samples.OLD_TEXT)
+    assert (cluster.source.gpu, old.source.gpu) == ("NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB")
+    (mixed,) = read(samples.NEW_TEXT.replace("[0x0f] NVIDIA A100-SXM4-40GB", "[0x0f] NVIDIA H100", 1))
+    assert mixed.source.gpu == osf.Source().gpu
+
+
+def test_the_gpu_can_be_told(tmp_path):
+    table, log, written = tmp_path / "run.csv", tmp_path / "run.log", tmp_path / "cluster.json"
+    table.write_text("n_gpus,bytes,time_us\n4,1024,20\n4,2048,21\n")
+    log.write_text(samples.NEW_TEXT)
+    for words in ([table, "--gpu", "L40S"], [log, "--gpu", "a100"]):
+        assert CliRunner().invoke(main, ["import", *map(str, words), "-o", str(written)]).exit_code == 0
+        assert osf.load_cluster(written).source.gpu == ("L40S" if words[0] is table else "NVIDIA A100-SXM4-40GB")
+    result = CliRunner().invoke(main, ["import", str(log), "--gpu", "H100"])
+    assert result.exit_code == 2
+    assert "says that it was measured on 'NVIDIA A100-SXM4-40GB'" in result.stderr
+
+
 def test_old_nccl_tests_text_through_mpirun():
     (cluster,) = read(samples.OLD_TEXT)
     (table,) = cluster.tables

@@ -51,3 +51,20 @@ def test_other_worker_counts_say_nothing_of_the_cores():
 def test_a_share_is_a_number():
     with pytest.raises(DataError, match="cpu_share of the all_reduce table for 4 workers"):
         network(-0.1)
+
+
+def test_workers_that_fill_a_node_in_part_are_told():
+    workload, nodes = osf.load_workload("resnet50-v100"), osf.load_cluster("nccl:v100x8,100Gbps,ib")
+    for workers, said in ((8, 0), (5, 0), (16, 0), (17, 1)):
+        found = osf.compare(workload, nodes, workers, ["ddp"]).predictions[0]
+        assert sum("the last node has 1" in note for note in found.notes) == said
+
+
+def test_workers_that_are_slower_than_one_are_told():
+    workload, fast, slow = job(1.0), network(None), replace(network(None), tables=(replace(TABLE, times=(1.0, 10.0)),))
+    for cluster, said in ((fast, 1), (slow, 1), (replace(fast, tables=(replace(TABLE, times=(1e-4, 1e-3)),)), 0)):
+        found = osf.compare(workload, cluster, 4, ["single"]).predictions[0]
+        assert (found.iteration_time > 4 * workload.compute_time) == said
+        assert sum("train more slowly than one alone" in note for note in found.notes) == said
+        tuned = osf.tune(workload, cluster, 4)
+        assert sum("train more slowly than one alone" in note for note in tuned.notes) == said

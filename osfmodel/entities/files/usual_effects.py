@@ -86,7 +86,16 @@ def gpu_generation(workload: Workload, cluster: Cluster) -> str | None:
     for gpu in stated:
         if gpu != "not stated":
             return generation_of(gpu)
-    return None if cluster.nccl is None else cluster.nccl.generation
+    if cluster.nccl is None:
+        return None
+    # The generation of a fit is that of the curve, not of the GPUs.
+    return "" if cluster.source.is_import else cluster.nccl.generation
+
+
+def gpu_unknown(workload: Workload, cluster: Cluster) -> bool:
+    """Whether usual effects are left out only because neither says which GPU computes, or that it is a CPU."""
+    silent = gpu_generation(workload, cluster) is None and NO_GPU not in (workload.source.gpu, cluster.source.gpu)
+    return silent and cluster.usual_effects and not cluster.effects.active and workload.profiled_workers == 1
 
 
 def usual_effects(

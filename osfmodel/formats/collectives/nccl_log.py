@@ -13,7 +13,10 @@ BEFORE = r"[ \t>]{0,40}(?:(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>|\d{1,6}):)?[ \t
 """Pattern of what precedes a line: an indentation or a quote on a page, and the rank, as mpirun or srun writes it."""
 PREFIX = re.compile(f"^{BEFORE}")
 HEADER = re.compile(r"^#[ \t]+size[ \t]+count[ \t]+type[ \t]")
-RANK = re.compile(r"^#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s)?.*\bon\s+(\S+)\s+device")
+RANK = re.compile(
+    r"^#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s)?.*\bon\s+(\S+)\s+device(?:\s+\d+\s+\[[0-9a-fx:.]+\]\s+(\S.*?)\s*$)?"
+)
+"""The number of a rank, its group, its host, and the name of its device."""
 LARGEST = re.compile(r"^# nThread\b.*\bmaxBytes (\d{1,18})\b")
 FAILED = re.compile(r"^#\s*(?:Out of bounds values|Bitwise mismatches)\s*:.*\bFAILED\b")
 FAILURE = re.compile(r"\bTest (?:NCCL|CUDA|OS )?\s?failure\b", re.IGNORECASE)
@@ -21,13 +24,14 @@ FAILURE = re.compile(r"\bTest (?:NCCL|CUDA|OS )?\s?failure\b", re.IGNORECASE)
 
 @dataclass(slots=True)
 class LoggedTest:
-    """One test. ``line`` is where it begins; ``names`` are the columns of its table."""
+    """One test. ``line`` is where it begins; ``names`` are the columns of its table; ``devices`` names of its GPUs."""
 
     line: int
     stated: str = ""
     mentioned: str = ""
     largest: int = 0
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    devices: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     ended: bool = False
@@ -105,6 +109,7 @@ def _comment(log: Log, number: int, line: str) -> None:
         if int(match[1]) in run.ranks:
             run = log.begun(number)
         run.ranks[int(match[1])] = (match[2] or "", match[3])
+        run.devices |= {match[4]} if match[4] else set()
     elif match := LARGEST.match(line):
         log.fresh(number).largest = int(match[1])
     elif "Avg bus bandwidth" in line and log.runs:
@@ -132,6 +137,7 @@ def _header(log: Log, number: int, line: str) -> None:
         before = log.runs[-1]
         run = log.begun(number)
         run.stated, run.ranks, run.largest = before.stated, before.ranks, before.largest
+        run.devices = before.devices
     else:
         run = log.fresh(number)
     run.names = line.split()[1:]

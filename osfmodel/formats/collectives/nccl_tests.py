@@ -46,7 +46,9 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
         told.append(f"{kind}, {workers} workers on {layouts[-1].nodes or 'an unknown number of'} nodes")
     layout = replace(hints, gpus_per_node=told_gpus_per_node(text, layouts, hints))
     conditions = f"nccl-tests {'; '.join(_counted(told))}; the faster of out of place and in place"
-    return [cluster_of(text, points, layout, conditions)]
+    found = cluster_of(text, points, layout, conditions)
+    devices = set().union(*(run.devices for run in runs))
+    return [found if len(devices) != 1 else replace(found, source=replace(found.source, gpu=devices.pop()))]
 
 
 def _counted(told: Sequence[str]) -> list[str]:
