@@ -232,7 +232,8 @@ def parse_workers(text: str, cluster: Cluster) -> list[int]:
             raise UsageError(f"--workers {text!r}: write counts such as 16, 4,8,16 or 4..64")
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= LARGEST_WORKER_COUNT:
-            raise UsageError(f"--workers {text!r}: counts go from 1 to {LARGEST_WORKER_COUNT}, the smaller one first")
+            order = "" if match[2] is None else ", the smaller first"
+            raise UsageError(f"--workers {text!r}: write counts from 1 to {LARGEST_WORKER_COUNT}{order}")
         counts += [first] if match[2] is None else _range(first, last, cluster)
     return list(dict.fromkeys(counts))
 

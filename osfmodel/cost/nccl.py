@@ -38,8 +38,8 @@ class Corrections(NamedTuple):
     pipeline:   kappa above inside a node, 0 for none
     by_nic:     kappa between nodes whose NICs move data on their own (ib, roce)
     by_host:    kappa between nodes where host or plugin has a part in each chunk (efa, tcpxo, tcp)
-    own:        fraction of its own 1/n of the message that each GPU of a ring over NVLink takes as long as to send
-    launch:     factor on the tuner's latencies inside a node
+    own:        extra time of a ring over NVLink: that of sending this fraction of a GPU's own 1/n of the message
+    launch:     factor on the tuner's base latencies, and on its steps inside a node
     nvls_bytes: NVLS moves (n + 1)/n of the message through each GPU's link, instead of half of a ring's bytes whatever
                 the number n of GPUs (NVIDIA: N + 1 instead of 2 N operations)
     two_roots:  generations whose trees over two nodes use the network twice, since each half of a message has its root

@@ -9,7 +9,7 @@ Sources, named at each constant:
 * OFI: aws/aws-ofi-nccl, src/platform-aws.cpp (latency that the plugin reports, protocols that it leaves on).
 * GCP: NCCL's settings for GPUDirect-TCPXO on A3 Mega machines, as published with jobs there (allenai/OLMo and others).
 
-Nothing here was fitted; fitted values are in osfmodel.cost.nccl. No measurement of a collective is used.
+Nothing here was fitted, and of measured collectives only HOST_SHARE uses two; fitted values are in osfmodel.cost.nccl.
 """
 
 from __future__ import annotations

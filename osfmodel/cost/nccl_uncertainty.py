@@ -27,8 +27,8 @@ PARTS: Mapping[str, Uncertainty] = {
     "not stated": Uncertainty(2.23, 1.11),
     "rccl": Uncertainty(1.0, 1.0),
 }
-"""By part, on machines held out (benchmarks/nccl_model.py). Of host and rccl there is no table: a factor of three, for
-hosts differ as much in memory and CPUs, and a factor of two."""
+"""By part, on machines held out (benchmarks/nccl_model.py). Those of host (a factor of three, since memory and CPUs of
+hosts differ as much) and of rccl (a factor of two) are assumed, not measured."""
 LARGE = 2**23
 """Bytes from which on bandwidth decides the time of a message."""
 

@@ -92,7 +92,7 @@ def _per_gpu(bandwidth: str, gpus: int) -> float:
 def doubts(cluster: Cluster, workers: int) -> tuple[str, ...]:
     """A question if words give each GPU many times the network of usual machines, without saying of what it is.
 
-    For AMD's GPUs instead that no price of RCCL was compared.
+    For AMD's GPUs, a warning that no price of RCCL was compared.
     """
     if cluster.nccl is not None and cluster.nccl.generation == "cdna":
         return (f"{cluster.name}: AMD GPUs run RCCL, of which no price was compared with a measurement",)

@@ -6,9 +6,9 @@ buffer matters, a table's price is
 
     T(s) = max(measured(s), s * min over top of measured(m) / m)
 
-Measured is one message on an idle network. Where trains were measured (messages back to back in one queue, seconds of
-each), it is a message of a train if the library runs one collective at a time, since a busy stream hides part of the
-start-up, and the longer of both if it runs several. Several in flight share the transfer T - a, with a the start-up,
+measured(s) is the time of one message on an idle network. If messages back to back (a train) were measured, it is the
+time per message of a train where the library runs one collective at a time, since a busy stream hides part of the
+start-up, and the longer of both where it runs several. Several in flight share the transfer T - a, with a the start-up,
 measured or else the least time up to that size; ``TableCost.sustained`` is the least (T(m) - a(m)) / m of the top.
 Sizes that are dearer per byte stay as they are: they may belong to another protocol. So do cheaper ones that do not
 look like a buffer. With a buffer of B bytes T(s) = (s - B) / rate, so from any size to the next the time grows no
@@ -35,10 +35,10 @@ from osfmodel.entities.units import show_rate
 TOP = 4
 """The largest size over the smallest of the sizes whose rate is taken as sustained."""
 CLIFF = 0.5
-"""Excess of the next size's time over that with a buffer, as a part of a size's bytes at the sustained rate, above
-which there is a change of algorithm. Where bundled tables are cheaper than large messages it is 0.12 at most."""
+"""A step to the next size is a change of algorithm if it exceeds what a buffer explains by more than this fraction of
+the size's time at the sustained rate. Where bundled tables are cheaper than large messages it is 0.12 at most."""
 TOLD = 0.05
-"""Part by which a message must be cheaper than the sustained rate to be told: repeats differ by a few percent."""
+"""Fraction by which a message must be cheaper than at the sustained rate to be reported: repeats differ by less."""
 
 
 def sustained(sizes: Sequence[int], times: Sequence[float]) -> float:
@@ -100,6 +100,6 @@ def _caution(table: Table, in_flight: int) -> str:
     if most <= 1 + TOLD:
         return ""
     return (
-        f"{table.collective} between {how_many(table.workers, 'worker')}: alone, {show_bytes(size)} go at "
-        f"{show_rate(size / alone)}, large messages at {show_rate(size / planned)}: planned with the latter"
+        f"{table.collective} between {how_many(table.workers, 'worker')}: {show_bytes(size)} measured alone run at "
+        f"{show_rate(size / alone)}, faster than large messages ({show_rate(size / planned)}): priced like those"
     )

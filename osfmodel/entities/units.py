@@ -88,9 +88,9 @@ def parse_bytes(text: str) -> int:
     return int(size)
 
 
-def parse_room(text: str) -> int:
+def parse_room(text: str, example: str = "16GiB") -> int:
     """Bytes of a limit, with a fraction of a byte rounded down: ``"15.9GiB"``."""
-    return int(_parse(text, BYTE_UNITS, "size", "16GiB"))
+    return int(_parse(text, BYTE_UNITS, "size", example))
 
 
 def parse_time(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Chances of a tuned configuration: its gain over the default on networks and with effects that are as plausible.
+"""The gain of a tuned configuration over the default, on draws of prices, compute times and effects that are plausible.
 
 Prices, compute times and effects of a prediction are doubtful, by what its error band is made of. Both configurations
 are timed under the same draws from these doubts (common random numbers), so that what slows both alike does not count.
@@ -35,7 +35,7 @@ NORMAL = 1.645
 
 
 class Draw(NamedTuple):
-    """A draw: standard normal deviates of network, computation and ratio of plans, uniform ones of both effects."""
+    """Standard normal deviates of network, computation and ratio of plans, uniform numbers of both effects."""
 
     network: float
     compute: float
@@ -64,7 +64,7 @@ def draws() -> tuple[Draw, ...]:
 
 
 def _even(values: Sequence[float]) -> list[float]:
-    """The middles of as many equal parts of 0 to 1, in the order of ``values``."""
+    """The rank of each value among the n, as the middle of its n-th part of 0 to 1."""
     ordered = sorted(values)
     return [(ordered.index(value) + 0.5) / len(values) for value in values]
 

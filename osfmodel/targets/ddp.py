@@ -327,7 +327,10 @@ def single_cap(name: str) -> int | None:
     """The bytes in ``cap:25MiB``, rounded down; None for any other name. Raises UsageError for a bad size."""
     if not name.startswith(CAP) or name == BEST_CAP:
         return None
-    size = parse_room(name.removeprefix(CAP))  # rounded, as commands print it: 13.64 MiB
+    try:
+        size = parse_room(name.removeprefix(CAP), "25MiB")  # rounded, as commands print it: 13.64 MiB
+    except UsageError as error:
+        raise UsageError(f"plan {name!r}: {error}") from None
     if size < 1:
         raise UsageError(f"plan {name!r}: a limit is 1 byte or more")
     return size

@@ -105,7 +105,7 @@ def search(cases: Sequence[Case], limits: Limits) -> tuple[Loop | None, tuple[st
     found = best_settings(cases, limits)
     if found is None:
         return None, ()
-    thinned = "of the fusion thresholds at which the grouping changes some, close to others, were not tried"
+    thinned = "not every fusion threshold that changes the grouping was tried: some close to others were skipped"
     return found.loop, () if found.exhaustive else (thinned,)
 
 

@@ -454,9 +454,9 @@ def test_one_entry_in_full():
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([*PREDICT, "--workers", "0"], 2, "counts go from 1"),
+        ([*PREDICT, "--workers", "0"], 2, "write counts from 1"),
         ([*PREDICT, "--workers", "-3"], 2, "-3"),
-        ([*PREDICT, "--workers", "8..4"], 2, "the smaller one first"),
+        ([*PREDICT, "--workers", "8..4"], 2, "the smaller first"),
         ([*PREDICT, "--workers", "8GiB"], 2, "write counts such as"),
         ([*PREDICT, "--workers", "many"], 2, "write counts such as"),
         ([*PREDICT], 2, "--workers"),

@@ -204,15 +204,15 @@ def test_a_size_that_is_cheaper_per_byte_is_told_with_both_rates():
     cluster = Cluster("bought", "tabulated", tables=(table,))
     (said,) = cautions(cluster, 4)
     assert said == (
-        "all_reduce between 4 workers: alone, 128.0 KiB go at 574.4 Mbps, large messages at 467.4 Mbps: planned with "
-        "the latter"
+        "all_reduce between 4 workers: 128.0 KiB measured alone run at 574.4 Mbps, faster than large messages "
+        "(467.4 Mbps): priced like those"
     )
     assert cautions(cluster, 2) == ()
     known = replace(table, trains=cost_of_table(table).times)
     assert cautions(replace(cluster, tables=(known,))) == ()
     assert cautions(osf.load_cluster("a100-node")) == ()
     found = osf.predict(osf.load_workload("resnet50-v100"), cluster, "ddp", 4)
-    assert any("planned with the latter" in warning for warning in found.warnings)
+    assert any("priced like those" in warning for warning in found.warnings)
     assert pricing_of(cluster, 4).cost()(1 << 17) > table.times[SIZES.index(1 << 17)]
 
 
@@ -223,4 +223,4 @@ def test_import_tells_of_such_sizes(tmp_path, capsys):
     path.write_text(f"bytes,time_us,workers\n{rows}\n")
     with pytest.raises(SystemExit, match="0"):
         main(["import", str(path), "-o", str(tmp_path / "bought.json")])
-    assert "large messages at" in capsys.readouterr().err
+    assert "faster than large messages (" in capsys.readouterr().err

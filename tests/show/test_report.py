@@ -244,7 +244,7 @@ def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
         (["-o", "report.pdf"], "must end in .html, .png, .svg, .json, .json.gz"),
         (["-o", "nowhere/report.html"], "there is no folder nowhere"),
         (["--plan", "tunde"], "unknown plan"),
-        (["--workers", "0"], "counts go from 1"),
+        (["--workers", "0"], "write counts from 1"),
     ],
 )
 def test_pictures_that_cannot_be_drawn_are_refused(words, said, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ class DecoupledStep(GatheringStep):
         return padded_bytes(bucket, _dtypes(self.workload)[bucket.blocks[0].layer], self.pricing.workers)
 
     def arrived(self, number: int, gathered: int) -> tuple[int, ...]:
-        """The update of a bucket, with the copy of its gradients; its number."""
+        """Add the update of a bucket, with the copy of its gradients, and return its number."""
         bucket, layers = self.plan.buckets[number], self.operations[gathered].layers
         time = self._per_byte() * bucket.size
         return (self.add(Operation("update", COMPUTE, layers, time, waits=(gathered,), bucket=number, quiet=True)),)

@@ -22,7 +22,7 @@ class GatheringStep(Lowering):
         return self.plan.buckets[number].size
 
     def arrived(self, number: int, gathered: int) -> tuple[int, ...]:
-        """Numbers of the computations added for a bucket when ``gathered`` has ended; none, unless there are some."""
+        """Add the computations that follow the all-gather ``gathered`` of a bucket: their numbers; none here."""
         return ()
 
     def gathering_forward(self, computed: tuple[int, ...]) -> None:

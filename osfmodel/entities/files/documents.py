@@ -246,8 +246,9 @@ def _place(message: str) -> str:
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
         known = sorted(_keys(Workload) | _keys(Cluster) | OTHER_KEYS)
-        meant = did_you_mean(f"'{key}'" for key in nearest(rest.partition("'")[0], known, most=1, cutoff=0.5))
-        message += meant and f": {meant}"
+        name = rest.partition("'")[0]
+        meant = did_you_mean(f"'{key}'" for key in nearest(name, known, most=1, cutoff=0.5))
+        message += f": {name!r} belongs to another part of the file" if name in known else meant and f": {meant}"
     return message
 
 

@@ -155,7 +155,7 @@ OUTCOMES: tuple[Column[Outcome], ...] = (
     column("optimal_iteration_time_s", "ideal plan", lambda one: one.optimal_time, show_predicted_time),
     column("lower_bound_s", "bound", lambda one: one.lower_bound, show_predicted_time),
     column("gap", "vs bound", lambda one: one.gap, _gap),
-    column(None, "saved", lambda one: one.gain, lambda gain: show_share(round(gain, 4) + 0.0)),
+    column(None, "saved", lambda one: one.gain, lambda gain: show_share(gain if abs(gain) >= 5e-4 else 0.0)),
     Column(
         "error_band",
         "error band",
