@@ -174,6 +174,8 @@ def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: st
     found: dict[tuple[str, int], dict[int, list[float]]] = {}
     for point in points:
         if point.size > 0:
+            if point.time == 0:
+                raise DataError(f"{text.unit} {point.line}: {point.size} bytes in no time at all: is the unit right?")
             found.setdefault((point.collective, point.workers), {}).setdefault(point.size, []).append(point.time)
     for (collective, workers), times in sorted(found.items()):
         if len(times) == 1:

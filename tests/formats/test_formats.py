@@ -58,6 +58,22 @@ def test_a_log_names_the_gpu_unless_its_ranks_differ():
     assert mixed.source.gpu == osf.Source().gpu
 
 
+@pytest.mark.parametrize(
+    ("found", "put", "message"),
+    [
+        ("   130.4 ", "  0.1304 ", "line 16: takes 0.1304 us, but 130.4 us by its algbw"),
+        (
+            "   130.4   32.16   48.25      0    129.9   32.29",
+            "   0.0 0.0 0.0 0 0.0 0.0",
+            "line 16: 4194304 bytes in no time",
+        ),
+    ],
+)
+def test_times_that_cannot_be_are_refused(found, put, message):
+    with pytest.raises(DataError, match=message):
+        read(samples.NEW_TEXT.replace(found, put))
+
+
 def test_the_gpu_can_be_told(tmp_path):
     table, log, written = tmp_path / "run.csv", tmp_path / "run.log", tmp_path / "cluster.json"
     table.write_text("n_gpus,bytes,time_us\n4,1024,20\n4,2048,21\n")

@@ -96,4 +96,15 @@ def _point(text: Text, run: LoggedTest, row: tuple[int, list[str]], what: tuple[
     measured = [text.number(number, time) for time in _column(run, fields, "time") if time != "N/A"]
     if not measured:
         raise text.fault(number, " ".join(fields), "has neither an out-of-place nor an in-place time")
-    return Point(what[0], text.whole(number, fields[0]), min(measured) * 1e-6, number, what[1])
+    size = text.whole(number, fields[0])
+    for time, rate in zip(measured, _column(run, fields, "algbw"), strict=False):
+        stated = float(rate) * 1e3 if _is_figure(rate) else 0.0  # bytes per microsecond
+        if stated >= SHOWN and not 1 / APART < time * stated / max(size, 1) < APART:
+            raise text.fault(number, " ".join(fields), f"takes {time:g} us, but {size / stated:.4g} us by its algbw")
+    return Point(what[0], size, min(measured) * 1e-6, number, what[1])
+
+
+SHOWN = 1e3
+"""Bytes per microsecond from which the two decimals of a bandwidth say enough to compare it with the time."""
+APART = 2.0
+"""Factor by which time and bandwidth of a row may differ; more than that is another unit, or a damaged row."""
