@@ -12,6 +12,7 @@ import click
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import GroupedCommand
 from osfmodel.cost import COST_MODELS
+from osfmodel.cost.nccl_constants import BETWEEN_NODES, DEVICES
 from osfmodel.engine import ENGINES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
@@ -66,6 +67,8 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "targets": _entries(CONFIG_TARGETS),
     "engines": _entries(ENGINES),
     "cost-models": _entries(COST_MODELS),
+    "gpus": _entries(DEVICES),
+    "fabrics": _entries(BETWEEN_NODES),
     "effects": _entries(EFFECTS),
     "compressions": _entries(COMPRESSIONS),
     "formats": _entries(IMPORT_FORMATS),
@@ -81,8 +84,8 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
     """List everything that comes with osfmodel, or show one entry in full, with the source of its figures.
 
-    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions, formats or snippets (for
-    osf tune --lines).
+    KIND is workloads, clusters, plans, targets, engines, cost-models, gpus, fabrics (both of nccl: words), effects,
+    compressions, formats or snippets (which --lines prints).
 
     \b
     Example:

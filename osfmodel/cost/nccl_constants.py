@@ -240,7 +240,7 @@ class NetworkFabric(NamedTuple):
     protocols: allowed between nodes, by GPU generation ("" for all others)
     by_nic:    whether NICs move data on their own (RDMA); elsewhere the host or its plugin has a part in each chunk
     nvls:      whether NVLSTree is used
-    summary:   shown where fabrics are listed, with its evidence
+    summary:   shown by ``osf list fabrics``, with its evidence
     flow:      most bytes per second of a flow; a ring is one between two nodes
     """
 

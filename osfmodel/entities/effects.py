@@ -152,13 +152,13 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "`osf bench`: all ranks at once add what was kept, take the largest, and keep the rest",
         ),
         "select_sent": Effect(
-            "compute stream, the same for each byte that is sent",
+            "compute stream, choosing what a sparse bucket sends, for each byte that is sent",
             "s/byte",
             None,
             "`osf bench`: the same at two densities",
         ),
         "select_time": Effect(
-            "compute stream, the same for each tensor, however small",
+            "compute stream, choosing what a sparse bucket sends, for each tensor, however small",
             "s",
             None,
             "`osf bench`: the same of small tensors",
@@ -176,7 +176,7 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "`osf bench`: the same at two densities",
         ),
         "spread_time": Effect(
-            "compute stream, the same for each tensor, however small",
+            "compute stream, the mean gradient of a sparse bucket, for each tensor, however small",
             "s",
             None,
             "`osf bench`: the same of small tensors",
@@ -206,13 +206,13 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "`osf bench --executor horovod`: the same with the response cache off",
         ),
         "compute_slowdown": Effect(
-            "computation takes so much longer while a collective runs",
+            "computation takes longer by this fraction while a collective runs",
             "fraction",
             CITED_SLOWDOWN,
             "mean of 18.9 % (at most 40 %) over models and GPUs, arXiv 2507.03114",
         ),
         "node_slowdown": Effect(
-            "computation takes so much longer where several GPUs of a node compute (host, power, memory)",
+            "computation takes longer by this fraction where several GPUs of a node compute (host, power, memory)",
             "fraction",
             None,
             "iteration time of 2 to 8 GPUs of a node that send little, over that of one alone",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from osfmodel.cost import network_rates, worker_counts
+from osfmodel.entities.units import show_rate
 from osfmodel.show.tables import Column, column
 
 SHORT = 44
@@ -53,6 +54,12 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         GPU,
         column("network", None, lambda row: network_rates(row.entry) or None),
         *SOURCE,
+    ),
+    "gpus": (
+        NAME,
+        column("in_node", "in the node", lambda row: row.entry.fabric),
+        column("bytes_per_s", "per GPU", lambda row: row.entry.bandwidth or None, lambda rate: show_rate(rate or 0.0)),
+        column("priced_as", "priced as", lambda row: row.entry.generation),
     ),
     "effects": (
         NAME,
