@@ -1,6 +1,6 @@
 """The gain of a tuned configuration over the default, on draws of prices, compute times and effects that are plausible.
 
-Prices, compute times and effects of a prediction are doubtful, by what its error band is made of. Both configurations
+Prices (by the doubt of large messages), compute times and effects of a prediction are doubtful. Both configurations
 are timed under the same draws from these doubts (common random numbers), so that what slows both alike does not count.
 The ratio of two plans' times is doubtful even where all of these are known, by what pairs of measured plans show.
 """
@@ -107,11 +107,14 @@ def times(problems: Sequence[TuningProblem], knobs: Any) -> list[float]:
 
 
 def best_of(problem: TuningProblem, options: Sequence[Any]) -> Any:
-    """The default unless an option's mean gain over it exceeds TIE; else the first option within TIE of the largest."""
+    """Of the options within TIE of the largest mean gain over the default that default, else the one of fewest buckets.
+
+    Of as many buckets the first is returned.
+    """
     problems, default = drawn(problem), problem.target.convert.default_knobs()
     theirs = times(problems, default)
 
-    ranked = sorted(options, key=lambda knobs: knobs != default)
+    ranked = sorted(options, key=lambda knobs: (knobs != default, len(problem.planned(knobs)[0][0].buckets)))
     gains = [0.0 if knobs == default else gain_over(times(problems, knobs), theirs) for knobs in ranked]
     return next(knobs for knobs, gain in zip(ranked, gains, strict=True) if gain >= max(gains) - TIE)
 

@@ -281,6 +281,12 @@ class Tuning:
         return any(outcome.gain >= WORTHWHILE for outcome in self.outcomes)
 
     @property
+    def recommended(self) -> bool:
+        """Whether to use it: it is an improvement, and faster than the default throughout the interval of its gain."""
+        best = max(self.outcomes, key=lambda outcome: outcome.gain)
+        return self.improvement and (best.chance is None or best.chance.sure)
+
+    @property
     def verdict(self) -> str:
         """The result in one sentence or two."""
         worst, best = (pick(self.outcomes, key=lambda outcome: outcome.gain) for pick in (min, max))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import osfmodel as osf
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.bands import gain_doubt
-from osfmodel.planning.chances import chance, draws, gain_over
+from osfmodel.entities.units import MIB
+from osfmodel.planning.chances import TIE, best_of, chance, draws, gain_over
 from osfmodel.planning.results import DRAWS, Chance, Outcome
+from osfmodel.planning.tuning import _less_tiny
 
 WORKLOAD = osf.load_workload("resnet50-v100")
 
@@ -63,8 +66,11 @@ def test_a_verdict_says_to_leave_it_alone_where_the_interval_holds_zero():
     assert outcome.chance is not None
     unsure = replace(outcome, default_time=outcome.tuned_time * 1.02, chance=Chance(-0.01, 0.03, 0.8))
     assert "Leave the default alone" in replace(found, outcomes=(unsure,)).verdict
+    assert replace(found, outcomes=(unsure,)).improvement
+    assert not replace(found, outcomes=(unsure,)).recommended
     sure = replace(unsure, chance=Chance(0.01, 0.03, 1.0))
     verdict = replace(found, outcomes=(sure,)).verdict
+    assert replace(found, outcomes=(sure,)).recommended
     assert "Leave" not in verdict
     assert "1.0% to 3.0%" in verdict
 
@@ -82,3 +88,61 @@ def test_no_configuration_is_worse_than_the_default_on_average():
     for cluster, workers in (("v100-10gbe", 16), ("v100-56gib", 16), ("ring:200us,10Gbps", 8)):
         found = osf.tune(WORKLOAD, osf.load_cluster(cluster), workers).outcomes[0]
         assert found.chance is None or found.chance.wins >= 0.5, cluster
+
+
+class Options:
+    """A tuning problem of which only the mean gains (per cent) and the buckets of its options are known; 0: default."""
+
+    def __init__(self, gains, buckets):
+        self.drawn, self.gains, self.buckets = [self] * DRAWS, gains, buckets
+        self.target = SimpleNamespace(convert=SimpleNamespace(default_knobs=lambda: 0))
+
+    def times(self, knobs):
+        return [1 - self.gains[knobs] / 100]
+
+    def planned(self, knobs):
+        return [(SimpleNamespace(buckets=[None] * self.buckets[knobs]), None)]
+
+
+@pytest.mark.parametrize(
+    ("gains", "buckets", "best"),
+    [
+        ((0, 0.15, 0.1), (5, 3, 1), 0),
+        ((0, 0.3, 0.1), (5, 3, 1), 1),
+        ((0, 0.9, 0.8), (5, 3, 2), 2),
+        ((0, 0.9, 0.8), (5, 3, 3), 1),
+        ((0, 0.9, 0.6), (5, 3, 2), 1),
+    ],
+)
+def test_ties_go_to_the_default_and_then_to_fewest_buckets(gains, buckets, best):
+    """Mean gains within 0.2 % of the largest are a tie."""
+    assert best_of(Options(gains, buckets), [1, 2, 0]) == best
+
+
+def test_what_does_best_on_plausible_networks_is_recommended(monkeypatch):
+    asked = []
+    monkeypatch.setattr("osfmodel.planning.tuning.best_of", lambda task, options: asked.extend(options) or options[-1])
+    found = osf.tune(WORKLOAD, osf.load_cluster("v100-10gbe"), 16)
+    assert found.knobs.limits == asked[-1].limits
+    assert len({knobs.limits for knobs in asked}) > 3
+
+
+def test_no_bucket_is_so_small_that_a_message_of_its_own_is_not_worth_it():
+    """The exact plan ends in one of 14 KiB; as much as a tie is given for a larger one."""
+    workload, cluster = osf.load_workload("nasnetamobile-pipedream"), osf.load_cluster("nccl:v100x8,25Gbps/node,tcp")
+    exact = osf.predict(workload, cluster, "optimal", 32)
+    assert min(bucket.size for bucket in exact.plan.buckets) < 2**16
+    found = osf.tune(workload, cluster, 32)
+    assert min(bucket.size for bucket in found.plan.buckets) >= 2**16
+    assert found.outcomes[0].tuned_time <= exact.iteration_time * (1 + 2 * TIE)
+
+
+@pytest.mark.parametrize(
+    ("ends", "first"),
+    [((3, 4), (4,)), ((1, 4), (4,)), ((2, 4), None)],
+)
+def test_the_smallest_bucket_is_merged_or_doubled(ends, first):
+    sizes = [MIB // 4, 2 * MIB, 2 * MIB, MIB // 8]
+    found = list(_less_tiny(ends, sizes))
+    assert (found[0] if found else None) == first
+    assert all(changed[-1] == len(sizes) for changed in found)

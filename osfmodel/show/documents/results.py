@@ -129,6 +129,7 @@ class Tuned:
             "workers": workers[0] if len(rows) == 1 else workers,
             "target": tuning.target,
             "improvement": tuning.improvement,
+            "recommended": tuning.recommended,
             "verdict": tuning.verdict,
             "notes": list(tuning.notes),
             "plan": document_of(tuning.plan),
