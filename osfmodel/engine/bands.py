@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +27,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.display import brief
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.files.usual_effects import effects_of_any
 from osfmodel.entities.plan import REPLICATED, SPLIT, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -130,17 +131,28 @@ def kind_of(pricing: Pricing) -> str:
 
 
 def extremes(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing) -> tuple[float, float]:
-    """Seconds of the step with prices and computation at their best and at their worst."""
-    workload, pricing = pricing.loaded(workload)
+    """Seconds of the step with prices and computation at their best and at their worst.
+
+    On GPUs effects that are left out are among what may be worse: runs of frameworks pay the usual ones.
+    """
+    rows = ((pricing, -1), (_charged(pricing), 1))
+    best, worst = (_shifted(plan, *prices.loaded(workload), sign) for prices, sign in rows)
+    return min(best, timeline.iteration_time), max(worst, timeline.iteration_time)
+
+
+def _charged(pricing: Pricing) -> Pricing:
+    """The prices with the usual effects of any GPU where they have none; library calls that block are of CPUs."""
+    if pricing.effects.active or pricing.blocking:
+        return pricing
+    return replace(pricing, effects=effects_of_any(), usual=True)
+
+
+def _shifted(plan: Plan, workload: Workload, pricing: Pricing, sign: int) -> float:
+    """Seconds with network and computation slower by what is doubtful about them, or faster for ``sign`` -1."""
     network = (1 + pricing.uncertainty_of(plan)) * (1 + beyond(plan, pricing))
     compute = 1 + workload.doubt
-    if network == compute == 1:
-        return timeline.iteration_time, timeline.iteration_time
-    found = [
-        predict_timeline(workload.scaled(compute**sign), plan, pricing.slower(network**sign)).iteration_time
-        for sign in (-1, 1)
-    ]
-    return min(found[0], timeline.iteration_time), max(found[1], timeline.iteration_time)
+    slowed = workload if compute == 1 else workload.scaled(compute**sign)
+    return predict_timeline(slowed, plan, pricing if network == 1 else pricing.slower(network**sign)).iteration_time
 
 
 def beyond(plan: Plan, pricing: Pricing) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from osfmodel.cost import COST_MODELS, network_rates
@@ -14,6 +15,7 @@ from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files.usual_effects import gpu_unknown
+from osfmodel.entities.gpus import generation_of
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -48,6 +50,17 @@ def shown(effect: str, value: float) -> str:
     if unit == "s":
         return show_time(value)
     return show_share(value) if unit == "fraction" else f"{value:.3g} {unit}"
+
+
+def device_caveats(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
+    """A note where the profile is of a GPU of another generation than the cluster's: compute times are not changed."""
+    words = re.match(r"nccl:\s*([^,]+)x[0-9]+", cluster.name)
+    mine, theirs = workload.source.gpu, words[1] if words else cluster.source.gpu
+    if not generation_of(mine) or not generation_of(theirs) or generation_of(mine) == generation_of(theirs):
+        return ()
+    return (
+        f"the profile is of a {mine}, the cluster of {theirs}: times are the {mine}'s unless --compute xF scales them",
+    )
 
 
 UNKNOWN_GPU = (

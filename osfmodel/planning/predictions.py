@@ -21,6 +21,7 @@ from osfmodel.planning.cautions import (
     band_caveats,
     busy_caveats,
     cluster_warnings,
+    device_caveats,
     effect_caveats,
     flight_caveats,
     network_caveats,
@@ -95,7 +96,7 @@ class _Subject:
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
         self.cluster = cluster
         self.pricing = pricing_of(cluster, workers, workload)
-        self.caveats = network_caveats(cluster, workers) + self.engine.caveats
+        self.caveats = network_caveats(cluster, workers) + device_caveats(workload, cluster) + self.engine.caveats
         if self.ours:
             self.caveats += effect_caveats(self.pricing, cluster, workload) + flight_caveats(cluster)
         self.warnings = size_warnings(workload, workers) + cluster_warnings(cluster, workers)

@@ -96,6 +96,7 @@ def test_a_band_adds_distances_to_the_doubts_and_holds_the_prediction():
     assert (narrow.low, narrow.high) == pytest.approx((2.0 / (1 + LEAST), 2.0 * (1 + LEAST)))
 
 
+@pytest.mark.usefixtures("ideal")
 def test_doubtful_prices_widen_by_what_they_change_and_doubtful_times_by_all():
     plan, timeline, pricing = priced("ring:50us,10Gbps", 16)
     sure = replace(pricing, uncertainty=0.0, uncertainty_large=0.0)
@@ -159,3 +160,14 @@ def test_the_file_of_bands_can_be_read_back_and_a_bad_one_is_refused():
     assert decode_bands(encode(bands_document(*known)).encode()) == known
     with pytest.raises(DataError, match=r"missing required field 'below' at '.cells\[0\]'"):
         decode_bands(b'{"schema_version": 1, "kind": "bands", "cells": [{"setup": "gloo"}]}')
+
+
+def test_effects_that_are_left_out_are_doubtful():
+    """The ideal of a GPU job may be as slow as with the usual effects; a CPU's profile as well, on GPUs."""
+    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("nccl:v100x8,100Gbps/node,ib")
+    usual = osf.predict(workload, cluster, "ddp", 16)
+    for job in (workload, replace(workload, source=osf.Source(gpu="none (CPU)"))):
+        ideal = osf.predict(job, replace(cluster, usual_effects=False), "ddp", 16)
+        assert ideal.iteration_time < 0.95 * usual.iteration_time
+        assert ideal.band.high > usual.iteration_time
+        assert ideal.band.low > 0.9 * ideal.iteration_time

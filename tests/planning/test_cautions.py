@@ -68,3 +68,13 @@ def test_workers_that_are_slower_than_one_are_told():
         assert sum("train more slowly than one alone" in note for note in found.notes) == said
         tuned = osf.tune(workload, cluster, 4)
         assert sum("train more slowly than one alone" in note for note in tuned.notes) == said
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cluster", "said"),
+    [("V100", "nccl:h100x8", 1), ("H100 SXM", "nccl:h100x8", 0), ("A100", "v100-10gbe", 1), ("mine", "v100-10gbe", 0)],
+)
+def test_a_profile_of_another_gpu_than_the_clusters_is_told(gpu, cluster, said):
+    workload = replace(osf.load_workload("resnet50-v100"), source=osf.Source(gpu=gpu))
+    found = osf.compare(workload, osf.load_cluster(cluster), 8, ["ddp"]).predictions[0]
+    assert sum("times are the" in note for note in found.notes) == said

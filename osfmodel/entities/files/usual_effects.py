@@ -78,6 +78,11 @@ def effects_for(generation: str, values: Iterable[UsualValue], without: str = ""
     return Effects(**{name: value for name, (_, value) in found.items()})
 
 
+def effects_of_any() -> Effects:
+    """The usual effects on a GPU of which nothing is known."""
+    return effects_for("", usual_values())
+
+
 def gpu_generation(workload: Workload, cluster: Cluster) -> str | None:
     """Generation of the GPU that computes, "" for one without a name; None if it is a CPU, or nothing says."""
     stated = [workload.source.gpu, cluster.source.gpu]
