@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
+from tests.sharded_jobs import PLANTED_SHARDED, ShardedJob
+from tests.sharded_jobs import trace_of as sharded_trace
 
 MILLI = 1e-3
 
@@ -68,8 +70,10 @@ class _Rank:
             self.now += seconds
 
 
-def trace_of(job: Job) -> Trace:
+def trace_of(job: Job | ShardedJob) -> Trace:
     """The trace of all ranks, or of those in ``traced``; arrivals are known where two or more are."""
+    if isinstance(job, ShardedJob):
+        return sharded_trace(job)
     starts = [0.0] * len(job.slowness)
     steps = [[] for _ in starts]
     for number in range(job.steps):
@@ -170,5 +174,6 @@ PLANTED = {
     "find-unused": BACKWARDS,
     "negotiation": replace(HEALTHY, hold=0.02),
     "host": replace(HEALTHY, idle=0.03),
+    **PLANTED_SHARDED,
 }
 """By the cause that limits it, a job."""

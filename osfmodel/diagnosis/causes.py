@@ -31,6 +31,7 @@ class Cause:
     caution:         what its remedy's figure leaves out, or ""
     needs_all_ranks: whether only the traces of all ranks show it; it costs nothing with one rank's
     stays:           what of it is left by remedies that the model prices, or ""
+    sharded:         whether only jobs with sharded parameters can have it
     """
 
     without: Callable[[Replays], float]
@@ -43,6 +44,7 @@ class Cause:
     needs_all_ranks: bool = False
     stays: str = ""
     label: str = ""
+    sharded: bool = False
 
 
 NETWORKS = (2, 10)
@@ -71,6 +73,69 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             of_network=True,
             label="launch delay",
             remedy=("launch", "collectives sent as soon as their gradients are there"),
+        ),
+        "blocking": Cause(
+            Replays.not_blocked,
+            "collectives go in the background while the host computes",
+            sentences.blocking,
+            of_network=True,
+            label="blocking collectives",
+            remedy=("background", "collectives in the background: NCCL, or _set_unshard_async_op(True) over gloo"),
+            caution="upper limit: gloo's reduce-scatters block unless they are replaced too",
+            sharded=True,
+        ),
+        "one-communicator": Cause(
+            Replays.of_two_communicators,
+            "all-gathers do not queue behind reduce-scatters",
+            sentences.one_communicator,
+            of_network=True,
+            label="one communicator",
+            remedy=("two-communicators", "set_separate_reduce_scatter_group(True), in torch 2.13 and later"),
+            caution="both share the network",
+            sharded=True,
+        ),
+        "reduce-scatter-input": Cause(
+            Replays.with_more_inputs,
+            "backward goes on before the reduce-scatter in flight has ended",
+            sentences.reduce_scatter_input,
+            of_network=True,
+            label="waits for reduce-scatter input",
+            remedy=("more-inputs", "set_reduce_scatter_max_input_buffers(2) or more"),
+            caution="takes memory for another group of gradients each",
+            sharded=True,
+        ),
+        "gathered-twice": Cause(
+            Replays.gathered_once,
+            "parameters stay after forward, and backward gathers none",
+            sentences.gathered_twice,
+            of_network=True,
+            label="gathered twice",
+            remedy=("keep", "reshard_after_forward=False (FSDP1: SHARD_GRAD_OP)"),
+            caution="if all parameters fit in memory at once; copies are left out",
+            sharded=True,
+        ),
+        "first-gather": Cause(
+            Replays.gathered_before,
+            "the parameters of the first block are there when the step begins",
+            sentences.first_gather,
+            of_network=True,
+            label="first gather",
+            remedy=("early-gather", "gathering the first groups while the optimizer runs (set_post_optim_event)"),
+            caution="upper limit: all of it hidden",
+            sharded=True,
+        ),
+        "last-reduce-scatter": Cause(
+            Replays.reduced_before,
+            "the gradients that come last are reduced in no time",
+            sentences.last_reduce_scatter,
+            of_network=True,
+            label="last reduce-scatter",
+            remedy=(
+                "small-last-group",
+                "a smaller last group: the embedding and the first block in groups of their own",
+            ),
+            caution="upper limit: a group of no size",
+            sharded=True,
         ),
         "find-unused": Cause(
             Replays.in_ready_order,
@@ -119,7 +184,8 @@ def gains_of(replays: Replays) -> Gains:
         shown = len(replays.ranks) > 1 or not cause.needs_all_ranks
         after = min(left, cause.without(replays)) if shown else left
         gains[name], left = left - after, after
-    return Gains(replayed, gains, {factor: replayed - replays.on_faster_network(factor) for factor in NETWORKS})
+    networks = {factor: replayed - replays.on_faster_network(factor) for factor in NETWORKS}
+    return Gains(replayed, gains, networks, {name: max(0.0, saved) for name, saved in replays.alone.items()})
 
 
 def verdict(one: Explanation) -> str:

@@ -60,6 +60,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     replayed = fmean(step.gains.replayed for step in usual)
     scale = time / max(time, replayed)
     gains = {cause: gain * scale for cause, gain in gains.items()}
+    alone = {cause: scale * fmean(step.gains.alone[cause] for step in usual) for cause in usual[0].gains.alone}
     place = median_place([rank.work for rank in ranks])
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
     network = costliest(worth, lambda cause: cause.of_network)
@@ -79,6 +80,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         network=network,
         verdict="",
         networks={k: scale * max(0.0, fmean(step.gains.networks[k] for step in usual)) for k in NETWORKS},
+        alone=alone,
         sender=ranks[place].rank,
         buckets=bucket_rows([seen[number][place] for number in numbers], workers, pricing.cost() if pricing else None),
     )

@@ -23,12 +23,14 @@ COMPUTE_SUMMARY = "what is left: the device computes or copies"
 class Gains:
     """Seconds saved by removing each cause from one step; ``replayed``: seconds of the replay with all causes.
 
-    ``networks``: seconds saved by networks as many times as fast, with all causes.
+    ``networks``: seconds saved by networks as many times as fast, with all causes; ``alone``: by removing only this
+    cause, of those that hide each other.
     """
 
     replayed: float
     seconds: Mapping[str, float]
     networks: Mapping[int, float]
+    alone: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Explanation:
     gains:     seconds that each cause costs of a usual step; :data:`osfmodel.diagnosis.causes.CAUSES` has the state
                without it
     networks:  seconds of a usual step that networks save that are as many times as fast
+    alone:     seconds of a usual step that removing one cause saves while the others stay, where causes hide each other
     replayed:  the usual step in the replay; its difference from ``step_time`` is the error of gains and networks,
                which are scaled down to the step where the replay takes longer
     cause:     the costliest; COMPUTE if none costs 5 % of the step
@@ -116,6 +119,7 @@ class Explanation:
     remarks: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     networks: Mapping[int, float] = field(default_factory=dict)
+    alone: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         job = f"{self.name}, {how_many(self.workers, 'worker')}"
@@ -130,6 +134,24 @@ class Explanation:
     def missed(self) -> float:
         """Seconds of the step that the replay does not have; 0 if it takes longer than the step."""
         return max(0.0, self.step_time - self.replayed)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the job shards its parameters."""
+        return any(row.module is not None for row in self.buckets)
+
+    @property
+    def kinds(self) -> tuple[KindParts, ...]:
+        """The collectives of sharded parameters by kind, in the order in which they come first; none without such."""
+        found: dict[tuple[str, bool], list[BucketRow]] = {}
+        for row in self.buckets:
+            if row.module is not None:
+                found.setdefault((row.kind, row.backward), []).append(row)
+        return tuple(KindParts.of(rows) for rows in found.values())
+
+    def saved(self, cause: str) -> float:
+        """Seconds that removing a cause saves: more than it costs where another cause hides it."""
+        return min(max(self.gains[cause], self.alone.get(cause, 0.0)), self.step_time)
 
     def part(self, cause: str) -> float:
         """Cost of a cause as a fraction of the step."""
@@ -154,12 +176,14 @@ class BucketRow:
     transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
     wire:       seconds of network time: the transfer, shared evenly with others in flight
     bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None if the size is not known
-    possible:   the cluster's bus bandwidth for this size; without a cluster the best of gradients' messages
-                of any size, as the speed of the network; None if it is the only one
+    possible:   the cluster's bus bandwidth for this size; without a cluster the best of gradients' messages, or of
+                sharded parameters' of its kind, as the speed of the network; None if it is the only one
     exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
                 for each of several in flight
     hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason
     gradients:  whether it carries gradients
+    module:     the group of sharded parameters that it gathers or reduces, "" for the root; None if there is none
+    backward:   whether such a collective was issued in backward
     """
 
     number: int
@@ -178,6 +202,41 @@ class BucketRow:
     hidden: float
     exposed: float
     gradients: bool
+    module: str | None = None
+    backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KindParts:
+    """The collectives of sharded parameters of one kind in a step: their number, bytes, and seconds.
+
+    kind:   ``all_gather``, ``reduce_scatter`` or ``all_reduce``; ``backward``: whether they were issued in backward
+    bytes:  input of each rank, of all of them; None if the trace does not say
+    waiting, transfer, hidden, exposed: as in :class:`BucketRow`, of all of them
+    """
+
+    kind: str
+    backward: bool
+    count: int
+    bytes: int | None
+    waiting: float | None
+    transfer: float
+    hidden: float
+    exposed: float
+
+    @classmethod
+    def of(cls, rows: Sequence[BucketRow]) -> KindParts:
+        """The sums over messages of one kind."""
+        transfer, hidden, exposed = (
+            plain_sum(getattr(row, name) for row in rows) for name in ("transfer", "hidden", "exposed")
+        )
+        size, waiting = (_sum_known([getattr(row, name) for row in rows]) for name in ("bytes", "waiting"))
+        return cls(rows[0].kind, rows[0].backward, len(rows), size, waiting, transfer, hidden, exposed)
+
+
+def _sum_known(values: Sequence[Any]) -> Any:
+    """The sum of all values; None if any of them is None."""
+    return None if None in values else sum(values)
 
 
 def bus_factor(kind: str, workers: int) -> float:
@@ -213,7 +272,7 @@ def _row(number: int, sent: Sent, own: LocalClock, workers: int) -> BucketRow:
     return BucketRow(
         number, one.kind, one.dtype, one.bytes, sent.formed - begin, None if one.issued is None else one.issued - begin,
         one.start - begin, one.end - begin, one.waiting, transfer, sent.wire, _bandwidth(one, sent.wire, workers), None,
-        hidden, transfer - hidden, sent.gradient,
+        hidden, transfer - hidden, sent.gradient, *((one.shard.module, one.shard.backward) if one.shard else ()),
     )  # fmt: skip
 
 
@@ -238,7 +297,12 @@ def _compared(row: BucketRow, workers: int, price: Price | None, rows: Sequence[
     if row.bytes and row.kind == "all_reduce" and price is not None:
         seconds = price(row.bytes)
         return replace(row, possible=row.bytes * bus_factor(row.kind, workers) / seconds if seconds else None)
-    if not (row.bytes and row.bandwidth and row.gradients):
+    if not (row.bytes and row.bandwidth and (row.gradients or row.module is not None)):
         return row
-    found = [one.bandwidth for one in rows if one.gradients and one.bandwidth]
+    like = [
+        one
+        for one in rows
+        if (one.gradients if row.module is None else one.module is not None and one.kind == row.kind)
+    ]
+    found = [one.bandwidth for one in like if one.bandwidth]
     return replace(row, possible=max(found)) if len(found) > 1 else row

@@ -13,72 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median_low
 
+from osfmodel.diagnosis.scene import RankLane, Scene
+from osfmodel.diagnosis.sharding import Roles
 from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, used_map, waits
 from osfmodel.entities.intervals import Interval, without
-from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Key, Step
-
-
-@dataclass(frozen=True, slots=True)
-class RankLane:
-    """One rank of a step. Times are seconds of its own work since its start, without waits for collectives.
-
-    offset: its start, after that of the first rank
-    work:   its own work in the whole step
-    ready:  when each message is ready on it
-    delays: how long each is then held back while the network is idle
-    waits:  (when, message): a wait until that message has ended
-    """
-
-    offset: float
-    work: float
-    ready: Mapping[Key, float]
-    delays: Mapping[Key, float]
-    waits: tuple[tuple[float, Key], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A step to replay: its lanes, and its messages in the order in which they are sent, each with its seconds."""
-
-    lanes: tuple[RankLane, ...]
-    messages: tuple[tuple[Key, float], ...]
-
-    def timed(self, time: Callable[[Key, float], float]) -> Scene:
-        """The scene with messages that take ``time(key, seconds now)``."""
-        return replace(self, messages=tuple((key, time(key, now)) for key, now in self.messages))
-
-    def prompt(self) -> Scene:
-        """The scene with no message held back."""
-        return replace(self, lanes=tuple(replace(lane, delays={}) for lane in self.lanes))
-
-    @property
-    def duration(self) -> float:
-        """Seconds from the start of a rank to its end, the mean over the ranks."""
-        shifts = [0.0] * len(self.lanes)
-        times: dict[Key, float] = {}
-        left = [list(lane.waits) for lane in self.lanes]
-        free = 0.0
-        for key, seconds in self.messages:
-            arrivals = []
-            for number, lane in enumerate(self.lanes):
-                if key in lane.ready:
-                    shifts[number] = _waited(lane, left[number], lane.ready[key], shifts[number], times)
-                    arrivals.append(lane.offset + lane.ready[key] + shifts[number] + lane.delays.get(key, 0.0))
-            free = times[key] = max([free, *arrivals]) + seconds
-        for number, lane in enumerate(self.lanes):
-            shifts[number] = _waited(lane, left[number], lane.work, shifts[number], times)
-        return plain_sum(lane.work + shift for lane, shift in zip(self.lanes, shifts, strict=True)) / len(self.lanes)
-
-
-def _waited(
-    lane: RankLane, left: list[tuple[float, Key]], until: float, shift: float, times: Mapping[Key, float]
-) -> float:
-    """Seconds of waiting up to ``until`` of the rank's own work; removes those waits from ``left``."""
-    while left and left[0][0] <= until and left[0][1] in times:
-        position, key = left.pop(0)
-        shift = max(shift, times[key] - lane.offset - position)
-    return shift
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +27,7 @@ class SeenStep:
     step: Step
     sent: tuple[Sent, ...]
     waits: tuple[Wait, ...]
+    host_computes: bool = False
 
     @staticmethod
     def of(step: Step, host_computes: bool) -> SeenStep:
@@ -97,7 +37,7 @@ class SeenStep:
         """
         found = sent(step, host_computes)
         late = {id(one.collective) for one in found if one.gradient} if host_computes and step.ddp else ()
-        return SeenStep(step, found, waits(step, late))
+        return SeenStep(step, found, waits(step, late), host_computes)
 
     @property
     def own_work(self) -> float:
@@ -217,7 +157,46 @@ class Replays:
 
     def prompt(self) -> float:
         """Seconds if, in addition, a collective started as soon as its gradients are ready and the network is free."""
-        return alone(self.usual, self._times, self._inputs).prompt().duration
+        return self._prompt.duration
+
+    def not_blocked(self) -> float:
+        """Seconds if, in addition, collectives of sharded parameters went in the background.
+
+        A group that was gathered ahead is waited for as it is needed, and a reduce-scatter before the next one.
+        """
+        return self._background.duration
+
+    def of_two_communicators(self) -> float:
+        """Seconds if, in addition, all-gathers did not wait for reduce-scatters; both share the network."""
+        return self._two_communicators.duration
+
+    def with_more_inputs(self) -> float:
+        """Seconds if, in addition, backward waited for no reduce-scatter."""
+        return self._unhindered.duration
+
+    def gathered_once(self) -> float:
+        """Seconds if, in addition, backward gathered no parameters."""
+        return self._gathered_once.duration
+
+    def gathered_before(self) -> float:
+        """Seconds if, in addition, the first parameters were there when the step begins."""
+        return self._gathered_before.duration
+
+    def reduced_before(self) -> float:
+        """Seconds if, in addition, the gradients that come last were reduced in no time."""
+        return self._shards.duration
+
+    @property
+    def alone(self) -> Mapping[str, float]:
+        """Seconds that removing one of these causes saves if the others stay."""
+        scene, roles = self._prompt, self._roles
+        awaited = roles.awaited - roles.needed.keys()  # a library that blocks waits whatever FSDP's limit is
+        changed = {
+            "one-communicator": self._apart(scene),
+            "reduce-scatter-input": scene.waiting(lambda at, key: None if key in awaited else at),
+            "gathered-twice": scene.without(roles.again),
+        }
+        return {name: scene.duration - other.duration for name, other in changed.items()}
 
     def in_ready_order(self) -> float:
         """Seconds if, in addition, buckets were in ready order, without maps of used parameters.
@@ -232,6 +211,8 @@ class Replays:
 
     def flowing(self) -> float:
         """Seconds if, in addition, every gradient were sent by itself as soon as it is ready."""
+        if self._roles.any:  # whose messages are groups of modules, not of gradients
+            return self.without_startups()
         times = {key: self._of_bytes(key, self._times[key]) for key in self._sizes}
         return flowing(self.usual, times, self._inputs).duration
 
@@ -245,7 +226,51 @@ class Replays:
 
     @cached_property
     def _ordered(self) -> Scene:
+        if self._roles.any:
+            return self._shards
         return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt()
+
+    @cached_property
+    def _prompt(self) -> Scene:
+        return alone(self.usual, self._times, self._inputs).prompt()
+
+    @cached_property
+    def _roles(self) -> Roles:
+        return Roles(self.usual.step, self.usual.sent, self.usual.waits, self.usual.host_computes)
+
+    @cached_property
+    def _background(self) -> Scene:
+        clock, roles = self.usual.clock(self._inputs), self._roles
+
+        def when(position: float, key: Key) -> float:
+            return max(position, clock.at(roles.needed[key])) if key in roles.needed else position
+
+        return self._prompt.waiting(when)
+
+    @cached_property
+    def _two_communicators(self) -> Scene:
+        """The faster one of two scenes: reduce-scatters that all-gathers overtake may keep backward waiting instead."""
+        return min((self._background, self._apart(self._background)), key=lambda scene: scene.duration)
+
+    def _apart(self, scene: Scene) -> Scene:
+        return replace(scene, apart=self._roles.reduced if self._roles.one_communicator else frozenset())
+
+    @cached_property
+    def _unhindered(self) -> Scene:
+        awaited = self._roles.awaited
+        return self._two_communicators.waiting(lambda position, key: None if key in awaited else position)
+
+    @cached_property
+    def _gathered_once(self) -> Scene:
+        return self._unhindered.without(self._roles.again)
+
+    @cached_property
+    def _gathered_before(self) -> Scene:
+        return self._gathered_once.without(self._roles.first)
+
+    @cached_property
+    def _shards(self) -> Scene:
+        return self._gathered_before.without(self._roles.final)
 
     def _of_bytes(self, key: Key, seconds: float) -> float:
         if key in self._maps:

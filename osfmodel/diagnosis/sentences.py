@@ -48,6 +48,59 @@ def negotiation(one: Explanation, seconds: float) -> str:
     )
 
 
+def _of_kind(one: Explanation, kind: str, backward: bool) -> str:
+    """The number and bytes of the collectives of a kind in words, such as ``4 all-gathers (1.5 MiB)``."""
+    rows = [row for row in one.buckets if row.module is not None and (row.kind, row.backward) == (kind, backward)]
+    size = sum(row.bytes or 0 for row in rows)
+    carried = f" ({show_bytes(size)} from each rank)" if size else ""
+    return f"{how_many(len(rows), kind.replace('_', '-'))}{carried}"
+
+
+def blocking(one: Explanation, seconds: float) -> str:
+    """A sentence on a library that blocks the thread that launches a collective."""
+    cost = what_it_costs(one, seconds)
+    return (
+        f"Blocking collectives: the host waits for each collective as soon as it has launched it, which costs {cost}."
+    )
+
+
+def one_communicator(one: Explanation, seconds: float) -> str:
+    """A sentence on all-gathers behind reduce-scatters."""
+    cost = what_it_costs(one, seconds)
+    return (
+        "One communicator: in backward all-gathers queue behind reduce-scatters of the same process group, which "
+        f"costs {cost}."
+    )
+
+
+def reduce_scatter_input(one: Explanation, seconds: float) -> str:
+    """A sentence on waits for the reduce-scatter in flight."""
+    cost = what_it_costs(one, seconds)
+    return (
+        "Reduce-scatter input: backward waits for the reduce-scatter in flight before it copies the next gradients, "
+        f"which costs {cost}."
+    )
+
+
+def gathered_twice(one: Explanation, seconds: float) -> str:
+    """A sentence on parameters that backward gathers again."""
+    cost = what_it_costs(one, seconds)
+    again = _of_kind(one, "all_gather", True)
+    return f"Gathered twice: backward gathers parameters again, {again} a step, which costs {cost}."
+
+
+def first_gather(one: Explanation, seconds: float) -> str:
+    """A sentence on the all-gathers before the first block."""
+    cost = what_it_costs(one, seconds)
+    return f"First gather: nothing hides the all-gathers before the first block, which costs {cost}."
+
+
+def last_reduce_scatter(one: Explanation, seconds: float) -> str:
+    """A sentence on the reductions after backward."""
+    cost = what_it_costs(one, seconds)
+    return f"Last reduce-scatter: nothing hides the reductions after the last block of backward, which costs {cost}."
+
+
 def find_unused(one: Explanation, seconds: float) -> str:
     """A sentence on buckets sent out of the order of their gradients."""
     cost = what_it_costs(one, seconds)
@@ -87,6 +140,8 @@ def late_bucket(one: Explanation, seconds: float) -> str:
 def bandwidth(one: Explanation, seconds: float) -> str:
     """A sentence on bytes that cannot be hidden in any order of sending."""
     cost = what_it_costs(one, seconds)
+    if one.sharded:
+        return f"Bandwidth: bytes that computation is too short to hide cost {cost}."
     sizes = sum(row.bytes or 0 for row in one.buckets)
     carried = [(row.bandwidth, row.bytes) for row in one.buckets if row.bandwidth and row.bytes]
     if not carried:

@@ -25,7 +25,8 @@ EVEN = 16
 class Sent:
     """A collective of a step, as one rank sent it.
 
-    formed:   when its content was ready (:func:`formats.traces.buckets.filled`), and that of all buckets before it
+    formed:   when its content was ready (:func:`formats.traces.buckets.filled`), and that of all buckets before it;
+              of a collective of sharded parameters that queued behind another, when FSDP could have begun it
     ready:    when it would have been with buckets in the order in which gradients become ready: as many bytes of
               gradients were ready as it and all before it have; ``formed`` if the trace does not say, or if sooner
     delay:    seconds from ``formed`` to its start, if no other was in flight just before it; else 0, since then it
@@ -66,14 +67,29 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
         mine = held.get(id(one), ())
         formed = filled(one, mine, host_computes)
         formed = min(max(last, formed), one.start) if mine else formed
-        ready = min(earliest.get(id(one), formed), formed)
         quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > ROUNDING
+        formed = formed if quiet else min(formed, max(step.start, sharded_ready(step, one)))
+        ready = min(earliest.get(id(one), formed), formed)
         gradient = id(one) in held
         delay = one.start - formed if quiet else 0.0
         pieces = _pieces(mine, before, ready) if gradient else ((formed, 1.0),)
         found.append(Sent(key, one, formed, ready, delay, wire, gradient, pieces))
         before, last = (max(before, ready), max(last, formed)) if gradient else (before, last)
     return tuple(found)
+
+
+def sharded_ready(step: Step, one: Collective) -> float:
+    """Time from which FSDP could have sent a collective of backward, if no other had been in its way.
+
+    A group is gathered once the one that issues that is in use, and reduced once its backward is over. The start of the
+    collective if the trace does not say, or in forward.
+    """
+    if one.shard is None or not one.shard.backward:
+        return one.start
+    module, end = (one.shard.by, False) if one.kind == "all_gather" else (one.shard.module, True)
+    times = [use.end if end else use.start for use in step.uses if use.backward and use.module == module]
+    known = [time for time in times if time <= one.start]
+    return max(known[-1], one.issued or known[-1]) if known else one.start
 
 
 def _start(pair: tuple[Key, Collective]) -> tuple[float, int]:

@@ -29,6 +29,43 @@ def places(keys: Iterable[Hashable]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardedUse:
+    """The use of a group of sharded parameters in one pass, from its first to its last work on the device.
+
+    module:   as the framework names it, ``""`` for the root; ``unit0``, ``unit1`` ... in the order of forward where it
+              names none (FSDP1)
+    backward: whether the pass is backward
+    """
+
+    module: str
+    backward: bool
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """The group of sharded parameters that a collective is about.
+
+    module:   as in :class:`ShardedUse`
+    backward: whether the collective was issued in backward
+    by:       module in whose hook it was issued: another than ``module`` if it was prefetched
+    last:     whether it was issued when backward was over
+    shapes:   of the parameters, as far as the trace says
+    padded:   elements of each parameter on each rank, as they are gathered, likewise
+    flat:     whether the parameters are one flat tensor (FSDP1)
+    """
+
+    module: str
+    backward: bool
+    by: str = ""
+    last: bool = False
+    shapes: tuple[tuple[int, ...], ...] = ()
+    padded: tuple[int, ...] = ()
+    flat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """One collective as one rank saw it.
 
@@ -44,6 +81,7 @@ class Collective:
     workers:    ranks in the group
     arrival:    when the last rank of the group joined it: until then this rank only waited; None without the traces
                 of the others
+    shard:      the parameters that it gathers, or whose gradients it reduces, if these are sharded
     """
 
     kind: str
@@ -57,6 +95,7 @@ class Collective:
     sequence: int | None = None
     workers: int | None = None
     arrival: float | None = None
+    shard: Sharded | None = None
 
     def __post_init__(self) -> None:
         require_name(self.kind, "the kind of a collective")
@@ -93,8 +132,11 @@ class Collective:
 
     @property
     def may_be_gradients(self) -> bool:
-        """Whether it is an all-reduce whose dtype gradients can have, unlike DDP's map of used parameters."""
-        return self.kind == "all_reduce" and holds_gradients(self.dtype)
+        """Whether it is an all-reduce whose dtype gradients can have, unlike DDP's map of used parameters.
+
+        All-reduces of shards are not among them: they follow a reduce-scatter of the same gradients.
+        """
+        return self.kind == "all_reduce" and self.shard is None and holds_gradients(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +171,7 @@ class Step:
     forward, backward, update: from the first to the last of their kernels, with gradient accumulation of the last
                 micro-batch; None if the trace does not tell them apart
     ddp:        whether the trace shows PyTorch's DDP, which then sends the gradients
+    uses:       of groups of sharded parameters, in the order in which they begin
     """
 
     number: int
@@ -144,6 +187,7 @@ class Step:
     update: Interval | None = None
     micro_batches: int = 1
     ddp: bool = False
+    uses: tuple[ShardedUse, ...] = ()
 
     def __post_init__(self) -> None:
         require_interval((self.start, self.end), f"step {self.number}")
@@ -160,6 +204,11 @@ class Step:
     def communication(self) -> tuple[Interval, ...]:
         """Intervals in which any collective was on the device."""
         return union(one.interval for one in self.collectives)
+
+    @property
+    def sharded(self) -> tuple[Collective, ...]:
+        """The collectives of sharded parameters, in the order in which they were submitted."""
+        return tuple(one for one in self.collectives if one.shard is not None)
 
     @property
     def reductions(self) -> tuple[Collective, ...]:

@@ -291,8 +291,8 @@ def _large_start_ups(job: TracedJob) -> list[str]:
 
 def _faults(found: Explanation) -> Iterator[Remedy]:
     for name, cause in CAUSES.items():
-        step = found.step_time - found.gains[name]
-        if cause.remedy and found.part(name) >= SMALL and step > 0:
+        step = found.step_time - found.saved(name)
+        if cause.remedy and found.saved(name) >= SMALL * found.step_time and step > 0:
             yield Remedy(*cause.remedy, step, found.step_time / step, REPLAY, cause.caution)
     for factor, saved in found.networks.items() if found.workers > 1 and found.buckets else ():
         step = found.step_time - saved

@@ -11,9 +11,11 @@ from typing import Any
 from osfmodel.entities.checks import LARGEST_COUNT
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
-from osfmodel.formats.kineto.collectives import Found, collectives, groups
+from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import ENDINGS, LARGEST, TraceFile, is_trace, read_events
+from osfmodel.formats.kineto.meshes import groups, meshed
 from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
+from osfmodel.formats.kineto.sharding import HostUse, grouped
 from osfmodel.formats.kineto.steps import steps_of
 from osfmodel.formats.kineto.windows import PROFILER_STEP
 from osfmodel.formats.source_text import Files, Hints, silent
@@ -45,6 +47,7 @@ class _File:
     header: Mapping[str, Any]
     base: float
     collectives: tuple[Found, ...]
+    uses: tuple[HostUse, ...]
 
     @property
     def distributed(self) -> Mapping[str, Any]:
@@ -149,7 +152,9 @@ def _file(file: TraceFile, kept: Recorded) -> _File:
     microseconds = base / 1000 if isinstance(base, int | float) and abs(base) < LARGEST else 0.0
     if not math.isfinite(kept.first):
         raise DataError(f"{file.path}: holds no events of training: record some steps with torch.profiler")
-    return _File(file.path, file.checksum, kept, file.header, microseconds, tuple(collectives(kept)))
+    found, uses = grouped(kept, collectives(kept))
+    found = meshed(file.header, found)
+    return _File(file.path, file.checksum, kept, file.header, microseconds, tuple(found), tuple(uses))
 
 
 def _placed(files: Sequence[_File], read: Sequence[RankTrace], writers: Sequence[Writer]) -> list[RankTrace]:
@@ -177,7 +182,7 @@ def _rank(file: _File, origin: float, remarks: list[str]) -> RankTrace:
     sizes = groups(file.header)
     known = [one._replace(workers=one.workers or sizes.get(one.group) or file.world) for one in file.collectives]
     try:
-        steps, said = steps_of(file.kept, known, origin - file.base)
+        steps, said = steps_of(file.kept, known, file.uses, origin - file.base)
     except DataError as error:
         raise DataError(f"{file.path}: {error}") from None
     if said:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from osfmodel.entities.trace import places
+from osfmodel.entities.trace import Sharded, places
 from osfmodel.formats.kineto.recorded import LARGEST, LIBRARY_THREAD, HostSpan, Recorded, launch_times
 
 KINDS = {
@@ -59,7 +59,10 @@ LONGEST_LOOK = 8
 
 
 class Found(NamedTuple):
-    """A collective found in the trace; times in microseconds as in the file."""
+    """A collective found in the trace; times in microseconds as in the file.
+
+    ``called``: the kind that was called, if the library runs it as another; ``shard``: the parameters that it is about.
+    """
 
     kind: str
     start: float
@@ -71,6 +74,8 @@ class Found(NamedTuple):
     group: str
     sequence: int | None
     workers: int | None
+    called: str = ""
+    shard: Sharded | None = None
 
     @property
     def submitted(self) -> float:
@@ -320,18 +325,5 @@ def _run(kind: str, run: HostSpan, call: HostSpan | None) -> Found:
     issued = min(call.start, run.start) if call else run.start
     called = kind if call is None else kind_of(call.name) or kind
     workers = _group_size(called, told)
-    return Found(kind, run.start, run.end, issued, elements, dtype, "dims" if elements else "", "", None, workers)
-
-
-def groups(header: Mapping[str, Any]) -> dict[str, int]:
-    """Number of ranks in each process group, from the header."""
-    told = header.get("distributedInfo")
-    config = told.get("pg_config") if isinstance(told, Mapping) else None
-    found = {}
-    for entry in config if isinstance(config, list) else []:
-        if isinstance(entry, Mapping):
-            ranks = entry.get("ranks")
-            size = entry.get("pg_size", len(ranks) if isinstance(ranks, list) else None)
-            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-                found[str(entry.get("pg_name", ""))] = size
-    return found
+    by = "dims" if elements else ""
+    return Found(kind, run.start, run.end, issued, elements, dtype, by, "", None, workers, called)

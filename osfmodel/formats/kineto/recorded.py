@@ -47,8 +47,11 @@ WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
 LIBRARY_THREAD = ("gloo:", "mpi:", "ucc:")
 """Beginnings of the notes of a collective by the thread of a library that runs it on the host."""
 DDP = "DistributedDataParallel.forward"
-FSDP = "FSDP::"
-"""Beginning of FSDP2's notes of what it does before and after a group of modules: copies, and waits for collectives."""
+FSDP = ("FSDP::", "FullyShardedDataParallel._")
+"""Beginnings of the notes of FSDP2 and FSDP1 of what they do before and after a group of modules: copies, and waits for
+collectives."""
+FSDP_COPIES = ("fsdp::all_gather_copy_in", "fsdp::chunk_cat")
+"""FSDP2's operators that copy into the buffers of an all-gather and of a reduce-scatter, with the sizes in them."""
 NOTES = ("ProfilerStep", "Optimizer.step", DDP, "enumerate(DataLoader)")
 COMPILED = "## Call CompiledFxGraph"
 LARGEST = 2**62
@@ -141,6 +144,7 @@ class Recorded:
     kernels:      those of collectives; ``issues``: what the host says of collectives
     launches:     rows (correlation, start, end) of the calls that submitted them
     backward:     rows (start, end, sequence number, forward thread) of backward nodes, NaN where not recorded
+    sharding:     notes of FSDP and its copies
     gradients:    accumulations; ``hooked``: rows (start, end) of the nodes around them, DDP's hook included
     operators:    operators of each thread of the host; ``nodes``: those of backward around others; ``waits``: calls of
                   collectives; ``hooks_of_fsdp``: what FSDP2 does between modules; ``by_library``: collectives run by
@@ -158,6 +162,7 @@ class Recorded:
     issues: list[HostSpan] = field(default_factory=list)
     gradients: list[HostSpan] = field(default_factory=list)
     notes: list[HostSpan] = field(default_factory=list)
+    sharding: list[HostSpan] = field(default_factory=list)
     operators: dict[str, Union] = field(default_factory=lambda: defaultdict(Union))
     nodes: Union = field(default_factory=Union)
     waits: Union = field(default_factory=Union)
@@ -230,6 +235,10 @@ def _note(kept: Recorded, event: Event) -> None:
     kept.process = kept.process or event.pid
 
 
+def _sharding(kept: Recorded, event: Event) -> None:
+    kept.sharding.append(_span(event))
+
+
 def _compiled(kept: Recorded, event: Event) -> None:
     kept.compiled = True
 
@@ -268,6 +277,8 @@ def _host_handler(name: str) -> Handler | None:
         return _note
     if name.startswith(COMPILED):
         return _compiled
+    if name.startswith((*FSDP, *FSDP_COPIES)):
+        return _sharding
     if ISSUE.match(name):
         return _issue
     return _backward if BACKWARD.match(name) else None

@@ -10,16 +10,17 @@ submitted it; when it ran, of the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval
-from osfmodel.entities.trace import Collective, GradientReady, Step
+from osfmodel.entities.trace import Collective, GradientReady, ShardedUse, Step
 from osfmodel.formats.kineto.collectives import Found, tensor_of
 from osfmodel.formats.kineto.recorded import DDP, HostSpan, Recorded, unite
+from osfmodel.formats.kineto.sharding import HostUse
 from osfmodel.formats.kineto.windows import (
     OPTIMIZER_STEP,
     DeviceActivity,
@@ -46,6 +47,7 @@ class _Host:
     copied: np.ndarray
     updates: Sequence[HostSpan]
     loads: Sequence[HostSpan]
+    uses: Sequence[HostUse]
     ddp: bool
 
 
@@ -59,7 +61,7 @@ class _Backward:
     batches: int
 
 
-def steps_of(kept: Recorded, found: Sequence[Found], origin: float) -> tuple[list[Step], str]:
+def steps_of(kept: Recorded, found: Sequence[Found], uses: Sequence[HostUse], origin: float) -> tuple[list[Step], str]:
     """The steps, in seconds since ``origin`` (microseconds as in the file), and a sentence on how they were found.
 
     Raises DataError where there is no work.
@@ -69,7 +71,7 @@ def steps_of(kept: Recorded, found: Sequence[Found], origin: float) -> tuple[lis
     submitted = np.array([one.submitted for one in found])
     inside = [np.flatnonzero((submitted >= w.start) & (submitted < w.end)).tolist() for w in windows]
     mine = [[found[place] for place in places] for places in inside]
-    host = _host(kept, device)
+    host = _host(kept, device, uses)
     steps = [
         _Reader(host, window, bound, origin).step(own)
         for window, bound, own in zip(windows, bounds_of(windows, device, mine), mine, strict=True)
@@ -80,7 +82,7 @@ def steps_of(kept: Recorded, found: Sequence[Found], origin: float) -> tuple[lis
     return steps, said
 
 
-def _host(kept: Recorded, device: DeviceActivity) -> _Host:
+def _host(kept: Recorded, device: DeviceActivity, uses: Sequence[HostUse]) -> _Host:
     gradients = sorted(kept.gradients, key=lambda span: span.start)
     backward, hooks, copied = kept.backward.rows(), kept.hooked.rows(), kept.copied.rows()
     return _Host(
@@ -92,6 +94,7 @@ def _host(kept: Recorded, device: DeviceActivity) -> _Host:
         copied[np.argsort(copied[:, 0], kind="stable")],
         [note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)],
         [note for note in kept.notes if note.name.startswith(LOADER)],
+        uses,
         bool(len(copied)) or any(note.name.startswith(DDP) for note in kept.notes),
     )
 
@@ -125,7 +128,16 @@ class _Reader:
             update=self._update(),
             micro_batches=last.batches if last else 1,
             ddp=self.host.ddp,
+            uses=tuple(self._uses()),
         )
+
+    def _uses(self) -> Iterator[ShardedUse]:
+        """The uses of groups that begin in the step and have work on the device."""
+        for use in self.host.uses:
+            if self.window.start <= use.start < self.window.end:
+                span = self._on_device(use.start, use.end)
+                if span is not None:
+                    yield ShardedUse(use.module, use.backward, *span)
 
     def _seconds(self, interval: Interval) -> Interval:
         start, end = interval
@@ -210,6 +222,7 @@ class _Reader:
             group=one.group,
             sequence=one.sequence,
             workers=one.workers,
+            shard=one.shard,
         )
 
     def _gradients(self, last: _Backward, found: Sequence[Found]) -> tuple[GradientReady, ...]:

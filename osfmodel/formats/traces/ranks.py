@@ -170,6 +170,7 @@ def _moved(step: Step, shift: float) -> Step:
         forward=maybe(step.forward),
         backward=maybe(step.backward),
         update=maybe(step.update),
+        uses=tuple(replace(use, start=use.start + shift, end=use.end + shift) for use in step.uses),
     )
 
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.diagnosis.causes import CAUSES
-from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_SUMMARY, BucketRow, Explanation, RankParts, Remedy
+from osfmodel.diagnosis.explanation import (
+    COMPUTE,
+    COMPUTE_SUMMARY,
+    BucketRow,
+    Explanation,
+    KindParts,
+    RankParts,
+    Remedy,
+)
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.show.tables import Column, column, percent
@@ -128,7 +136,9 @@ def rank_rows(one: Explanation) -> list[RankRow]:
 
 
 def _message(row: BucketRow) -> str:
-    return f"{row.number} {row.kind.replace('_', '-')} {SHORT.get(row.dtype or 'float32', row.dtype)}".strip()
+    about = "" if row.module is None else row.module or "root"
+    words = (str(row.number), row.kind.replace("_", "-"), SHORT.get(row.dtype or "float32", row.dtype), about)
+    return " ".join(filter(None, words))
 
 
 def _of_possible(row: BucketRow) -> str:
@@ -140,6 +150,8 @@ MESSAGES: tuple[Column[BucketRow], ...] = (
     column("kind", None, lambda row: row.kind),
     column("dtype", None, lambda row: row.dtype),
     column("gradients", None, lambda row: row.gradients),
+    column("module", None, lambda row: row.module),
+    column("backward", None, lambda row: None if row.module is None else row.backward),
     column("bytes", "size", lambda row: row.bytes, show_bytes),
     column("ready_s", "ready", lambda row: row.ready, show_time),
     column("issued_s", None, lambda row: row.issued),
@@ -156,6 +168,25 @@ MESSAGES: tuple[Column[BucketRow], ...] = (
     column("exposed_s", "exposed", lambda row: row.exposed, show_time),
 )
 """Columns of a message."""
+
+
+def kind_words(row: KindParts) -> str:
+    """The name of a kind; of all-gathers also the pass, since both have them."""
+    kind = row.kind.replace("_", "-")
+    return f"{kind}, {'backward' if row.backward else 'forward'}" if row.kind == "all_gather" else kind
+
+
+KIND_PARTS: tuple[Column[KindParts], ...] = (
+    Column("kind", "sharded parameters", lambda row: row.kind, kind_words),
+    column("backward", None, lambda row: row.backward),
+    column("count", "messages", lambda row: row.count),
+    column("bytes", "size", lambda row: row.bytes, show_bytes),
+    column("waiting_s", "waits for ranks", lambda row: row.waiting, show_time),
+    column("transfer_s", "transfer", lambda row: row.transfer, show_time),
+    column("hidden_s", "hidden", lambda row: row.hidden, show_time),
+    column("exposed_s", "exposed", lambda row: row.exposed, show_time),
+)
+"""Columns of a kind of collectives of sharded parameters."""
 
 
 def messages(one: Explanation) -> list[Column[BucketRow]]:

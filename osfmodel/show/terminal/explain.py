@@ -8,6 +8,7 @@ from osfmodel.diagnosis.explanation import Explanation
 from osfmodel.show.tables import TERMINAL, texts
 from osfmodel.show.tables.explained import (
     COSTS,
+    KIND_PARTS,
     PARTS,
     RANKS,
     REMEDIES,
@@ -46,6 +47,7 @@ def show_explanation(console: Console, one: Explanation) -> None:
     _show_parts(console, one)
     _show_causes(console, one)
     _show_ranks(console, one)
+    _show_kinds(console, one)
     _show_messages(console, one)
     _show_remedies(console, one)
     for remark in one.remarks:
@@ -68,6 +70,12 @@ def _show_ranks(console: Console, one: Explanation) -> None:
     if len(one.ranks) > 1:
         console.print()
         console.print(table_of(RANKS, rank_rows(one)))
+
+
+def _show_kinds(console: Console, one: Explanation) -> None:
+    if one.sharded:
+        console.print()
+        console.print(table_of(KIND_PARTS, one.kinds))
 
 
 def _show_messages(console: Console, one: Explanation) -> None:
