@@ -57,7 +57,7 @@ def _groups(job: ShardedJob) -> list[Group]:
     ]  # fmt: skip
 
 
-def _times(job: ShardedJob) -> dict[str, tuple[float, float, float]]:
+def times_of(job: ShardedJob) -> dict[str, tuple[float, float, float]]:
     """(when it could begin, start, end) of each operation, in milliseconds, in the order of issue."""
     root, *blocks = _groups(job)
     seconds: dict[str, Fraction] = {}
@@ -82,7 +82,7 @@ def _times(job: ShardedJob) -> dict[str, tuple[float, float, float]]:
 
 def trace_of(job: ShardedJob) -> Trace:
     """The trace of two equal ranks, or of those in ``traced``."""
-    times = _times(job)
+    times = times_of(job)
     length = (max(end for _, _, end in times.values()) + job.update) * MILLI
     known = job.traced or (0, 1)
     steps = tuple(_step(job, times, number, number * length, length, len(known) > 1) for number in range(job.steps))

@@ -23,6 +23,7 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents, profiles
 from osfmodel.entities.files.measurements import measurements_document
 from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import (
@@ -41,7 +42,12 @@ from osfmodel.show.documents.results import summary
 
 LONGEST_NAME = 200
 """Maximum bytes of a noun's name: its file name stays below 255 with ending and the suffix of a temporary file."""
-TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
+TYPES: dict[str, type[Noun]] = {
+    "workload": Workload,
+    "plan": Plan,
+    "cluster": Cluster,
+    "measurements": Measurement,
+}
 
 UNSAID = OptionGroup("If the file does not say it")
 
@@ -163,8 +169,8 @@ def kind_of(noun: Noun) -> str:
 
 
 def label(noun: Noun) -> str:
-    """The noun's name; for a measurement, its workload's."""
-    return noun.workload if isinstance(noun, Measurement) else noun.name
+    """The noun's name; for a measurement and a plan, its workload's."""
+    return noun.workload if isinstance(noun, Measurement | Plan) else noun.name
 
 
 def check_output(output: str | None, files: Sequence[str]) -> None:
@@ -261,10 +267,15 @@ def named(nouns: Sequence[Noun], title: str) -> list[tuple[str, Noun]]:
     if len({kind_of(noun) for noun in nouns}) == 1:
         return [(label(noun), noun) for noun in nouns]
     beside = {kind_of(noun): f"{title}-{kind_of(noun)}" for noun in nouns}
-    workload, cluster = (f"{beside[kind]}.json" if kind in beside else UNKNOWN for kind in ("workload", "cluster"))
+    workload, cluster, plan = (
+        f"{beside[kind]}.json" if kind in beside else UNKNOWN for kind in ("workload", "cluster", "plan")
+    )
     found: list[tuple[str, Noun]] = []
     for noun in nouns:
-        run = replace(noun, workload=workload, cluster=cluster) if isinstance(noun, Measurement) else noun
+        run = noun
+        if isinstance(noun, Measurement):
+            sent = noun.plan if plan == UNKNOWN else plan
+            run = replace(noun, workload=workload, cluster=cluster, plan=sent)
         found.append((beside[kind_of(noun)], run))
     return found
 

@@ -42,6 +42,11 @@ def imbalance(one: Explanation, seconds: float) -> str:
 def negotiation(one: Explanation, seconds: float) -> str:
     """A sentence on gradients that wait while the network is idle."""
     cost = what_it_costs(one, seconds)
+    if one.sharded:
+        return (
+            f"Launch delay: collectives that could start wait while the network is idle, which costs {cost}: the host "
+            "launches too late."
+        )
     return (
         f"Negotiation: gradients that are there wait to be sent while the network is idle, which costs {cost}: ranks "
         "agree too slowly, or the host launches too late."

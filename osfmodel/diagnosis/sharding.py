@@ -7,10 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from osfmodel.diagnosis.waits import GRAIN, Sent, Wait
-from osfmodel.entities.trace import Key, Sharded, Step
-
-ROOTS = ("", "unit0")
-"""Names of the outermost group, whose parameters are gathered before those of the first block."""
+from osfmodel.entities.trace import ROOTS, Key, Sharded, Step
 
 
 class Roles:

@@ -14,6 +14,8 @@ from osfmodel.entities.rounding import plain_sum
 
 Key = tuple[Hashable, ...]
 """Identity of a collective, the same on all ranks of a job."""
+ROOTS = ("", "unit0")
+"""Names of the outermost group of sharded parameters, which are gathered before those of the first block."""
 POINT_TO_POINT = ("send", "recv", "send_recv")
 """Kinds of point-to-point messages between two ranks."""
 

@@ -15,13 +15,14 @@ from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.documents import parse_json, parse_object
 from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import TELLING, Source, checksum_of, imported
 from osfmodel.entities.workload import Workload
 
 LONGEST_QUOTE = 120
 LARGEST_TABLE = 2_000_000
 """Maximum number of cells of a table: each takes some hundred bytes of memory while it is read."""
-Noun = Workload | Cluster | Measurement
+Noun = Workload | Cluster | Measurement | Plan
 """Data that a file may hold."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 

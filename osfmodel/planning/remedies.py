@@ -114,6 +114,7 @@ class Measure:
     alone:   predicted seconds of computation with it on a single GPU
     network: whether it changes the time of collectives other than all-reduces as well, so that the model has no price
              for jobs in which these matter
+    sharded: whether jobs with sharded parameters can take it
     """
 
     what: Callable[[TracedJob], str]
@@ -123,6 +124,7 @@ class Measure:
     applies: Callable[[TracedJob], bool] = lambda job: True
     alone: Callable[[TracedJob], float] = lambda job: job.workload.compute_time
     network: bool = False
+    sharded: bool = False
 
 
 def _set(job: TracedJob, what: str, setting: str) -> str:
@@ -183,6 +185,7 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
             lambda job: job.step(job.workload, job.stated or job.cluster),
             applies=lambda job: job.stated is not None,
             network=True,
+            sharded=True,
         ),
         "workers-half": Measure(
             lambda job: f"training on {job.workers // 2} of the {job.workers} workers",
@@ -250,7 +253,7 @@ def job_of(
     plan = plan_of(trace, subject)
     network = network_of(trace, found.workers, cluster)
     now = predict_timeline(subject, plan, pricing_of(network, found.workers, subject)).iteration_time
-    others = plain_sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
+    others = plain_sum(row.exposed for row in found.buckets if row.kind != "all_reduce" and row.module is None)
     usual = usual_step(trace)
     return TracedJob(subject, network, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
 
@@ -310,7 +313,7 @@ def _untold(found: Explanation) -> str:
 
 def _priced(found: Explanation, job: TracedJob) -> Iterator[Remedy]:
     for name, measure in REMEDIES.items():
-        if not measure.applies(job):
+        if not measure.applies(job) or (found.sharded and not measure.sharded):
             continue
         what = measure.what(job)
         if measure.network and job.others >= SMALL * found.step_time:

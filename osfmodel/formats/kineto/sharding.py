@@ -19,8 +19,8 @@ from osfmodel.formats.kineto.collectives import Found, elements_of
 from osfmodel.formats.kineto.recorded import FSDP_COPIES, HostSpan, Recorded
 
 GATHERS, REDUCES, LAST = "all_gather", "post_backward_reduce", "root_post_backward_callback"
-LABEL = re.compile(r"FSDP::(\w+)(?: \((.*)\))?\Z")
-"""A note of FSDP2: what it does, and the module."""
+LABEL = re.compile(r"FSDP::(\w+)(?: \((.*)\)| for (?:.*))?\Z")
+"""A note of FSDP2: its action, and the module; a prefetch is told by the all-gather within."""
 UNIT = "FullyShardedDataParallel._"
 """Beginning of FSDP1's notes."""
 ENTERS = {"pre_forward": False, "pre_backward": True}
@@ -63,9 +63,10 @@ def grouped(kept: Recorded, found: Sequence[Found]) -> tuple[list[Found], list[H
         return list(found), []
     copies = [span for span in spans if span.name.startswith(FSDP_COPIES)]
     units = _Units()
+    hooks = [note for note in notes if note.action in ENTERS]
     named = []
     for one, around in zip(found, _around(notes, [one.submitted for one in found]), strict=True):
-        shard = _of_module(one, around, copies) or units.of(one, around)
+        shard = _of_module(one, around, hooks, copies) or units.of(one, around)
         named.append(one if shard is None else one._replace(kind=one.called or one.kind, shard=shard))
     return named, sorted([*_uses_of_modules(notes), *_uses_of_units(notes)], key=lambda use: use.start)
 
@@ -81,16 +82,22 @@ def _around(notes: Sequence[Note], times: Sequence[float]) -> Iterator[list[Note
         yield open_notes
 
 
-def _of_module(one: Found, around: Sequence[Note], copies: Sequence[HostSpan]) -> Sharded | None:
-    """The group that FSDP2 names around a collective; None if it names none."""
+def _of_module(one: Found, around: Sequence[Note], hooks: Sequence[Note], copies: Sequence[HostSpan]) -> Sharded | None:
+    """The group that FSDP2 names around a collective; None if it names none.
+
+    A list of modules to prefetch is gone through behind the note of the hook, which is then the last of ``hooks``.
+    """
     about = next((note for note in reversed(around) if note.action in (GATHERS, REDUCES)), None)
     if about is None or about.module is None:
         return None
-    actions = {note.action: note.module or "" for note in around}
-    backward = about.action == REDUCES or "pre_backward" in actions
-    by = actions.get("pre_backward", actions.get("pre_forward", about.module))
+    actions = {note.action for note in around}
+    backward = bool(actions & {REDUCES, "pre_backward", "backward_prefetch"})
+    place = bisect_right(hooks, one.submitted, key=lambda note: note.start) - 1
+    ahead = "backward_prefetch" in actions or "forward_prefetch" in actions
+    inside = place >= 0 and (ahead or hooks[place].end >= one.submitted)
+    by = hooks[place].module if inside else about.module
     shapes, padded = _copied(copies, about.start, one.submitted)
-    return Sharded(about.module, backward, by, LAST in actions, shapes, padded)
+    return Sharded(about.module, backward, by or "", LAST in actions, shapes, padded)
 
 
 def _copied(

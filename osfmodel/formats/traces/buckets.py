@@ -80,9 +80,9 @@ def filled(one: Collective, gradients: Sequence[GradientReady], host_computes: b
 
 
 def exposed_others(step: Step) -> float:
-    """Exposed seconds of collectives other than gradient all-reduces."""
-    gradients = {id(one) for one in step.reductions}
-    others = [one.interval for one in step.collectives if id(one) not in gradients]
+    """Exposed seconds of collectives other than gradient all-reduces and those of sharded parameters."""
+    known = {id(one) for one in (*step.reductions, *step.sharded)}
+    others = [one.interval for one in step.collectives if id(one) not in known]
     return length(without(common(others, [(step.start, step.end)]), step.compute))
 
 

@@ -12,12 +12,14 @@ from osfmodel.entities.batches import idle
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints, Noun
 from osfmodel.formats.together import apart, off
 from osfmodel.formats.traces.buckets import exposed_others
 from osfmodel.formats.traces.entities import cluster_of, gpus_per_node, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces.sharded import doubts_of, is_sharded
 from osfmodel.formats.traces.usual import unsteady, usual_step, usual_steps
 
 MOST_SHOWN = 12
@@ -36,11 +38,16 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
     for remark in (*trace.remarks, *_contradicted(trace, hints)):
         tell(remark)
     nouns: list[Noun] = []
-    for make in (workload_of, cluster_of, measurement_of):
+    sharded = is_sharded(trace)
+    makers: list[Callable[[Trace], Noun]] = [workload_of, *([_plan_alone] if sharded else [])]
+    for make in (*makers, cluster_of, measurement_of):
         try:
             nouns.append(make(trace))
         except DataError as error:
-            tell(f"no {make.__name__.removesuffix('_of')}: the trace {error}")
+            tell(f"no {'plan' if make is _plan_alone else make.__name__.removesuffix('_of')}: the trace {error}")
+    if sharded and any(isinstance(noun, Plan) for noun in nouns):
+        for said in doubts_of(trace):
+            tell(said)
     if any(isinstance(noun, Cluster) and not noun.tables for noun in nouns):
         tell(ONE_SIZE)
     for idleness in (idle(noun) for noun in nouns if isinstance(noun, Workload)):
@@ -51,6 +58,11 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
     for said in cautions(trace):
         tell(said)
     return [_as_told(noun, hints) for noun in nouns]
+
+
+def _plan_alone(trace: Trace) -> Plan:
+    """The plan in a trace, for the workload there."""
+    return plan_of(trace, workload_of(trace))
 
 
 def _contradicted(trace: Trace, hints: Hints) -> list[str]:
@@ -86,6 +98,9 @@ def found_in(trace: Trace) -> str:
         several = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN])
         shown = f"{several}{' ...' * (len(sizes) > MOST_SHOWN)} elements"
     buckets = f", {len(sizes)} of gradients: {shown}" if sizes else ""
+    modules = {one.shard.module for one in step.sharded if one.shard}
+    if modules:
+        buckets = f", of {how_many(len(modules), 'group')} of sharded parameters"
     time = show_time(measurement_of(trace).iteration_time)
     return f"{ranks}, {how_many(len(trace.pace.steps), 'step')} of {time}, {collectives}{buckets}"
 

@@ -20,17 +20,19 @@ from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Block, Bucket, Plan
-from osfmodel.entities.source import NO_GPU, Source, imported
 from osfmodel.entities.trace import GradientReady, Step, Trace
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.traces.buckets import carried, filled
+from osfmodel.formats.traces.conditions import printable, source_of
 from osfmodel.formats.traces.network import (
     arrivals_known,
     rising_means,
     seconds_per_byte,
     several_sizes,
+    sharded_tables,
     wire_times_by_size,
 )
+from osfmodel.formats.traces.sharded import is_sharded, layers_of, sharded_plan
 from osfmodel.formats.traces.usual import alike_steps, doubt, usual_steps
 
 SHAPES = "record with record_shapes=True"
@@ -67,16 +69,28 @@ def workload_of(trace: Trace) -> Workload:
     steps = [step for step in usual_steps(trace) if step.backward is not None]
     if not steps:
         raise DataError("does not tell backward from the rest: record the CPU too, activities=[CPU, CUDA]")
+    if is_sharded(trace):
+        return _sharded_workload(trace, steps)
     pieces = _usual([_pieces_of_job(trace, step) for step in steps])
     forward = median(_forward(step) for step in steps)
     ends = [median(_backward_end(step) - step.start for step in steps), *(piece.ready for piece in pieces)]
     update = median(max(0.0, step.end - _barrier(step)) for step in steps)
     layers = _layers(pieces, forward, max(forward, *ends))
-    source = _source(trace, _grain(pieces, steps[0]))
+    source = source_of(trace, _grain(pieces, steps[0]))
     grains = {piece.grain for piece in pieces if piece.bytes}
     grain = grains.pop() if len(grains) == 1 else ""
     found = Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
     computing = _computing(steps, found.compute_time)
+    return replace(found, computing=computing, profiled_workers=trace.workers or 1, doubt=doubt(trace))
+
+
+def _sharded_workload(trace: Trace, steps: Sequence[Step]) -> Workload:
+    """The workload of groups of sharded parameters, which are its modules."""
+    layers, update = layers_of(steps)
+    source = source_of(trace, "a layer per parameter of each group, named by its module and its place there")
+    found = Workload(trace.name, tuple(layers), None, update, source)
+    time = found.forward_time + found.backward_time
+    computing = _computing(steps, time * steps[0].micro_batches)
     return replace(found, computing=computing, profiled_workers=trace.workers or 1, doubt=doubt(trace))
 
 
@@ -203,30 +217,16 @@ def _grain(pieces: Sequence[TracedLayer], step: Step) -> str:
     return f"a layer per bucket, since sizes of single gradients are not recorded; {SHAPES} for them"
 
 
-def _source(trace: Trace, said: str) -> Source:
-    rank = trace.pace
-    steps = usual_steps(trace)
-    device = rank.device or "device not stated"
-    who = f"rank {rank.rank}, {len(steps)} of {len(rank.steps)} steps" + (
-        f", {steps[0].micro_batches} micro-batches" if steps[0].micro_batches > 1 else ""
-    )
-    backend = rank.backend or "no collectives"
-    conditions = f"{device}, {backend}, {trace.workers or 1} workers; {who}, under the profiler; {said}"
-    first = trace.ranks[0]
-    source = imported(_printable(first.file.rpartition("/")[2]), _printable(conditions), first.checksum)
-    return replace(source, gpu=NO_GPU if rank.device == "cpu" else _printable(rank.device or source.gpu))
-
-
-def _printable(text: str) -> str:
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
-
-
 def plan_of(trace: Trace, workload: Workload) -> Plan:
     """The buckets that were really sent, as a plan for the workload of the same trace.
 
     On one channel, though all-reduces may have been in flight together: :func:`cluster_of` has the time for which each
     had the network. Raises DataError where nothing was sent, or sizes are not known.
     """
+    if is_sharded(trace):
+        plan = sharded_plan(trace, workload.name, workload.layers)
+        plan.require_valid(workload)
+        return plan
     step = next((step for step in usual_steps(trace) if step.backward is not None), None)
     pieces = _pieces(step, trace.pace.host_computes) if step else []
     if step is None or not step.reductions:
@@ -264,12 +264,16 @@ def cluster_of(trace: Trace) -> Cluster:
         for (kind, workers), found in times
         if kind == "all_reduce" and not several_sizes(found)
     ]
+    if is_sharded(trace):
+        tables, lines = sharded_tables(dict(times), trace.workers or 1), []
     if not any(table.collective == "all_reduce" for table in tables):
         tables = []  # what is left could not price a gradient
     if not tables and not lines:
         raise DataError(f"holds no all-reduce of a size that is known: {SHAPES}, or use osf bench")
     waits = "without waits for others" if arrivals_known(trace.pace) else "waits for other ranks are in them"
     averaged = "smaller ones that took longer are averaged" if tables else ONE_SIZE
+    if is_sharded(trace):
+        averaged += "; an all-reduce between all ranks, of which there was none, as a reduce-scatter and an all-gather"
     backend = trace.pace.backend
     each, most = gpus_per_node(trace), max(one.workers for one in tables or lines)
     placed = f", {each} GPUs in a node as its ranks used" if each else ""
@@ -281,7 +285,7 @@ def cluster_of(trace: Trace) -> Cluster:
         fits=() if tables else tuple(lines),
         tables=tuple(tables),
         library=backend if backend in LIBRARIES else "",
-        source=_source(trace, f"collectives of training, each alone on the network, {waits}, {averaged}{placed}"),
+        source=source_of(trace, f"collectives of training, each alone on the network, {waits}, {averaged}{placed}"),
     )
 
 
@@ -325,7 +329,7 @@ def measurement_of(trace: Trace) -> Measurement:
     except OsfError:
         pass  # what is missing is said where the workload and the plan are asked for
     samples = tuple(step.time for step in alike_steps(trace))
-    told = tuple((name, _printable(value)) for name, value in conditions.items())
-    source = _source(trace, "times of steps on the device")
+    told = tuple((name, printable(value)) for name, value in conditions.items())
+    source = source_of(trace, "times of steps on the device")
     plan = "ddp" if any(step.ddp for step in steps) else UNKNOWN
     return Measurement(trace.name, trace.name, plan, trace.workers or 1, samples, 0, told, source)

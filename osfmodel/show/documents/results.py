@@ -9,6 +9,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
 from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Comparison, Tuning
 from osfmodel.planning.what_if import WhatIf
@@ -169,7 +170,7 @@ class Tuned:
         return f"{style}: the plan and its times{settings}" if style in ("json", "yaml") else style
 
 
-def summary(noun: Workload | Cluster | Measurement) -> str:
+def summary(noun: Workload | Cluster | Measurement | Plan) -> str:
     """One line about the content of a profile."""
     if isinstance(noun, Measurement):
         plan = "" if noun.plan == UNKNOWN else f" of {noun.plan}"
@@ -180,6 +181,13 @@ def summary(noun: Workload | Cluster | Measurement) -> str:
     if isinstance(noun, Workload):
         size, tensors = show_bytes(noun.gradient_bytes), how_many(len(noun.gradients), "tensor")
         return f"workload {noun.name}: {tensors}, {size}, {show_time(noun.compute_time)} per iteration"
+    if isinstance(noun, Plan):
+        groups = noun.sharding.groups if noun.sharding else ()
+        again = sum(group.reshard is not False for group in groups)
+        return (
+            f"plan {noun.workload}: {noun.strategy}, {how_many(len(noun.buckets), 'group')}, of which backward gathers "
+            f"{again} again"
+        )
     for kind, rows in (("fits", noun.fits), ("pieces", noun.pieces)):
         if rows:
             return f"cluster {noun.name}: {kind} for {', '.join(str(row.workers) for row in rows)} workers"

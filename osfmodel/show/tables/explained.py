@@ -236,7 +236,9 @@ def parts(one: Explanation) -> list[PartOfStep]:
 
 def causes(one: Explanation) -> list[CauseCost]:
     """The cost of each cause, in the order in which causes are taken away, then the rest of the step."""
-    rows = [(name, one.gains[name], cause.summary) for name, cause in CAUSES.items()]
+    rows = [
+        (name, one.gains[name], cause.summary) for name, cause in CAUSES.items() if one.sharded or not cause.sharded
+    ]
     return [CauseCost(*row, one.step_time) for row in (*rows, (COMPUTE, one.left, COMPUTE_SUMMARY))]
 
 
