@@ -58,7 +58,7 @@ UNSAID = OptionGroup("If the file does not say it")
     "-o",
     "--output",
     metavar="FILE",
-    help="Output file (.json); a folder such as job/ for several: workload, cluster and measurements.",
+    help="Output file (.json); a folder such as job/ for several: workload, plan, cluster and measurements.",
 )
 @click.option("--as", "form", type=OneOf(IMPORT_FORMATS), metavar="FORMAT", help="Do not guess the format.")
 @click.option(
@@ -92,11 +92,11 @@ def import_command(
 ) -> None:
     """Read files of other tools: nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, PyTorch's traces.
 
-    The result is a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold
-    all three. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several
-    files become the tables of one cluster; several traces, a tar or a folder of them are the ranks of one job. Without
-    -o a summary of the content is printed. Stderr reports tests that failed or were cut off, what a trace lacks and
-    how to record it, jumps that no fit follows, and with --fit the errors of the fit.
+    The result is a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold all
+    three, a trace of FSDP also a plan. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for
+    standard input. Several files become the tables of one cluster; several traces, a tar or a folder of them are the
+    ranks of one job. Without -o a summary of the content is printed. Stderr reports tests that failed or were cut
+    off, what a trace lacks and how to record it, jumps that no fit follows, and with --fit the errors of the fit.
 
     \b
     Example:

@@ -230,13 +230,10 @@ class KindParts:
         transfer, hidden, exposed = (
             plain_sum(getattr(row, name) for row in rows) for name in ("transfer", "hidden", "exposed")
         )
-        size, waiting = (_sum_known([getattr(row, name) for row in rows]) for name in ("bytes", "waiting"))
+        sizes, waits = [row.bytes for row in rows], [row.waiting for row in rows]
+        size = None if None in sizes else sum(one or 0 for one in sizes)
+        waiting = None if None in waits else plain_sum(one or 0.0 for one in waits)
         return cls(rows[0].kind, rows[0].backward, len(rows), size, waiting, transfer, hidden, exposed)
-
-
-def _sum_known(values: Sequence[Any]) -> Any:
-    """The sum of all values; None if any of them is None."""
-    return None if None in values else sum(values)
 
 
 def bus_factor(kind: str, workers: int) -> float:

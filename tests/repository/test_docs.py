@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```\w+ title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block with a title is a file of that name, which the commands of its page find where they run."""
-EXPLAINED = ROOT / "tests/formats/data/explained"
+EXPLAINED, SHARDED = ROOT / "tests/formats/data/explained", ROOT / "tests/formats/data/fsdp"
 NOT_RUN = ("python -m pip", "python benchmarks/", "OSFMODEL_DATA=", "pip install", "eval ", "mkdir ", "bash ")
 """Beginnings of example commands that install, measure for minutes, or need what is not here."""
 
@@ -41,10 +41,11 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def place_files(page: Path, folder: Path) -> None:
     """Write the files that a page shows, and link the recorded traces that examples explain."""
-    for link in (folder / EXPLAINED.name, folder / EXPLAINED.relative_to(ROOT)):
-        if not link.exists():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(EXPLAINED)
+    for traces in (EXPLAINED, SHARDED):
+        for link in (folder / traces.name, folder / traces.relative_to(ROOT)):
+            if not link.exists():
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(traces)
     for name, text in FILE.findall(page.read_text(encoding="utf-8")):
         (folder / name).write_text(text, encoding="utf-8")
 
