@@ -67,6 +67,15 @@ def test_a_cause_costs_what_the_job_is_faster_by_without_it(cause):
     assert found.gains["bandwidth" if cause != "find-unused" else "input"] != pytest.approx(saved, rel=0.02)
 
 
+def test_an_all_gather_that_overtakes_a_reduce_scatter_shares_the_network_with_it():
+    """It could have gone 10 ms before backward needs it, in twice its own 5 ms; it was needed 19 ms before it came."""
+    job = replace(PLANTED["one-communicator"], backward=(1, 30, 4, 10, 40), gathers=(0.1, 0.1, 5, 0.1, 0.1))
+    found = explain_trace(trace_of(job))
+    assert found.gains["one-communicator"] == pytest.approx(19 * MILLI, abs=0.3 * MILLI)
+    slower = explain_trace(trace_of(replace(job, gathers=(0.1, 0.1, 8, 0.1, 0.1))))
+    assert slower.gains["one-communicator"] == pytest.approx((22 - 6) * MILLI, abs=0.3 * MILLI)
+
+
 def test_of_bandwidth_only_what_no_plan_hides_is_counted():
     """All bytes but those of backward's time are exposed, whatever the buckets."""
     for buckets in (HEALTHY.buckets, GIANT.buckets):
