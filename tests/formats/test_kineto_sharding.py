@@ -18,12 +18,14 @@ from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.strategies import lower
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.plan import Plan
 from osfmodel.formats import Hints, load_trace, nouns_of
 from osfmodel.formats.kineto.collectives import Found
 from osfmodel.formats.kineto.recorded import HostSpan, Recorded
 from osfmodel.formats.kineto.sharding import grouped
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.traces import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces.network import sharded_tables
 from osfmodel.formats.traces.sharded import doubts_of
 from osfmodel.formats.traces.usual import usual_steps
 from osfmodel.ledger.check import check
@@ -187,6 +189,36 @@ def test_keeping_parameters_saves_what_backward_gathers():
     (again,) = [row for row in found.kinds if (row.kind, row.backward) == ("all_gather", True)]
     assert found.saved("gathered-twice") <= again.transfer + (again.waiting or 0) + 1e-9
     assert explain_trace(traced("keep")).saved("gathered-twice") == 0
+
+
+def test_an_all_reduce_between_all_is_put_together_from_what_was_sent():
+    """A reduce-scatter, an all-reduce of the shard and an all-gather; one size is in proportion to bytes."""
+    tables = sharded_tables(
+        {
+            ("all_gather", 2): {100: [1.0], 300: [3.0]},
+            ("reduce_scatter", 2): {100: [2.0], 300: [4.0]},
+            ("all_reduce", 2): {50: [7.0]},
+        },
+        4,
+    )
+    found = {(table.collective, table.workers): dict(zip(table.sizes, table.times, strict=True)) for table in tables}
+    assert found["all_reduce", 2] == {50: 7.0, 100: 14.0}
+    assert found["all_reduce", 4] == {100: 1 + 2 + 7, 300: 3 + 4 + 14}
+    alone = sharded_tables({("all_gather", 2): {100: [1.0], 300: [3.0]}, ("reduce_scatter", 2): {200: [2.0]}}, 2)
+    assert {table.collective: table.times for table in alone}["all_reduce"] == (2 + 2, 4 + 3)
+
+
+def test_a_plan_in_an_unknown_type_is_not_made():
+    said = []
+    trace = traced("mixed")
+    steps = []
+    for step in trace.ranks[0].steps:
+        sent = [replace(one, dtype="float7") if one.kind == "all_gather" else one for one in step.collectives]
+        steps.append(replace(step, collectives=tuple(sent)))
+    odd = replace(trace, ranks=(replace(trace.ranks[0], steps=tuple(steps)),))
+    nouns = nouns_of(odd, Hints("odd"), said.append)
+    assert not any(isinstance(noun, Plan) for noun in nouns)
+    assert any(words.startswith("no plan: the trace makes none: ") for words in said)
 
 
 def test_units_of_one_size_are_told_by_the_order_of_backward():

@@ -11,7 +11,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.batches import idle
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_time
-from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.errors import DataError, OsfError, PlanError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
@@ -61,8 +61,11 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
 
 
 def _plan_alone(trace: Trace) -> Plan:
-    """The plan in a trace, for the workload there."""
-    return plan_of(trace, workload_of(trace))
+    """The plan in a trace, for the workload there. Raises DataError if its parts do not make one."""
+    try:
+        return plan_of(trace, workload_of(trace))
+    except PlanError as error:
+        raise DataError(f"makes none: {error}") from None
 
 
 def _contradicted(trace: Trace, hints: Hints) -> list[str]:
