@@ -141,7 +141,7 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
 
 def of_gpu(noun: Noun, gpu: str) -> Noun:
     """``noun`` as measured on ``gpu``. Raises UsageError for a noun whose file names another GPU."""
-    if not gpu.strip() or isinstance(noun, Measurement):
+    if not gpu.strip() or not isinstance(noun, (Workload, Cluster)):
         return noun
     told = noun.source.gpu
     if told != Source().gpu and gpu.lower() not in told.lower():
