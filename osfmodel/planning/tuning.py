@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 from osfmodel.cost.clusters import pricing_of
@@ -20,7 +18,6 @@ from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
     band_caveats,
@@ -34,8 +31,9 @@ from osfmodel.planning.cautions import (
     size_warnings,
     slower_than_one,
 )
-from osfmodel.planning.chances import TIE, best_of, chance, drawn, times
+from osfmodel.planning.chances import best_of, chance, drawn, times
 from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
+from osfmodel.planning.tiny_buckets import without_tiny
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
@@ -49,8 +47,6 @@ STRESS = (1.25, 1.5, 2.0)
 """Factors by which the real network may be slower than described; plans are made robust against them."""
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
-TINY = MIB
-"""Bytes below which a bucket is not worth a message of its own, unless it saves more than a tie: DDP's first limit."""
 FEWER = (1, 2, 3, 4, 6, 8, 12, 16)
 """Numbers of buckets of the plans that are tried beside the best one."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
@@ -116,7 +112,7 @@ def tune(
     default = task.times(task.target.convert.default_knobs())
     searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
     knobs = _likeliest(task, optima, _choose(task, optima, default, searched), searched)
-    knobs = task.complete(knobs if knobs is searched else _without_tiny(task, knobs))
+    knobs = task.complete(knobs if knobs is searched else without_tiny(task, knobs))
     plan, _ = task.planned(knobs)[0]
     return Tuning(
         workload,
@@ -192,47 +188,6 @@ def _likeliest(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], cho
     options = [task.target.convert.default_knobs(), chosen]
     options += [task.from_plan(plan, task.pricings[0]) for plan in _alternatives(task, *optima[0])]
     return best_of(task, [knobs for knobs in options if task.keeps_limits(knobs)] or [chosen])
-
-
-def _without_tiny(task: TuningProblem, knobs: Any) -> Any:
-    """``knobs`` with buckets below TINY merged or grown, as long as no time grows by more than TIE in all."""
-    if knobs == task.target.convert.default_knobs() or not task.objective.plain:
-        return knobs
-    most = [time * (1 + TIE) for time in task.judged(knobs)]
-
-    def better(ends: tuple[int, ...]) -> Iterator[Any]:
-        for changed in _less_tiny(ends, task.workload.gradients.sizes):
-            found = task.from_plan(contiguous_plan(task.workload, changed), task.pricings[0])
-            formed = contiguous_ends(task.planned(found)[0][0], task.workload)
-            if formed == changed and task.keeps_limits(found) and all(map(operator.le, task.judged(found), most)):
-                yield found
-
-    while True:
-        ends = contiguous_ends(task.planned(knobs)[0][0], task.workload)
-        found = next(better(ends), None) if ends else None
-        if found is None:
-            return knobs
-        knobs = found
-
-
-def _less_tiny(ends: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The ends with the smallest bucket, if it is below TINY, merged with a neighbour or twice as large, best first."""
-    starts, prefix = (0, *ends[:-1]), [0, *accumulate(sizes)]
-    held = [prefix[end] - prefix[start] for start, end in zip(starts, ends, strict=True)]
-    least_size, last = min(held), len(ends) - 1
-    if least_size >= TINY:
-        return
-    tiny = held.index(least_size)
-    yield from ((*ends[:gone], *ends[gone + 1 :]) for gone in (tiny, tiny - 1) if 0 <= gone < last)
-    wanted = TINY
-    while wanted >= 2 * least_size:
-        before = bisect_right(prefix, prefix[ends[tiny]] - wanted) - 1
-        after = bisect_left(prefix, prefix[starts[tiny]] + wanted)
-        if tiny and before > starts[tiny - 1]:
-            yield (*ends[: tiny - 1], before, *ends[tiny:])
-        if tiny < last and after < ends[tiny + 1]:
-            yield (*ends[:tiny], after, *ends[tiny + 1 :])
-        wanted //= 2
 
 
 def _alternatives(task: TuningProblem, plan: Plan, timeline: Timeline) -> Iterator[Plan]:

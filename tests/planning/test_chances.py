@@ -13,7 +13,7 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.units import MIB
 from osfmodel.planning.chances import TIE, best_of, chance, draws, gain_over
 from osfmodel.planning.results import DRAWS, Chance, Outcome
-from osfmodel.planning.tuning import _less_tiny
+from osfmodel.planning.tiny_buckets import less_tiny
 
 WORKLOAD = osf.load_workload("resnet50-v100")
 
@@ -143,6 +143,6 @@ def test_no_bucket_is_so_small_that_a_message_of_its_own_is_not_worth_it():
 )
 def test_the_smallest_bucket_is_merged_or_doubled(ends, first):
     sizes = [MIB // 4, 2 * MIB, 2 * MIB, MIB // 8]
-    found = list(_less_tiny(ends, sizes))
+    found = list(less_tiny(ends, sizes))
     assert (found[0] if found else None) == first
     assert all(changed[-1] == len(sizes) for changed in found)
