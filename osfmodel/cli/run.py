@@ -36,6 +36,7 @@ from osfmodel.targets.named_plans import named_plan
 RUNNING: dict[str, RunSupport] = {name: row.run for name, row in EXECUTORS.items() if row.run is not None}
 """Executors that train under torchrun."""
 UNDER_HOROVOD = OptionGroup("With --executor horovod")
+UNDER_FSDP = OptionGroup("With --executor fsdp2")
 MODEL = OptionGroup("Model")
 MEASURED = OptionGroup("Measurement")
 OF_DDP = OptionGroup("With --executor ddp")
@@ -49,10 +50,11 @@ OF_DDP = OptionGroup("With --executor ddp")
 )  # fmt: skip
 @click.option(
     "--executor", type=OneOf(RUNNING), default=DDP.name, show_default=True,
-    help="Executor that runs the plans: PyTorch DDP; runtime, which runs any plan; Horovod, over gloo.",
+    help="Executor that runs the plans: PyTorch DDP; runtime, which runs any plan; Horovod or FSDP2, over gloo.",
 )  # fmt: skip
 @UNDER_HOROVOD.option("--compression", type=OneOf([NONE, FP16]), help="Gradient compression.")
 @UNDER_HOROVOD.option("--timeline", metavar="FOLDER", help="Record Horovod's timeline of each plan in an extra turn.")
+@UNDER_FSDP.option("--asynchronous", is_flag=True, help="Run collectives in the background; over gloo they block else.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @MODEL.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
 @MODEL.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
@@ -83,6 +85,7 @@ def run_command(
     executor: str,
     compression: str | None,
     timeline: str | None,
+    asynchronous: bool,
     cluster: str | None,
     workload: str | None,
     scale: float,
@@ -99,7 +102,7 @@ def run_command(
     comm_hook: bool,
     output: str,
 ) -> int:
-    """Train for real under each plan, with PyTorch DDP, Horovod or our executor, started by torchrun, and measure it.
+    """Train for real under each plan, with DDP, FSDP2, Horovod or our executor, started by torchrun, and measure it.
 
     WORKLOAD is replayed: sleeping (spinning, on a GPU) replaces computation, while gradients, hooks, buckets and
     collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. FILE is
@@ -116,11 +119,16 @@ def run_command(
         "gradient_as_bucket_view": gradient_as_bucket_view,
     }
     row, support = EXECUTORS[executor], RUNNING[executor]
-    others = {"comm_hook": comm_hook, "timeline": timeline is not None, "compression": compression == FP16}
+    others = {
+        "comm_hook": comm_hook,
+        "timeline": timeline is not None,
+        "compression": compression == FP16,
+        "asynchronous": asynchronous,
+    }
     variation, named = Variation(scale, batch_size), [row.prefix + plan.removeprefix(row.prefix) for plan in plans]
     asked = RunRequest(
         subject, tuple(dict.fromkeys(named)), cluster, workload, variation, output, True if comm_hook else None, verify,
-        timeline, compression,
+        timeline, compression, asynchronous,
     )  # fmt: skip
     _require_sensible(asked)
     _require_possible(row, asked, backend, {name for name, given in (options | others).items() if given})

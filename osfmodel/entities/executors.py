@@ -125,9 +125,11 @@ def _of_horovod(effects: Effects, conditions: Mapping[str, str]) -> Effects:
 def _of_fsdp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     """The effects under FSDP2: copies in and out by group, and none of DDP's hooks by bucket.
 
-    Each tensor costs as much as under DDP, so that a comparison favours neither: it was not measured under FSDP2.
+    Each tensor costs as much as under DDP, so that a comparison favours neither: it was not measured under FSDP2. In a
+    replay the host copies while computation sleeps.
     """
-    return _replayed(replace(_without_horovods(effects), hook_time=0), conditions)
+    found = _replayed(replace(_without_horovods(effects), hook_time=0), conditions)
+    return replace(found, copy_out=0) if conditions.items() >= REPLAYED_ON_CPU.items() else found
 
 
 _WITH_TORCH = RunSupport(
@@ -191,6 +193,13 @@ FSDP = ExecutorRow(
     conditions={"executor": "fsdp2"},
     effects=_of_fsdp,
     in_flight=1,
+    states_plan=True,
+    run=RunSupport(
+        "osfmodel.runtime.sharded.run",
+        frozenset({"asynchronous"}),
+        "--asynchronous is FSDP2's: give --executor fsdp2",
+        backend="gloo",
+    ),
 )
 EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD, FSDP)}
 KEEPERS: Mapping[str, Storage] = {name: row.storage for name, row in EXECUTORS.items() if row.storage is not None}

@@ -16,7 +16,10 @@ SATURATED = 0.9
 """Share above which ranks are taken to have waited for cores, so that the run says little of the network."""
 OF_ONE_REPEAT = ("repeat", "loss_difference", CPU_SHARE)
 """Conditions in which repeats of one plan may differ."""
-OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "hooks", "sent", "settings")
+OF_ONE_TURN = (
+    *OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "collectives", "executor", "hooks", "sent",
+    "settings",
+)  # fmt: skip
 """Conditions in which turns of plans that ran side by side may differ."""
 
 COMPUTATION = "computation_s"

@@ -116,6 +116,7 @@ GIVEN = {
     "comm_hook": ["--comm-hook"],
     "timeline": ["--timeline", "folder"],
     "compression": ["--compression", "fp16"],
+    "asynchronous": ["--asynchronous"],
 }
 
 

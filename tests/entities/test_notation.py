@@ -12,6 +12,7 @@ from osfmodel import Block, Bucket, DataError, Layer, Plan, PlanError, Workload
 from osfmodel.engine.sparse import sparsely
 from osfmodel.entities.files.notation import read, written
 from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.sharding import ParameterGroup, Sharding
 from tests.engine.test_simulator import beyond_dense, buckets, workloads
 
 STRATEGIES = st.sampled_from(["replicated", "split"])
@@ -82,3 +83,18 @@ def test_priority_and_clocks_have_no_short_form():
         written(replace(plan, credit=1), FOUR)
     with pytest.raises(PlanError, match="no short form"):
         written(replace(plan, buckets=(replace(plan.buckets[0], release_time=1.0),)), FOUR)
+
+
+def test_a_plan_that_shards_states_its_rules():
+    groups = (ParameterGroup(("a",), 2, "a", "b"), ParameterGroup(reshard=False, reduced_last=True))
+    rules = Sharding(groups, 2, "bfloat16", "float32", 3, asynchronous=True)
+    names = FOUR.gradients.names
+    sizes = dict(zip(names, FOUR.gradients.sizes, strict=True))
+    buckets = tuple(Bucket(tuple(Block(name, 0, sizes[name]) for name in those)) for those in (names[1:], names[:1]))
+    plan = Plan(FOUR.name, buckets, strategy="hybrid-sharded", sharding=rules)
+    line = written(plan, FOUR)
+    assert line.startswith('hybrid-sharded {"groups":[{"modules":["a"],"reshard":2,')
+    assert line.endswith("}: 1-2 0")
+    assert read(line, FOUR) == plan
+    with pytest.raises(DataError):
+        read(line.replace('"reshard":2', '"reshard":[]'), FOUR)

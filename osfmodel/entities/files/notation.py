@@ -4,14 +4,19 @@ Gradients are numbered in ready order, from 0. ``2 channels, forward overlap: 0-
 first five in one message, the first 4096 bytes of the next with all of the one after it, and then the rest. The part
 to send follows a message, ``0-4@0.01`` for a hundredth of each tensor; segments to recompute are numbered
 as the workload has them: ``1 channel, release, mirror, recompute 0+3: 0-4@0.01 5``.
+
+A plan that shards parameters begins with its strategy and its rules as JSON: ``fully-sharded {"groups":[{}]}: 0-4``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
 from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.files import documents
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import REPLICATED, SPLIT, Block, Bucket, Plan
 from osfmodel.entities.workload import Workload
 
@@ -19,6 +24,7 @@ LINE = re.compile(
     r"([1-9]\d{0,5}) channels?(, forward overlap)?(, split)?(, release)?(, mirror)?(?:, recompute (\d[+\d]*))?: "
     r"([-+:\[\]\d @.e]+)"
 )
+SHARDING_LINE = re.compile(rf"({'|'.join(SHARDED)}) (\{{.*\}}): ([-+\d ]+)")
 PART = re.compile(r"(\d{1,12})(?:-(\d{1,12})|\[(\d{1,15}):(\d{1,15})\])?")
 
 
@@ -26,18 +32,26 @@ def written(plan: Plan, workload: Workload) -> str:
     """The line for a plan that is valid for ``workload``. Raises PlanError if it has a credit or a clock."""
     if plan.credit is not None or any(bucket.release_time for bucket in plan.buckets):
         raise PlanError("a plan that sends by priority or by a clock has no short form")
-    if plan.strategy not in (REPLICATED, SPLIT):
+    sharded = plan.strategy in SHARDED and not plan.recompute
+    if plan.strategy not in (REPLICATED, SPLIT) and not sharded:
         raise PlanError(f"a plan of the strategy {plan.strategy} has no short form")
     gradients = workload.gradients
     places = {name: place for place, name in enumerate(gradients.names)}
+    if sharded:
+        stated = json.dumps(documents.document_of(plan)["sharding"], separators=(",", ":"))
+        return f"{plan.strategy} {stated}: {_messages(plan, places, gradients.sizes)}"
     rules = f"{plan.channels} channel{'s' if plan.channels > 1 else ''}"
     rules += ", forward overlap" * plan.forward_overlap + ", split" * plan.split
     rules += ", release" * plan.release + ", mirror" * plan.mirror
     if plan.recompute:
         segments = [segment.name for segment in workload.segments]
         rules += ", recompute " + "+".join(str(segments.index(name)) for name in plan.recompute)
-    return f"{rules}: " + " ".join(
-        _bucket(bucket.blocks, places, gradients.sizes) + ("" if bucket.density is None else f"@{bucket.density!r}")
+    return f"{rules}: {_messages(plan, places, gradients.sizes)}"
+
+
+def _messages(plan: Plan, places: dict[str, int], sizes: Sequence[int]) -> str:
+    return " ".join(
+        _bucket(bucket.blocks, places, sizes) + ("" if bucket.density is None else f"@{bucket.density!r}")
         for bucket in plan.buckets
     )
 
@@ -57,6 +71,10 @@ def _bucket(blocks: Sequence[Block], places: dict[str, int], sizes: Sequence[int
 
 def read(line: str, workload: Workload) -> Plan:
     """The plan that :func:`written` wrote. Raises DataError for any other line, PlanError if it does not fit."""
+    sharded = SHARDING_LINE.fullmatch(line)
+    if sharded is not None:
+        strategy, rules, messages = sharded.groups()
+        return _sharded(strategy, rules, messages, workload)
     found = LINE.fullmatch(line)
     if found is None:
         raise DataError(f"{line[:60]!r} is not a plan in short form, such as '1 channel: 0-4 5'")
@@ -71,6 +89,17 @@ def read(line: str, workload: Workload) -> Plan:
         release=bool(release),
         mirror=bool(mirror),
     )
+    plan.require_valid(workload)
+    return plan
+
+
+def _sharded(strategy: str, rules: str, messages: str, workload: Workload) -> Plan:
+    buckets = tuple(_message(message, workload) for message in messages.split())
+    document = documents.document_of(Plan(workload.name, buckets))
+    del document["split"]
+    stated = documents.parse_object(rules.encode())
+    text = documents.encode(document | {"strategy": strategy, "sharding": stated})
+    plan = documents.decode_plan(text.encode())
     plan.require_valid(workload)
     return plan
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import gc
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, isfinite, isnan, nan
 from statistics import median
 from typing import Any
@@ -112,25 +113,35 @@ def _run(
     turn: tuple[Watchdog, str, int],
 ) -> Ran:
     watch, doing, repeat = turn
-    samples: list[float] = []
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
     step = subject.begin(planned.plan, None)
-    _meet(place)
-    for number in range(settings.warm_ups + settings.iterations):
-        watch.beat(doing)
-        if number == settings.warm_ups:
-            meter = Meter()
-        begin = time.perf_counter()
-        step(model)
-        _finish(place)
-        samples.append(time.perf_counter() - begin)
-    used = _gathered(place, meter.use())
+    samples, used = timed(partial(step, model), settings, place, partial(watch.beat, doing))
     formed = ended()
     del model, step, ended
     gc.collect()  # DDP's hooks end with it, and it is part of a cycle
     note = deviation(planned, formed, subject.names, subject.workload)
-    return Ran(planned, repeat, tuple(samples[settings.warm_ups :]), formed, note, share(used))
+    return Ran(planned, repeat, samples, formed, note, used)
+
+
+def timed(
+    step: Callable[[], Any], settings: TrainingSettings, place: Place, beat: Callable[[], None]
+) -> tuple[tuple[float, ...], float]:
+    """Seconds of each measured iteration, and the share of the cores that the ranks used meanwhile.
+
+    ``beat`` is called before each iteration. Raises whatever torch or the model does.
+    """
+    samples: list[float] = []
+    _meet(place)
+    for number in range(settings.warm_ups + settings.iterations):
+        beat()
+        if number == settings.warm_ups:
+            meter = Meter()
+        begin = time.perf_counter()
+        step()
+        _finish(place)
+        samples.append(time.perf_counter() - begin)
+    return tuple(samples[settings.warm_ups :]), share(_gathered(place, meter.use()))
 
 
 def executed(label: str, plan: Plan, subject: TrainingSubject) -> Carried:
@@ -207,24 +218,23 @@ def _finish(place: Place) -> None:
         torch.cuda.synchronize()
 
 
-def loss_difference(
-    subject: TrainingSubject, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
-) -> dict[str, float]:
+def loss_difference(each: Mapping[str, Callable[[], list[float]]], place: Place) -> dict[str, float]:
     """The largest relative difference of each plan's losses to those of the first, over all iterations and ranks.
 
-    All start from the same parameters and the same seed. Infinite where only one of two losses is finite; NaN, if not
-    that, where neither is, so that they cannot be compared. Raises whatever torch or the model does.
+    ``each``: label -> a run from the same parameters and the same seed. Infinite where only one of two losses is
+    finite; NaN, if not that, where neither is, so that they cannot be compared. Raises whatever torch or the model
+    does.
     """
     import torch.distributed as dist
 
     found: dict[str, float] = {}
     reference: list[float] = []
-    for planned in plans:
-        losses = _losses(subject, planned, settings, place, watch)
+    for label, run in each.items():
+        losses = run()
         reference = reference or losses
-        each: list[Any] = [None] * place.world  # gathered, since a reduction by MAX may lose NaN
-        dist.all_gather_object(each, apart(losses, reference))
-        found[planned.label] = furthest(each)
+        ranks: list[Any] = [None] * place.world  # gathered, since a reduction by MAX may lose NaN
+        dist.all_gather_object(ranks, apart(losses, reference))
+        found[label] = furthest(ranks)
     return found
 
 
@@ -244,20 +254,26 @@ def furthest(differences: Sequence[float]) -> float:
     return max(differences, key=lambda difference: (difference == inf, isnan(difference), difference))
 
 
-def _losses(
+def losses_under(
     subject: TrainingSubject, planned: Carried, settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> list[float]:
-    doing = f"comparing the losses of plan {planned.label!r}"
-    watch.beat(doing)
+    """The loss of each iteration under a plan, warm-ups included. Raises whatever torch or the model does."""
+    beat = partial(watch.beat, f"comparing the losses of plan {planned.label!r}")
+    beat()
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan, None)
+    losses = losses_of(partial(subject.begin(planned.plan, None), model), settings, beat)
+    ended()
+    del model, ended
+    gc.collect()
+    return losses
+
+
+def losses_of(step: Callable[[], Any], settings: TrainingSettings, beat: Callable[[], None]) -> list[float]:
+    """The loss of each iteration, warm-ups included; ``beat`` is called before each."""
     losses = []
     for _ in range(settings.warm_ups + settings.iterations):
-        watch.beat(doing)
-        losses.append(float(step(model)))
-    ended()
-    del model, step, ended
-    gc.collect()
+        beat()
+        losses.append(float(step()))
     return losses
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 
 SPIN = 50e-6
@@ -49,6 +51,13 @@ class SleepingPace:
     def hooked(self) -> None:
         """Note that the hooks of a parameter begin."""
         self.late = max(time.perf_counter() - self.deadline, 0)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A context of waiting for others: later times count from its end, less by how late it began."""
+        late = max(time.perf_counter() - self.deadline, 0)
+        yield
+        self.deadline = max(self.deadline, time.perf_counter() - late)
 
     def go_on(self) -> None:
         """Begin the backward of a layer, in which nothing is awaited."""

@@ -59,12 +59,12 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
     import torch
 
     pace = pace_of(device)
-    node = _node(pace, Noise())
+    node = layer_node(pace, Noise())
 
     class Replayed(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, layer: Layer) -> None:
             super().__init__()
-            self.layer, self.tensor, self.backward_time = layer, _parameter(layer, device), layer.backward_time
+            self.layer, self.tensor, self.backward_time = layer, layer_parameter(layer, device), layer.backward_time
             if self.tensor is not None:  # before any other hook of it
                 self.tensor.register_post_accumulate_grad_hook(lambda _: pace.hooked())
 
@@ -91,8 +91,8 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
     return Replay(), pace
 
 
-def _parameter(layer: Layer, device: str) -> Any:
-    """The parameter of a layer; None for a layer without any."""
+def layer_parameter(layer: Layer, device: str) -> Any:
+    """The parameter of a layer, in its shape if that is known; None for a layer without any."""
     import torch
 
     if not layer.gradient_bytes:
@@ -104,7 +104,8 @@ def _parameter(layer: Layer, device: str) -> Any:
             f"layer {layer.name!r} has {layer.gradient_bytes} gradient bytes, which is not a multiple of "
             f"{layer.dtype}'s size: correct gradient_bytes or dtype in the profile"
         )
-    return torch.nn.Parameter(torch.zeros(count, dtype=dtype, device=device))
+    shape = layer.shape if layer.shape and layer.held_bytes is None else (count,)
+    return torch.nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
 
 
 class Noise:
@@ -131,7 +132,7 @@ class Noise:
         return self._numbers[self._taken : self._taken + tensor.numel()].view(tensor.shape)
 
 
-def _node(pace: SleepingPace | SpinningPace, noise: Noise) -> Any:
+def layer_node(pace: SleepingPace | SpinningPace, noise: Noise) -> Any:
     """The autograd function of one layer: it takes the layer's time in forward, and in backward until its gradient."""
     import torch
 

@@ -34,6 +34,7 @@ class RunRequest(NamedTuple):
     verify: bool
     timeline: str | None = None
     compression: str | None = None
+    asynchronous: bool = False
 
     @property
     def real(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from osfmodel.cost.pricing import Pricing
@@ -48,7 +49,9 @@ def run(
         plans.append(_carried(name, asked, subject, pricing, conditions))
     losses: dict[str, float] = {}
     if asked.verify:
-        losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
+        several = _default_first(plans, subject.workload)
+        each = {one.label: partial(training.losses_under, subject, one, settings, place, watch) for one in several}
+        losses = training.loss_difference(each, place)
     first = _first(asked, settings, place, subject)
     if subject.real:  # a replay computes as its profile says
         told = (COMPUTATION, f"{training.computation(subject, settings, place, watch):.6g}")
@@ -90,8 +93,12 @@ def _carried(
 
 def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
     """The plans, with DDP's default first: its losses are the reference."""
-    default = carried("ddp", make_plan("ddp", workload, UNMEASURED), workload)
-    return [default, *(planned for planned in plans if not planned.by_default)]
+    return [default_of(workload), *(planned for planned in plans if not planned.by_default)]
+
+
+def default_of(workload: Workload) -> Carried:
+    """DDP's default plan."""
+    return carried("ddp", make_plan("ddp", workload, UNMEASURED), workload)
 
 
 def _first(asked: RunRequest, settings: TrainingSettings, place: Place, subject: TrainingSubject) -> Measurement:

@@ -212,8 +212,8 @@ def _workload(factory: str, model: Any, ready: dict[str, float], start: float) -
     for position, (name, moment) in enumerate(ready.items()):
         size = tensors[name].numel() * tensors[name].element_size()
         spent, before = moment - before, moment
-        kind = str(tensors[name].dtype).removeprefix("torch.")
-        layers.append(Layer(name, 0 if position else spent, spent if position else 0, size, kind))
+        kind, shape = str(tensors[name].dtype).removeprefix("torch."), tuple(tensors[name].shape)
+        layers.append(Layer(name, 0 if position else spent, spent if position else 0, size, kind, shape=shape))
     if not layers:
         raise UsageError(
             f"{factory}: no parameter got a gradient from the loss: check that the loss depends on the "

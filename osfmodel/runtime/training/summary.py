@@ -21,7 +21,7 @@ def summary(runs: Sequence[Measurement]) -> str:
         run = next(run for run in runs if run.plan == plan)
         said = dict(run.conditions)
         count = len(said.get("buckets", "").split())
-        buckets = f"{count} bucket{'' if count == 1 else 's'}" if count else _settings(said)
+        buckets = f"{count} bucket{'' if count == 1 else 's'}" if count else said.get("collectives") or _settings(said)
         span = f"{show_time(min(found))} to {show_time(max(found))}"
         default = next((name for name in DEFAULTS if name in times), None)
         ratio = "" if default is None else _ratio(default, times[default], found)
