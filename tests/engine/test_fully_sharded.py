@@ -102,3 +102,24 @@ def test_times_are_those_of_the_written_dependencies(seed):
         both = sharded(root[0], root[1], [own["first"], own["head"]], root[3], sharding, workers)
         last = (both, root[4], root[5])
     assert found.finish == max(ends_of(every, last, sharding.reduce_inputs, sharding.separate).values())
+
+
+@pytest.mark.parametrize(
+    ("ahead", "asynchronous", "time"),
+    [
+        (0, False, 2 * 8 + 2 * 1 + 2 * 2 + 2 * 12),
+        (1, False, 2 * 8 + 2 * 1 + 2 * 2 + 2 * 12),
+        (0, True, 8 + 1 + 8 + 1 + 2 + 2 * 12),  # the first reduce-scatter beside the last backward
+        (1, True, 8 + 8 + 1 + 2 + 2 * 12),  # also the second all-gather beside the first forward
+    ],
+)
+def test_collectives_in_the_background_are_launched_once_the_host_gets_there(ahead, asynchronous, time):
+    """Two groups over a library that blocks otherwise: forward 1, backward 2, all-gather 8, reduce-scatter 12."""
+    workload = Workload("two", tuple(Layer(name, 1, 2, 4) for name in "ab"))
+    buckets = tuple(Bucket((Block(name, 0, 4),)) for name in "ab")
+    groups = (ParameterGroup(("a",), False, forward_prefetch=ahead), ParameterGroup(("b",), False))
+    rules = Sharding(groups, asynchronous=asynchronous)
+    per_byte = {"all_gather": 0.5, "reduce_scatter": 0.75}
+    pricing = Pricing({kind: AffineCost(((0.0, slope),)) for kind, slope in per_byte.items()}, 4, blocking=True)
+    program = lower(workload, Plan("two", buckets, strategy="fully-sharded", sharding=rules), pricing)
+    assert run(program, pricing).timeline(workload.compute_time).iteration_time == time

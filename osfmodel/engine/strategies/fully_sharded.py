@@ -11,7 +11,8 @@ Operations come in the order in which FSDP2's hooks issue them (torch 2.13, ``to
   the all-reduce of the shard. Groups that are ``reduced_last`` come after all of backward.
 
 All-gathers and reduce-scatters share one communicator, and so go one at a time in that order, unless ``separate``. A
-library that blocks the thread that launches a collective, as gloo does, does one operation after the other.
+library that blocks the thread that launches a collective, as gloo does, does one operation after the other; in the
+background it launches a collective once the thread, which computes itself, gets there.
 
 Memory is taken and given back in the order of issue, as a caching allocator sees it, whatever the streams are doing.
 """
@@ -285,10 +286,20 @@ class ShardedStep:
         return sum(map(self._shard_bytes, range(len(self.members))))
 
     def _issued(self) -> Iterator[Operation]:
-        """The operations; where launching a collective blocks, each waits for the one before it."""
-        blocks = self.pricing.blocking and not self.rules.asynchronous
+        """The operations; where launching a collective blocks, each waits for the one before it.
+
+        In the background such a library launches a collective once the host gets there, which computes itself.
+        """
+        host: tuple[int, ...] = ()
         for number, operation in enumerate(self.operations):
-            yield replace(operation, waits=(number - 1,)) if blocks and number else operation
+            if not self.pricing.blocking:
+                yield operation
+            elif not self.rules.asynchronous:
+                yield replace(operation, waits=(number - 1,)) if number else operation
+            else:
+                yield replace(operation, waits=operation.waits + host)
+            if operation.stream in (COMPUTE, COPY_IN):
+                host = (number,)
 
 
 class ShardedHoldings(Holdings):
