@@ -76,6 +76,7 @@ def pricing_of(
         costs, workers, gain, effects, uncertainty, in_flight,
         blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers),
         startups=model.startups(cluster, workers),
+        alone=model.alone(cluster, workers) if in_flight > 1 else {},
         assumed=tuple(assumed),
         uncertainty_large=large,
         usual=assume,

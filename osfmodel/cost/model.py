@@ -29,6 +29,7 @@ class CostModel(NamedTuple):
     network_independent: the part of its prices that does not depend on the network, e.g. launch latency; empty if none
     has_network: (cluster) -> whether its data distinguish a network between nodes, which a faster network then replaces
     startups: (cluster, workers) -> collective -> seconds of start-up of a message, if measured
+    alone: (cluster, workers) -> collective -> seconds of a message on an idle network, if measured
     rates: (cluster) -> the bandwidth of its network, per GPU and per node, in words; empty if the model has none
     doubts: (cluster, workers) -> a sentence for each figure that no usual machine has, or that prices do not follow
     from_spec: (name, parts) -> the cluster given as ``MODEL:PART,PART``; None if the model cannot be given so
@@ -44,6 +45,7 @@ class CostModel(NamedTuple):
     network_independent: str = ""
     has_network: Callable[[Cluster], bool] = lambda cluster: cluster.between_nodes is not None
     startups: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
+    alone: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
     rates: Callable[[Cluster], str] = lambda cluster: ""
     doubts: Callable[[Cluster, int], tuple[str, ...]] = lambda cluster, workers: ()
     from_spec: Callable[[str, Sequence[str]], Cluster] | None = None

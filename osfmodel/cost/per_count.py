@@ -134,6 +134,15 @@ def startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
     }
 
 
+def alone(cluster: Cluster, workers: int) -> dict[str, Cost]:
+    """Prices of one message on an idle network, as measured, by collective."""
+    return {
+        table.collective: TableCost(table.sizes, table.times, measured_range=(table.sizes[0], table.sizes[-1]))
+        for table in cluster.tables
+        if table.workers == workers
+    }
+
+
 OF_LINES = "latency is the constant of each fitted line, and bandwidth its slope"
 OF_TABLES = "latency is the measured time of the smallest messages, and bandwidth what larger ones take beyond it"
 _LINE = PerCount("fits", "fit", lambda line, _: AffineCost(((line.latency, line.seconds_per_byte),)), _line)
@@ -160,5 +169,6 @@ TABULATED = CostModel(
     _TABLES.counts,
     link_note=OF_TABLES,
     startups=startups,
+    alone=alone,
     doubts=cautions,
 )

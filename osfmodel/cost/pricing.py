@@ -51,6 +51,8 @@ class Pricing:
     assumed: collectives without prices of their own, taken to be half an all-reduce
     uncertainty_large: the u of messages of 8 MiB and more
     usual: whether the effects are the usual ones on such GPUs, not measured there
+    alone: collective -> seconds of a message on an idle network, if measured; for executors that send one at a time
+           where the library runs several
     parts: (ranks, apart) -> prices between that many of the workers, neighbours ``apart`` ranks from each other
     """
 
@@ -66,6 +68,7 @@ class Pricing:
     assumed: tuple[str, ...] = ()
     uncertainty_large: float = 0
     usual: bool = False
+    alone: Mapping[str, Cost] = field(default_factory=dict)
     parts: Callable[[int, int], Pricing] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +77,7 @@ class Pricing:
             raise CostError(f"the gain of simultaneous collectives is {self.gain!r}: it must be 1 or more")
         launch = self.effects.launch_latency
         if launch:
-            for name in ("costs", "startups"):
+            for name in ("costs", "startups", "alone"):
                 prices: Mapping[str, Cost] = getattr(self, name)
                 object.__setattr__(self, name, {kind: cost.plus(launch) for kind, cost in prices.items()})
             object.__setattr__(self, "effects", self.effects.apart_from_cost)
@@ -114,7 +117,15 @@ class Pricing:
         """Prices for a run of ``osf run`` with these conditions: its executor's effects and collectives in flight."""
         executor = executor_of(conditions)
         in_flight = self.in_flight if executor.in_flight is None else executor.in_flight
-        return replace(self, effects=executor.effects(self.effects, conditions), in_flight=in_flight)
+        priced = self.one_by_one() if executor.one_by_one else self
+        return replace(priced, effects=executor.effects(self.effects, conditions), in_flight=in_flight)
+
+    def one_by_one(self) -> Pricing:
+        """Prices for messages that go one at a time, also where the library runs several at once."""
+        if not self.alone:
+            return self
+        parts = None if self.parts is None else partial(_one_by_one, self.parts)
+        return replace(self, costs={**self.costs, **self.alone}, alone={}, parts=parts)
 
     def loaded(self, workload: Workload) -> tuple[Workload, Pricing]:
         """``workload`` as it computes among other workers, and these prices without the effects that are now in it.
@@ -141,11 +152,12 @@ class Pricing:
 
     def slower(self, factor: float) -> Pricing:
         """The prices on a network that takes ``factor`` times as long."""
-        costs, startups = (
-            {kind: cost.slower(factor) for kind, cost in prices.items()} for prices in (self.costs, self.startups)
+        costs, startups, alone = (
+            {kind: cost.slower(factor) for kind, cost in prices.items()}
+            for prices in (self.costs, self.startups, self.alone)
         )
         parts = None if self.parts is None else partial(_slower, self.parts, factor)
-        return replace(self, costs=costs, startups=startups, parts=parts)
+        return replace(self, costs=costs, startups=startups, alone=alone, parts=parts)
 
     def between(self, ranks: int, apart: int = 1) -> Pricing:
         """The prices between ``ranks`` of the workers, neighbours ``apart`` ranks from each other.
@@ -198,6 +210,10 @@ def _free(ranks: int, apart: int) -> Pricing:
 
 def _slower(parts: Callable[[int, int], Pricing], factor: float, ranks: int, apart: int) -> Pricing:
     return parts(ranks, apart).slower(factor)
+
+
+def _one_by_one(parts: Callable[[int, int], Pricing], ranks: int, apart: int) -> Pricing:
+    return parts(ranks, apart).one_by_one()
 
 
 EFFECTS_DOUBT = 0.5

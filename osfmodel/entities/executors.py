@@ -57,6 +57,8 @@ class ExecutorRow(NamedTuple):
     storage:    of gradients; None if not known
     any_plan:   whether it runs any plan; else only all-reduces on one channel with a barrier
     in_flight:  collectives at once for each channel of a plan; None for the library's own number
+    one_by_one: whether collectives go one at a time, so that each finds an idle network; also where the library runs
+                several at once
     states_plan: whether its runs must state the plan (condition ``sent``)
     prefix:     of plans that it runs by turns with those of the run's executor; "" if it does not
     run:        None if ``osf run --executor`` does not offer it
@@ -69,6 +71,7 @@ class ExecutorRow(NamedTuple):
     storage: Storage | None = None
     any_plan: bool = False
     in_flight: int | None = None
+    one_by_one: bool = False
     states_plan: bool = False
     prefix: str = ""
     run: RunSupport | None = None
@@ -193,6 +196,7 @@ FSDP = ExecutorRow(
     conditions={"executor": "fsdp2"},
     effects=_of_fsdp,
     in_flight=1,
+    one_by_one=True,
     states_plan=True,
     run=RunSupport(
         "osfmodel.runtime.sharded.run",

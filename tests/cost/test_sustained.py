@@ -18,6 +18,7 @@ from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.sustained import cautions, cost_of_table, sustained
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files.documents import decode_cluster, document_of, encode
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.targets.named_plans import make_plan
@@ -224,3 +225,22 @@ def test_import_tells_of_such_sizes(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["import", str(path), "-o", str(tmp_path / "bought.json")])
     assert "faster than large messages (" in capsys.readouterr().err
+
+
+def test_an_executor_that_sends_one_at_a_time_finds_an_idle_network():
+    """The times are those of a message alone if the library runs several at once, whatever trains took."""
+    tables = [
+        Table(count, (1000, 3000, 16000), (0.1, 0.3, 2.0), kind, trains=(0.2,))
+        for count in (2, 4)
+        for kind in ("all_reduce", "reduce_scatter", "all_gather")
+    ]
+    cluster = Cluster("gloo", "tabulated", tables=tuple(tables), in_flight=2, library="gloo")
+    pricing = pricing_of(cluster, 4)
+    assert [pricing.cost("all_gather")(size) for size in (1000, 3000)] == [0.2, 0.375]
+    alone = pricing.under(FSDP.conditions)
+    for found in (alone, alone.between(2), pricing_of(cluster, 2).under(FSDP.conditions)):
+        assert [found.cost("reduce_scatter")(size) for size in (1000, 3000, 16000)] == [0.1, 0.3, 2.0]
+    assert alone.slower(2).cost("all_gather")(3000) == pricing.slower(2).under(FSDP.conditions).cost("all_gather")(3000)
+    assert pricing.under({"executor": "runtime"}).cost("all_gather")(3000) == 0.375
+    single = pricing_of(replace(cluster, in_flight=1, library="nccl"), 4)
+    assert single.under(FSDP.conditions).cost("all_gather")(3000) == single.cost("all_gather")(3000) == 0.375
