@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -17,6 +18,7 @@ from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.executors import DDP, EXECUTORS, RunSupport
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_bytes
 from osfmodel.runtime import bench
 from osfmodel.runtime.bench import BenchRequest, measured_cluster
@@ -53,8 +55,9 @@ MEASURED = OptionGroup("Measurement")
     "--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="Concurrent collectives to try."
 )
 @MEASURED.option(
-    "--collective", "collectives", multiple=True, type=OneOf(COLLECTIVES), help="Collectives to measure. Default: all."
-)
+    "--collective", "collectives", multiple=True, metavar="NAME,NAME...",
+    help="Collectives to measure beside all_reduce: reduce_scatter, all_gather. Default: all.",
+)  # fmt: skip
 @MEASURED.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Maximum repeats per size.")
 @MEASURED.option(
     "--compute", type=OneOf(["busy", "sleep", "none"]), default="busy", show_default=True,
@@ -101,7 +104,7 @@ def bench_command(
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     # A cluster file prices all-reduces; the others are measured beside them.
-    chosen = tuple(kind for kind in COLLECTIVES if kind in ("all_reduce", *(collectives or COLLECTIVES)))
+    chosen = tuple(kind for kind in COLLECTIVES if kind in ("all_reduce", *_kinds(collectives)))
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
     asked = BenchRequest(
         bench.MeasurementRequest(sizes, _flights(in_flight), repeat, compute, chosen), network, label, target
@@ -161,6 +164,15 @@ def _sizes(workload: str | None, smallest: int, largest: int) -> tuple[int, ...]
     if not bench.FLOAT <= smallest < largest:
         raise UsageError(f"--min-size and --max-size: sizes go from {bench.FLOAT} B up, the smaller one first")
     return powers(smallest, largest)
+
+
+def _kinds(given: Sequence[str]) -> tuple[str, ...]:
+    """The collectives in lists with commas; all without any. Raises UsageError for an unknown one."""
+    names = [name.strip().lower() for words in given for name in words.split(",")]
+    for name in names:
+        if name not in COLLECTIVES:
+            raise UsageError(f"--collective {name!r} is not known: {suggestion(name, COLLECTIVES)}")
+    return tuple(names) or COLLECTIVES
 
 
 def _flights(text: str) -> tuple[int, ...]:

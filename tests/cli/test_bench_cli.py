@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from osfmodel.cli import main
 from osfmodel.cli.app import teller
+from osfmodel.entities.errors import UsageError
 from osfmodel.runtime import bench
 
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
@@ -38,6 +39,7 @@ def run(*arguments, **environment):
         (("--timeout", "10ms"), RANK, "a second or more"),
         (("--for", "nonsense"), RANK, "no workload named 'nonsense'"),
         (("--backend", "mpi"), RANK, "'mpi' is not one of"),
+        (("--collective", "all_gather,reduce_scater"), RANK, "'reduce_scater' is not known: did you mean"),
     ],
 )
 def test_wrong_uses(arguments, environment, message):
@@ -46,6 +48,28 @@ def test_wrong_uses(arguments, environment, message):
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ([], ("all_reduce", "reduce_scatter", "all_gather")),
+        (["--collective", "all_reduce"], ("all_reduce",)),
+        (["--collective", "all_gather, Reduce_Scatter"], ("all_reduce", "reduce_scatter", "all_gather")),
+        (["--collective", "all_gather", "--collective", "all_reduce"], ("all_reduce", "all_gather")),
+    ],
+)
+def test_collectives_are_measured_beside_all_reduces(monkeypatch, words, chosen):
+    asked = []
+
+    def measured(place, limit, work):
+        asked.append(work.args[0].request.collectives)
+        raise UsageError("enough")
+
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    monkeypatch.setattr("osfmodel.cli.bench.together", measured)
+    assert "enough" in run(*words, **RANK).stderr
+    assert asked == [chosen]
 
 
 @pytest.mark.parametrize("words", [["bench"], ["run", "googlenet-k80", "--plan", "ddp"]])
