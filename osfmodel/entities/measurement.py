@@ -18,12 +18,15 @@ OF_ONE_REPEAT = ("repeat", "loss_difference", CPU_SHARE)
 """Conditions in which repeats of one plan may differ."""
 OF_ONE_TURN = (
     *OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "collectives", "executor", "hooks", "sent",
-    "settings",
+    "settings", "sharded_computation_s",
 )  # fmt: skip
 """Conditions in which turns of plans that ran side by side may differ."""
 
 COMPUTATION = "computation_s"
 """Condition of a run: seconds of an iteration of the bare model, without communication, on the run's own load."""
+
+SHARDED_COMPUTATION = "sharded_computation_s"
+"""Condition of a run under FSDP2: seconds of the same with the plan's shards, and with FSDP2's own work on the host."""
 
 UNKNOWN = "unknown"
 """Placeholder name of a workload or cluster that the imported file does not describe."""

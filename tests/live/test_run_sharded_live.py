@@ -25,10 +25,12 @@ from tests.live.launching import ranks
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
+from osfmodel.runtime.sharded import mesh_of, shard
 from osfmodel.runtime.sharded.communication import SentCollective, ShardedCommunication
 from osfmodel.runtime.sharded.replay import replay_of_groups, sharded_replay_step
 from osfmodel.runtime.sharded.run import collectives_of, deviation_of, in_words
 from osfmodel.runtime.training.pace import SleepingPace
+from tests.runtime.fsdp_models import pretended
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--executor", "fsdp2", "--iterations", "2", "--repeat", "1", "--timeout", "30s", "-o", "run.json"]
@@ -122,6 +124,7 @@ def test_losses_are_those_of_ddp(tmp_path):
             assert float(run.condition("loss_difference")) <= 1e-4
             assert run.condition("buckets_as_planned") == "yes"
             assert 0 < float(run.condition("computation_s")) < 10
+            assert 0 < float(run.condition("sharded_computation_s")) < 10
 
 
 def test_its_runs_are_predicted_from_what_they_state(blocks, tmp_path):
@@ -204,6 +207,28 @@ def test_as_many_reduce_scatters_are_under_way_as_have_inputs():
     assert awaited == ["a", "b"]
     communication.finish()
     assert awaited == ["a", "b", "c", "d"]
+
+
+def test_nothing_is_sent_in_silence(blocks):
+    """Zeros stand for what others would send, and the collectives are those of the plan."""
+    plan = make_plan("fsdp2", blocks, Pricing.free(3))
+    torch = pytest.importorskip("torch")
+    with pretended(3):
+        communication, pace = ShardedCommunication(False, 1, nullcontext), SleepingPace()
+        model = replay_of_groups(blocks, plan, pace)
+        shard(model, plan, blocks, mesh_of(plan.sharding, 3), communication)
+        communication.silent = True
+        sharded_replay_step(pace, communication.finish, 0.0)(model)
+        assert communication.sent == collectives_of(blocks, plan, 3)
+        group = next(iter(model.modules()))._get_fsdp_state()._fsdp_param_groups[0]
+        for call in (group._all_gather_comm, group._reduce_scatter_comm):
+            whole = call.allocate((12,), dtype=torch.float32, device=torch.device("cpu"))
+            assert not whole.any()
+            nobody = object()  # no process group: whoever sends fails
+            if call is group._all_gather_comm:
+                assert call(whole, whole[:4], nobody) is None
+            else:
+                assert call(whole[:4], whole, nobody, op=None) is None
 
 
 def test_the_first_difference_is_told():

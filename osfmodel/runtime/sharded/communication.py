@@ -31,10 +31,13 @@ class ShardedCommunication:
     asynchronous: whether they run in the background
     inputs:       reduce-scatters whose inputs are in memory at once
     waiting:      a context for each wait, as of the stand-in for computation in a replay
+
+    While ``silent`` is set nothing is sent, and zeros stand for what others would have sent.
     """
 
     def __init__(self, asynchronous: bool, inputs: int, waiting: Callable[[], AbstractContextManager[None]]) -> None:
         self.sent: list[SentCollective] = []
+        self.silent = False
         self.asynchronous, self.inputs, self.waiting = asynchronous, inputs, waiting
         self._under_way: deque[tuple[Any, Any]] = deque()
 
@@ -79,6 +82,8 @@ class ShardedCommunication:
 
         def noted(tensor: Any, *given: Any, **named: Any) -> Any:
             self.note("all_reduce", tensor)
+            if self.silent:
+                return None
             with self.waiting():
                 return original(tensor, *given, **named)
 
@@ -106,10 +111,12 @@ def _all_gather(communication: ShardedCommunication) -> Any:
 
     class ShardedAllGather:
         def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
-            return torch.empty(*size, dtype=dtype, device=device)
+            return (torch.zeros if communication.silent else torch.empty)(*size, dtype=dtype, device=device)
 
         def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> Any:
             communication.note("all_gather", output_tensor)
+            if communication.silent:
+                return None
             if async_op:
                 return Gathering(_call("all_gather")(output_tensor, input_tensor, group=group, async_op=True))
             with communication.waiting():
@@ -130,10 +137,12 @@ def _reduce_scatter(communication: ShardedCommunication) -> Any:
             if self.input_next:
                 communication.admit(communication.inputs - 1)
             self.input_next = not self.input_next
-            return torch.empty(*size, dtype=dtype, device=device)
+            return (torch.zeros if communication.silent else torch.empty)(*size, dtype=dtype, device=device)
 
         def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False) -> Any:
             communication.note("reduce_scatter", input_tensor)
+            if communication.silent:
+                return None
             call = _call("reduce_scatter")
             if communication.asynchronous:
                 work = call(output_tensor, input_tensor, op=op, group=group, async_op=True)

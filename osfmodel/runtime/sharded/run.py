@@ -22,7 +22,7 @@ from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.measurement import COMPUTATION, CPU_SHARE, Measurement
+from osfmodel.entities.measurement import COMPUTATION, CPU_SHARE, SHARDED_COMPUTATION, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
@@ -188,12 +188,17 @@ def _measured(first: Measurement, plan: Plan, job: ShardedJob, beat: Callable[[]
         communication.sent.clear()
         turn.step()
 
+    own: dict[str, str] = {}
     with ExitStack() as stack:
         if plan.sharding is not None and plan.sharding.replicas > 1:
             stack.enter_context(communication.noting_all_reduces())
+        if job.subject.real:
+            communication.silent = True
+            own[SHARDED_COMPUTATION] = f"{training.slowest(turn.step, job.settings, job.place, beat):.6g}"
+            communication.silent = False
         samples, used = training.timed(iteration, job.settings, job.place, beat)
     note = deviation_of(communication.sent, collectives_of(job.workload, plan, job.place.world))
-    own = {
+    own |= {
         "collectives": in_words(communication.sent),
         "buckets_as_planned": "no: " + note if note else "yes",
         "carried_by": "collectives in the background" if communication.asynchronous else "collectives that block",

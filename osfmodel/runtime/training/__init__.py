@@ -87,21 +87,17 @@ def computation(subject: TrainingSubject, settings: TrainingSettings, place: Pla
 
     All ranks run it at the same time, as they train. Raises whatever torch or the model does.
     """
+    beat = partial(watch.beat, "measuring the computation of the bare model")
+    beat()
+    return slowest(partial(subject.begin(None, None), subject.model), settings, place, beat)
+
+
+def slowest(step: Callable[[], Any], settings: TrainingSettings, place: Place, beat: Callable[[], None]) -> float:
+    """Seconds of an iteration on the slowest rank, the median of iterations; ``beat`` as in :func:`timed`."""
     import torch.distributed as dist
 
-    doing = "measuring the computation of the bare model"
-    samples = []
-    watch.beat(doing)
-    step = subject.begin(None, None)
-    _meet(place)
-    for _ in range(settings.warm_ups + settings.iterations):
-        watch.beat(doing)
-        begin = time.perf_counter()
-        step(subject.model)
-        _finish(place)
-        samples.append(time.perf_counter() - begin)
     each: list[float] = [0.0] * place.world
-    dist.all_gather_object(each, median(samples[settings.warm_ups :]))
+    dist.all_gather_object(each, median(timed(step, settings, place, beat)[0]))
     return max(each)
 
 
