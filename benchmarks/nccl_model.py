@@ -268,6 +268,24 @@ def learn(tables: Sequence[Measured]) -> Corrections:
     return found
 
 
+STEPS = tuple(k * 1e-6 for k in range(61))
+"""Seconds that are tried for ``Corrections.step``."""
+
+
+def learn_step(tables: Sequence[Measured]) -> float:
+    """The step of least loss on all-gathers and reduce-scatters between nodes, with the other shipped corrections."""
+    between = [table for table in tables if table.place.nodes > 1 and table.collective in nccl.HALVES]
+    return min(STEPS, key=lambda step: loss(between, CORRECTED._replace(step=step)))
+
+
+def steps() -> dict[str, float]:
+    """The step that Nanotron's means teach, in microseconds, and the extremes with one number of nodes left out."""
+    tables = list(nanotron())
+    counts = {table.place.nodes for table in tables if table.place.nodes > 1}
+    others = [1e6 * learn_step([table for table in tables if table.place.nodes != nodes]) for nodes in counts]
+    return {"all": 1e6 * learn_step(tables), "least": min(others), "most": max(others)} if others else {}
+
+
 class Judged(NamedTuple):
     """A table with the corrections learned without its machine, its errors, and the share of sizes in the bounds."""
 
@@ -428,7 +446,7 @@ def _whole(times: Mapping[str, float]) -> float:
 
 
 def many_nodes() -> list[dict[str, object]]:
-    """Nanotron's means of 256 MiB with the shipped corrections; no machine of it was learned from."""
+    """Nanotron's means of 256 MiB with the shipped corrections, of which the step was learned from these very means."""
     return [
         {
             "collective": table.collective,
@@ -505,6 +523,7 @@ def report() -> dict[str, object]:
             }
             for name in GRIDS
         },
+        "steps": steps(),
         "two_roots": two_roots(),
         "apart": apart(),
         "sharp": sharp(),
@@ -533,6 +552,11 @@ def show(found: Mapping[str, object]) -> Iterable[str]:
     yield "|---|---|---|"
     for name, row in found["learned"].items():  # type: ignore[attr-defined]
         yield f"| {name} | {row['all']:.2f} | {row['least']:.2f} to {row['most']:.2f} |"
+    yield ""
+    if row := found["steps"]:  # type: ignore[index]
+        yield "| correction | learned on 2 to 64 nodes of H100 | with one number of nodes left out |"
+        yield "|---|---|---|"
+        yield f"| step, µs | {row['all']:.0f} | {row['least']:.0f} to {row['most']:.0f} |"
     yield ""
     yield "| bound of | u | u from 8 MiB |"
     yield "|---|---|---|"

@@ -14,7 +14,9 @@ a time, 0 a pipeline that is free to fill. The curve is concave, so the minimum 
 of two gives it: exact there, and between them at most 2 % of the last term below.
 
 Reduce-scatter and all-gather run as rings, in half of the steps (as in PyTorch's mirror of the tuner), and NVLS is for
-all-reduces alone: where a switch adds up, an all-reduce costs less than both halves.
+all-reduces alone: where a switch adds up, an all-reduce costs less than both halves. Between nodes their n - 1 steps
+follow each other, each with its own n-th of the message, at a pace that is learned (``Corrections.step``). A broadcast
+is the same ring without that: its pieces follow each other closely.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Corrections(NamedTuple):
                 the number n of GPUs (NVIDIA: N + 1 instead of 2 N operations)
     two_roots:  generations whose trees over two nodes use the network twice, since each half of a message has its root
                 on another node. TUNING says so of all; measured machines with A100 and V100 did not show it.
+    step:       seconds that each step of an all-gather or a reduce-scatter between nodes takes at least
     """
 
     pipeline: float
@@ -53,12 +56,17 @@ class Corrections(NamedTuple):
     launch: float
     nvls_bytes: bool
     two_roots: tuple[str, ...] = ("hopper", "blackwell")
+    step: float = 0.0
 
 
 TUNER = Corrections(0.0, 0.0, 0.0, 0.0, 1.0, False)
 """NCCL's own constants, nothing corrected."""
-CORRECTED = Corrections(0.22, 0.22, 0.54, 0.3, 1.5, True)
+CORRECTED = Corrections(0.22, 0.22, 0.54, 0.3, 1.5, True, step=25e-6)
 """Learned by benchmarks/nccl_model.py on the machines named in docs/reference/nccl.md."""
+
+
+HALVES = ("reduce_scatter", "all_gather")
+"""Collectives that together make an all-reduce."""
 
 
 class Way(NamedTuple):
@@ -166,6 +174,8 @@ def _ring(shape: NcclShape, place: Placement, protocol: str, collective: str, co
     if protocol == "Simple" and place.nodes > 1 and collective == "all_reduce":
         latency *= known.RING_PLATEAU[_generation(shape)]
     latency += net_steps * _beyond(shape)
+    if place.nodes > 1 and collective in HALVES:
+        latency = max(latency, steps * corrections.step)
     moved = steps / place.workers / _ring_bus(shape, place, protocol)
     alone = place.nodes == 1 and _over_nvlink(shape, place)
     return Way(latency, moved + (corrections.own / place.workers / shape.gpu_bandwidth if alone else 0.0))
