@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from osfmodel.cost import COST_MODELS, cost_of
-from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.entities.cluster import BLOCKING, Cluster
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import CostError, UsageError
@@ -69,6 +69,7 @@ def pricing_of(
     measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
     gain = measured[0].gain if measured else 1
     model = COST_MODELS[cluster.cost_model]
+    costs |= {BROADCAST: model.broadcast(cluster, workers)} if model.broadcast is not None and workers > 1 else {}
     in_flight = cluster.in_flight if workers > 1 else 1
     doubts = model.uncertainty(cluster, workers) if workers > 1 else (0.0, 0.0)
     uncertainty, large = (doubt + cluster.doubt * (1 + doubt) for doubt in doubts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -147,4 +148,5 @@ MODEL = CostModel(
     from_spec=from_spec,
     rates=rates,
     doubts=doubts,
+    broadcast=partial(cost, collective="broadcast"),
 )

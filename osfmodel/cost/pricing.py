@@ -35,6 +35,9 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 
+BROADCAST = "broadcast"
+"""A collective that only some strategies use: one rank sends its bytes to all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
@@ -83,7 +86,9 @@ class Pricing:
             object.__setattr__(self, "effects", self.effects.apart_from_cost)
 
     def __repr__(self) -> str:
-        prices = ", ".join(f"{kind} {show_time(float(cost(MIB)))}" for kind, cost in self.costs.items())
+        prices = ", ".join(
+            f"{kind} {show_time(float(cost(MIB)))}" for kind, cost in self.costs.items() if kind != BROADCAST
+        )
         return brief(self, f"{how_many(self.workers, 'worker')}, 1 MiB: {prices}")
 
     @staticmethod
@@ -171,7 +176,13 @@ class Pricing:
         return self.parts(ranks, apart)
 
     def cost(self, collective: str = "all_reduce") -> Cost:
-        """Seconds of a message, by its bytes. Raises CostError if that collective has no price here."""
+        """Seconds of a message, by its bytes. Raises CostError if that collective has no price here.
+
+        A broadcast without a price of its own takes as long as an all-gather of as many bytes: along a ring, both pass
+        over each link but one.
+        """
+        if collective == BROADCAST and collective not in self.costs:
+            collective = "all_gather"
         if collective not in self.costs:
             raise CostError(f"no price for {collective}: known are {', '.join(self.costs)}")
         return self.costs[collective]

@@ -18,6 +18,8 @@ FULLY_SHARDED, HYBRID_SHARDED = "fully-sharded", "hybrid-sharded"
 SHARDED = (FULLY_SHARDED, HYBRID_SHARDED)
 ZERO = ("zero-1", "zero-2")
 """Strategies whose step ends with the all-gathers of all parameters, which nothing hides, by stage of DeepSpeed."""
+OWNERS = "zero-1-owners"
+"""Strategy of plans whose ranks own whole tensors, which they update and broadcast."""
 DISTRIBUTED_OPTIMIZER = "distributed-optimizer"
 """Strategy of plans with whole parameters, of which each rank updates a shard."""
 NUMBERED, ENDING = re.compile(r"(.*_)?\d+"), re.compile(r".*\d+")

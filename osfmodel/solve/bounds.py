@@ -29,7 +29,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FULLY_SHARDED, HYBRID_SHARDED, SHARDED, ZERO
+from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FULLY_SHARDED, HYBRID_SHARDED, OWNERS, SHARDED, ZERO
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import Sharding
@@ -50,11 +50,12 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     Fully sharded parameters, gathered and reduced in their own type, have the bound of schedules that split and overlap
     the next forward: each gradient is reduced after its backward, and its parameter gathered before its forward, on one
     communicator. Gathering once more in backward, padding, copies, and an update between both only take longer. ZeRO-1
-    and ZeRO-2 gather all parameters after the update, beside nothing else. A distributed optimizer has the bound of
-    fully sharded parameters where its types are known, else that of its computation.
+    and ZeRO-2 gather all parameters after the update, beside nothing else; owners' broadcasts are not counted. A
+    distributed optimizer has the bound of fully sharded parameters where its types are known, else that of its
+    computation.
     """
     workload, pricing = pricing.loaded(workload)
-    if objective.strategy in (*SHARDED, *ZERO, DISTRIBUTED_OPTIMIZER):
+    if objective.strategy in (*SHARDED, *ZERO, OWNERS, DISTRIBUTED_OPTIMIZER):
         shards = replace(workload, update_time=workload.update_time / pricing.workers)
         if objective.strategy == FULLY_SHARDED:
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
@@ -77,7 +78,7 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     """
     workload, pricing = pricing.loaded(workload)
     workload, plan = plan.computed(workload)
-    if plan.sharding is not None or plan.strategy == DISTRIBUTED_OPTIMIZER:
+    if plan.sharding is not None or plan.strategy in (*ZERO, OWNERS, DISTRIBUTED_OPTIMIZER):
         strategy = _bounded(plan.strategy, plan.sharding or Sharding(()))
         return objective_bound(workload, pricing, replace(PLAIN, strategy=strategy))
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload

@@ -54,6 +54,10 @@ RULES = {
         {},
         {"sharding": Sharding((KEPT, KEPT), asynchronous=True, micro_batches=2)},
     ],
+    "zero-1-owners": [
+        {},
+        {"sharding": Sharding((KEPT, KEPT), 2, asynchronous=True)},
+    ],
     "zero-2": [
         {},
         {"sharding": Sharding((KEPT, KEPT), 1, "bfloat16", "float32", asynchronous=True)},

@@ -259,3 +259,51 @@ def test_other_rules_are_refused(stage):
         lower(FOUR, replace(ONE_BY_ONE, strategy=stage, channels=2), prices(4))
     with pytest.raises(PlanError, match="several replicas"):
         lower(FOUR, with_rules(replace(ONE_BY_ONE, strategy=stage), replicas=2), prices(4))
+
+
+# --------------------------------------------------------------------------------------------- owners of whole tensors
+
+OWNED = Workload("owned", tuple(Layer(name, 1, 2, size) for name, size in (("a", 80), ("b", 60), ("c", 20))), None, 12)
+"""Backward of c ends at 5, of b at 7, of a at 9."""
+REDUCED = Plan("owned", tuple(Bucket((Block(one.name, 0, one.gradient_bytes),)) for one in reversed(OWNED.layers)))
+
+
+def owners(ranks, replicas=1):
+    """The operations of a step after its update: two ranks' prices are a tenth of those of four."""
+    part = Pricing.of(AffineCost(((0.2, 0.0),)), workers=2)
+    pricing = replace(Pricing.of(AffineCost(((2.0, 0.0),)), workers=ranks), parts=lambda *asked: part)
+    plan = replace(REDUCED, strategy="zero-1-owners", sharding=Sharding((ParameterGroup(),) * 3, replicas))
+    program = lower(OWNED, plan, pricing)
+    update = next(number for number, one in enumerate(program.operations) if one.kind == "update")
+    return program.operations[update:], run(program, pricing).finish
+
+
+def test_the_owner_of_each_tensor_broadcasts_it_after_the_update():
+    """By hand: four ranks own three tensors, so three broadcasts of 1 s after three reductions and 12 / 4 s."""
+    (update, *sends), finish = owners(4)
+    assert update.startup == 3
+    assert [(one.kind, one.layers, one.size) for one in sends] == [
+        ("broadcast", ("a",), 80),
+        ("broadcast", ("b",), 60),
+        ("broadcast", ("c",), 20),
+    ]
+    assert finish == pytest.approx(3 + 2 + 3 * 2 + 4 + 3 + 3 * 1)
+
+
+def test_owners_in_each_replica_broadcast_inside_it():
+    """Two ranks of each of two replicas: the larger tensors go to different ranks, the last to the one with less."""
+    (update, *sends), _ = owners(4, replicas=2)
+    assert update.startup == 6
+    assert [(one.layers, one.size, one.startup) for one in sends] == [(("a",), 80, 0.1), (("b", "c"), 80, 0.1)]
+
+
+def test_zero_with_shards_has_no_replicas():
+    plan = replace(REDUCED, strategy="zero-1", sharding=Sharding((ParameterGroup(),) * 3, 2))
+    with pytest.raises(PlanError, match="shards between all workers"):
+        lower(OWNED, plan, prices(4))
+
+
+def test_the_bound_of_owners_is_not_above_their_step():
+    _, finish = owners(4)
+    plan = replace(REDUCED, strategy="zero-1-owners")
+    assert plan_bound(OWNED, plan, Pricing.of(AffineCost(((2.0, 0.0),)), workers=4)) == 3 + 6 + 3 <= finish

@@ -25,6 +25,7 @@ STRATEGIES: LateTable[Strategy] = LateTable(
         "fully-sharded": "engine.strategies.fully_sharded:STRATEGY",
         "hybrid-sharded": "engine.strategies.hybrid_sharded:STRATEGY",
         "zero-1": "engine.strategies.zero:FIRST",
+        "zero-1-owners": "engine.strategies.zero:OWNERS_STRATEGY",
         "zero-2": "engine.strategies.zero:SECOND",
         "distributed-optimizer": "engine.strategies.distributed_optimizer:STRATEGY",
         "decoupled": "engine.strategies.decoupled:STRATEGY",

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO stages 1 and 2: gradients reduced by bucket, shards updated, parameters gathered.
+"""ZeRO stages 1 and 2: gradients reduced by bucket, shards updated, parameters gathered or broadcast.
 
 Sources: DeepSpeed 0.19.6, ``deepspeed/runtime/zero/stage_1_and_2.py``, and its issue 8364 for the stall. Each bucket is
 an all-reduce, also with DeepSpeed's ``reduce_scatter``: so it was seen over gloo (``targets.deepspeed``).
@@ -9,21 +9,27 @@ an all-reduce, also with DeepSpeed's ``reduce_scatter``: so it was seen over glo
 * Backward ends when all its reductions have. Of several micro-batches, stage 1 reduces with the last and stage 2 with
   each; gradients are copied into buckets only where they are reduced.
 * Each rank updates its shard; then the parameters of each dtype, padded, are gathered, and the step ends with that.
+
+Where ranks own whole tensors instead of shards (``zero-1-owners``), each broadcasts what it has updated, one rank after
+the other: so InternEvo (``HybridZeroOptimizer``), ColossalAI's early ZeRO, and torch's ``ZeroRedundancyOptimizer``. The
+largest tensor that is left goes to the rank that has least. With replicas the ranks of each own all tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
 
-from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.engine.optimizers import state_bytes
 from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, Holdings
 from osfmodel.engine.strategies.lowering import Lowering, Strategy
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.modules import OWNERS
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Layer, Workload
@@ -38,14 +44,15 @@ class ZeroStep(Lowering):
     """A program under construction.
 
     each:       whether every micro-batch reduces its gradients, as in stage 2
+    owners:     whether ranks own whole tensors, and broadcast them
     left:       micro-batches that have not begun their backward
     reductions: numbers of the reductions so far
     stall:      operations for which the next computation waits
     """
 
-    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing, each: bool) -> None:
+    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing, each: bool, owners: bool) -> None:
         """Begin with the forward and the backward of the first micro-batch."""
-        self.rules, self.each = rules_of(plan), each
+        self.rules, self.each, self.owners = rules_of(plan), each, owners
         self.left = self.rules.micro_batches
         self.reductions: list[int] = []
         self.stall: tuple[int, ...] = ()
@@ -54,20 +61,34 @@ class ZeroStep(Lowering):
         super().__init__(workload, plan, pricing)
 
     def program(self) -> Program:
-        """The whole step: the other micro-batches, the update of the shards, and the all-gathers."""
+        """The whole step: the other micro-batches, the update of the shards, and the all-gathers or broadcasts."""
         while self.left:
             for layer in self.workload.layers:
                 self.add(self._forward(layer, self._stalled()))
             self._backward()
-        time = self.workload.update_time / self.pricing.workers
+        ranks = self.rules.ranks(self.pricing.workers)
+        time = self.workload.update_time / ranks
         update = self.add(Operation("update", COMPUTE, (), time, waits=tuple(self.reductions), quiet=True))
+        self._broadcast(update, ranks) if self.owners else self._gather(update)
+        return Program(tuple(self.operations))
+
+    def _broadcast(self, update: int, ranks: int) -> None:
+        """Add a broadcast for each rank that owns tensors, between the ranks of a replica."""
+        prices = self.pricing.between(ranks)
+        for layers in owned(trained(self.workload), ranks):
+            size = sum(_elements(one) * element_bytes(self.rules.gather_dtype or one.dtype) for one in layers)
+            startup, transfer = prices.split(BROADCAST, size)
+            names = tuple(one.name for one in layers)
+            self.add(Operation(BROADCAST, CHANNEL, names, startup, transfer, (update,), size=size))
+
+    def _gather(self, update: int) -> None:
+        """Add an all-gather for each dtype."""
         for dtype in dict.fromkeys(layer.dtype for layer in trained(self.workload)):
             layers = [layer for layer in trained(self.workload) if layer.dtype == dtype]
             size = gathered_bytes(self.rules, layers, self.pricing.workers)
             startup, transfer = self.pricing.split("all_gather", size)
             names = tuple(layer.name for layer in layers)
             self.add(Operation("all_gather", CHANNEL, names, startup, transfer, (update,), size=size))
-        return Program(tuple(self.operations))
 
     def _backward(self) -> None:
         """Add the backward of a micro-batch and, if it reduces, its copies, hooks and reductions."""
@@ -116,7 +137,7 @@ def rules_of(plan: Plan) -> Sharding:
     if others:
         raise PlanError(f"the strategy {plan.strategy!r} excludes {', '.join(others)}")
     rules = plan.sharding or DEFAULTS
-    if rules.replicas > 1:
+    if rules.replicas > 1 and plan.strategy != OWNERS:
         raise PlanError(f"the strategy {plan.strategy!r} shards between all workers: the plan has several replicas")
     return rules
 
@@ -145,23 +166,38 @@ def gathered_bytes(rules: Sharding, layers: list[Layer], ranks: int) -> int:
     return -(-sum(map(_elements, layers)) // part) * part * element_bytes(rules.gather_dtype or layers[0].dtype)
 
 
+def owned(layers: Sequence[Layer], ranks: int) -> list[list[Layer]]:
+    """The layers of each rank that owns any: the largest that is left goes to the rank that has least."""
+    held = [(0, rank) for rank in range(ranks)]
+    found: list[list[Layer]] = [[] for _ in held]
+    for layer in sorted(layers, key=_elements, reverse=True):
+        elements, rank = heappop(held)
+        found[rank].append(layer)
+        heappush(held, (elements + _elements(layer), rank))
+    return [own for own in found if own]
+
+
 def _elements(layer: Layer) -> int:
     """Number of elements of a parameter; a part of one counts as one."""
     return layer.elements if layer.shape else -(-layer.gradient_bytes // element_bytes(layer.dtype))
 
 
 class ZeroHoldings(Holdings):
-    """The memory of stage 1: whole weights and gradients, shards of the optimizer's state, and buffers of buckets."""
+    """The memory of stage 1: whole weights and gradients, shards of the optimizer's state, and buffers of buckets.
+
+    Owners of whole tensors are taken to hold equal parts.
+    """
 
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
-        state = -(-state_bytes(self.workload, self.optimizer) // self.workers)
+        state = -(-state_bytes(self.workload, self.optimizer) // rules_of(self.plan).ranks(self.workers))
         buffers = (1 + rules_of(self.plan).asynchronous) * max((bucket.size for bucket in self.plan.buckets), default=0)
         return {**super().lasting(), STATE: state, BUCKETS: buffers}
 
     def _scratch(self) -> Iterator[Hold]:
         """Scratch memory of the update of the shard."""
-        yield from (replace(hold, bytes=-(-hold.bytes // self.workers)) for hold in super()._scratch())
+        ranks = rules_of(self.plan).ranks(self.workers)
+        yield from (replace(hold, bytes=-(-hold.bytes // ranks)) for hold in super()._scratch())
 
     def gradients(self) -> Iterator[Hold]:
         """All gradients, from the first backward to the end of the update."""
@@ -196,9 +232,12 @@ class ReducedHoldings(ZeroHoldings):
                     yield Hold(GRADIENTS, -(-bucket.size // self.workers), (ended,), self._updated())
 
 
-def lower(workload: Workload, plan: Plan, pricing: Pricing, each: bool) -> Program:
-    """The program of one step; ``each``: whether every micro-batch reduces its gradients."""
-    return ZeroStep(workload, plan, pricing, each).program()
+def lower(workload: Workload, plan: Plan, pricing: Pricing, each: bool, owners: bool = False) -> Program:
+    """The program of one step; ``each``: whether every micro-batch reduces its gradients; ``owners``: as in ZeroStep.
+
+    Raises PlanError if the plan asks for what none of these frameworks does.
+    """
+    return ZeroStep(workload, plan, pricing, each, owners).program()
 
 
 FIRST = Strategy(
@@ -206,4 +245,9 @@ FIRST = Strategy(
 )
 SECOND = Strategy(
     partial(lower, each=True), "as zero-1, and only a share of the gradients kept (ZeRO-2)", ReducedHoldings
+)
+OWNERS_STRATEGY = Strategy(
+    partial(lower, each=False, owners=True),
+    "as zero-1, and each rank broadcasts the tensors that it owns",
+    ZeroHoldings,
 )
