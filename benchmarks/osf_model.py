@@ -46,7 +46,13 @@ Judge: TypeAlias = Callable[[Sequence[Measurement]], Verdict]
 
 CLAIMED = (0.005, 0.084)
 """Errors that the abstract gives, over models."""
-TIMED = tuple(name for name, entry in LEDGER.items() if entry.compares == TIME and entry.judge is not published.judge)
+SHARDED = ("mosaicml-2023", "modalities-leonardo", "internevo", "fms-fsdp")
+"""Sources of sharded training, which this model does not know; nor was their network measured."""
+TIMED = tuple(
+    name
+    for name, entry in LEDGER.items()
+    if entry.compares == TIME and entry.judge is not published.judge and name not in SHARDED
+)
 """Sources of iteration times but those whose network was never measured."""
 FOR_MEMORY = ("measured by osf profile, for benchmarks/memory.py", "times of ")
 """How the origin begins of profiles that were made for their memory: their times are a CPU's, or those of another."""

@@ -115,10 +115,10 @@ def node_slowdowns(before: Sequence[UsualValue]) -> Iterator[Shown]:
     for name, pairs in jobs():
         found = []
         for run, job in pairs:
-            if run.workers == 1:
+            if run.workers == 1 or job.workload.profiled_workers > 1:
                 continue
             workload, plan, pricing = asked(job, run.workers, lambda _, cluster, job=job: effects_of(job, before))  # type: ignore[misc]
-            if kind_of(pricing) != NODE:
+            if kind_of(plan, pricing) != NODE:
                 continue
             timeline = predict_timeline(workload, plan, pricing)
             if timeline.communication_time <= LITTLE * workload.compute_time:

@@ -230,6 +230,119 @@ def horovod_lowbandwidth(data: Published) -> Iterator[Measurement]:
         )
 
 
+MOSAICML = {
+    "2023-04": "sharded/mosaicml-llm-foundry/mosaicgpt_training_2023-04.csv",
+    "2023-01": "sharded/mosaicml-llm-foundry/mosaicgpt_training_torch1.12_2023-01.csv",
+}
+MOSAICML_PLANS = {"PURE": "fsdp2:bf16", "DEFAULT": "fsdp2:fp32,reduce=bf16"}
+"""Types in which FSDP gathers and reduces; those of DEFAULT are of January 2023."""
+
+
+def mosaicml(data: Published) -> Iterator[Measurement]:
+    """MosaicML's llm-foundry: GPT-like models on A100, nodes of 8 with 1600 Gbit/s of RoCE."""
+    for system, path in MOSAICML.items():
+        source = data.source(
+            MOSAICML["2023-04"], "iteration time = samples x tokens / (tokens per second of a GPU x GPUs)"
+        )
+        for row in data.rows(path):
+            workers, sequence = int(row["gpus"]), int(row["seq_len_tokens"])
+            tokens = int(row["global_batch_samples"]) * sequence
+            conditions = {
+                "system": system,
+                "gpu": f"A100-{row['gpu'].removeprefix('a100_').upper()}",
+                "sequence": str(sequence),
+                "batch_size": row["microbatch_samples"],
+                "micro_batches": row["grad_accumulation"],
+                "recomputed": "yes" if row["activation_checkpointing"] == "True" else "no",
+            }
+            yield Measurement(
+                workload=row["model"].lower(),
+                cluster="nccl:a100x8,1600Gbps/node,roce",
+                plan=MOSAICML_PLANS[row["fsdp_mixed_precision"]],
+                workers=workers,
+                samples=(data.exact(tokens / (float(row["throughput_tokens_per_s_per_gpu"]) * workers)),),
+                conditions=tuple(conditions.items()),
+                source=source,
+            )
+
+
+def modalities(data: Published) -> Iterator[Measurement]:
+    """Modalities on Leonardo Booster: nodes of 4 A100 with 400 Gbit/s of InfiniBand."""
+    path = "sharded/modalities/scaling_leonardo.csv"
+    source = data.source(path, "iteration time = samples of a step / samples per second")
+    for row in data.rows(path):
+        conditions = {
+            "gpu": "A100-64GB",
+            "sequence": row["seq_len_tokens"],
+            "batch_size": row["microbatch_samples"],
+            "micro_batches": row["grad_accumulation"],
+        }
+        yield Measurement(
+            workload=f"modalities-{row['params_billion']}b",
+            cluster="nccl:a100x4,400Gbps/node,ib",
+            plan="hsdp:bf16" if row["sharding"] == "HYBRID_SHARD" else "fsdp2:bf16",
+            workers=int(row["gpus"]),
+            samples=(data.exact(int(row["global_batch_samples"]) / float(row["throughput_samples_per_s"])),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
+def internevo(data: Published) -> Iterator[Measurement]:
+    """InternEvo: InternLM-7B on nodes of 8 A100 with four 100 Gbit/s of RoCE."""
+    path = "sharded/internevo/train_performance_7b.csv"
+    source = data.source(path, "iteration time = tokens of a GPU in a step / tokens per second of a GPU")
+    for row in data.rows(path):
+        batch, micro_batches, parallel = (
+            int(row[name]) for name in ("microbatch_samples", "micro_num", "tensor_parallel")
+        )
+        tokens = batch * micro_batches * int(row["seq_len_tokens"]) / parallel
+        conditions = {
+            "gpu": "A100-80GB",
+            "sequence": row["seq_len_tokens"],
+            "batch_size": row["microbatch_samples"],
+            "micro_batches": row["micro_num"],
+            "zero_group": "all" if row["zero1_group"] == "-1" else row["zero1_group"],
+            "tensor_parallel": row["tensor_parallel"],
+            "packed": "yes" if row["pack_sample_into_one"] == "True" else "no",
+            "recomputed": "yes" if row["activation_checkpointing"] == "True" else "no",
+        }
+        yield Measurement(
+            workload="internlm-7b",
+            cluster="nccl:a100x8,400Gbps/node,roce",
+            plan="zero-1-owners",
+            workers=int(row["gpus"]),
+            samples=(data.exact(tokens / float(row["tokens_per_gpu_per_s"])),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
+def fms_fsdp(data: Published) -> Iterator[Measurement]:
+    """IBM's fms-fsdp: Llama 2 on nodes of 8 A100 or H100."""
+    path = "sharded/fms-fsdp/throughput.csv"
+    source = data.source(path, "iteration time = tokens of a GPU in a step / tokens per second of a GPU")
+    for row in data.rows(path):
+        gpu, workers = row["gpu"].replace(" ", "-"), int(row["gpus"])
+        tokens = int(row["microbatch_samples"]) * int(row["seq_len_tokens"])
+        conditions = {
+            "gpu": gpu,
+            "sequence": row["seq_len_tokens"],
+            "batch_size": row["microbatch_samples"],
+            "micro_batches": "1",
+            "recomputed": f"{3 * (float(row['hfu']) / float(row['mfu']) - 1):.3f}",
+        }
+        yield Measurement(
+            workload=row["model"].lower().replace(" ", "-"),
+            cluster=f"nccl:{gpu.partition('-')[0].lower()}x8,{row['between_nodes_gbps']}Gbps/node",
+            plan="hsdp:bf16" if row["sharding"] == "HSDP" else "fsdp2:bf16",
+            workers=workers,
+            samples=(data.exact(tokens / float(row["tokens_per_gpu_per_s"])),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
 def papers(data: Published) -> Iterator[Measurement]:
     """Iteration times printed in MG-WFBP (TPDS'21, Fig. 9) and ASC-WFBP (INFOCOM'21), with their compute columns."""
     rows = [row for row in data.rows("targets.csv") if row["gpus"][:2].isdigit()]
@@ -275,5 +388,9 @@ SOURCES: dict[str, Callable[[Published], Iterator[Measurement]]] = {
     **{name: partial(dlperf, frameworks) for name, frameworks in DLPERF.items()},
     "gavel": gavel,
     "horovod-lowbandwidth": horovod_lowbandwidth,
+    "mosaicml-2023": mosaicml,
+    "modalities-leonardo": modalities,
+    "internevo": internevo,
+    "fms-fsdp": fms_fsdp,
     "papers": papers,
 }

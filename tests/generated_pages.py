@@ -214,8 +214,9 @@ predictions are too slow.
 **Only runs on which nothing was fitted count.** The tests fail when a source gets worse.
 
 *As used* is what you get: {sources_used} sources of real machines predicted from the time on one GPU and a network in
-words, with defaults only. There the median error is **{used}** (median over the sources), the bias {used_bias}, and
-{covered} of a source's runs lie inside the 90 % error band, learned without it.
+words, with defaults only; sharded training, which nobody published for one GPU, from the run on the fewest GPUs.
+There the median error is **{used}** (median over the sources), the bias {used_bias}, and {covered} of a source's runs
+lie inside the 90 % error band, learned without it.
 
 {sources}
 

@@ -6,7 +6,9 @@ step is predicted again with both at their best, and at their worst. What is lef
 of the ledger, predicted as a user predicts them, lay below the one or above the other. A band adds the quantiles of
 these distances, in which each source weighs the same however many runs it has (split conformal prediction over groups),
 so that it is not symmetric, and as wide as sources differ. Runs with gloo, on the GPUs of one node and on those of
-several nodes are learned from apart; where none are comparable there is no band.
+several nodes are learned from apart, and so are those that shard parameters (FSDP, HSDP) on several nodes; where none
+are comparable there is no band. Computation of sharded runs was never measured on one GPU, but taken from the smallest
+run of their series: their bands hold nothing of what it takes longer among others.
 
 ``without`` leaves a group of sources out, so that its runs can be held against bands in which they had no part.
 """
@@ -28,6 +30,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.display import brief
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.usual_effects import effects_of_any
+from osfmodel.entities.modules import OWNERS, SHARDED
 from osfmodel.entities.plan import REPLICATED, SPLIT, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -36,15 +39,18 @@ LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Fractions of runs for which bands are kept."""
 PART = 0.9
 """Fraction of runs inside the band of a prediction."""
-GLOO, NODE, NODES = "gloo", "one node", "several nodes"
-"""Kinds of set-up whose runs are learned from apart: on CPUs, on the GPUs of one node, and of several."""
+GLOO, NODE, NODES, SHARDED_NODES = "gloo", "one node", "several nodes", "several nodes with sharding"
+"""Kinds of set-up whose runs are learned from apart: on CPUs, on the GPUs of one node, of several, and of several with
+sharded parameters."""
 LEAST = 0.02
 """Smallest part by which a band goes beyond the prediction on each side: repeats of one run differ by about as much."""
 PER_DOUBLING = 0.1
 """Part by which prices are more doubtful for each doubling of a size or worker count beyond those measured: held-out
 worker counts of fitted tables (docs/reference/fits.md) are off by about as much."""
-MOST_WORKERS = 64
-"""Largest number of workers of a measured run."""
+MOST_WORKERS = MappingProxyType({GLOO: 64, NODE: 64, NODES: 64, SHARDED_NODES: 256})
+"""Largest number of workers of a measured run, by kind of set-up."""
+ONE_SOURCE = (OWNERS,)
+"""Strategies of which a single group of sources has runs, so that none is left to hold a band against."""
 FAR = 4
 """Multiple of that from which nothing is comparable."""
 
@@ -55,7 +61,7 @@ class Band:
 
     low, high: seconds between which 90 % of the runs of comparable sources lie
     sources:   of the ledger that it was learned from
-    kind:      of set-up: GLOO, NODE or NODES
+    kind:      of set-up: GLOO, NODE, NODES or SHARDED_NODES
     runs:      number of runs of this kind
     """
 
@@ -125,8 +131,13 @@ class JudgedRun(NamedTuple):
     slow: float
 
 
-def kind_of(pricing: Pricing) -> str:
-    """The kind of set-up that these prices are of."""
+def kind_of(plan: Plan, pricing: Pricing) -> str:
+    """The kind of set-up of such a prediction."""
+    kind = _place(pricing)
+    return SHARDED_NODES if kind == NODES and plan.strategy in SHARDED else kind
+
+
+def _place(pricing: Pricing) -> str:
     return GLOO if pricing.blocking else NODE if pricing.per_host >= pricing.workers else NODES
 
 
@@ -159,7 +170,7 @@ def beyond(plan: Plan, pricing: Pricing) -> float:
     """The part by which prices are more doubtful for messages and workers beyond those that were measured."""
     measured = pricing.cost().measured_range
     sizes = [bucket.size for bucket in plan.buckets]
-    ratios = [pricing.workers / MOST_WORKERS]
+    ratios = [pricing.workers / MOST_WORKERS[kind_of(plan, pricing)]]
     if measured is not None and sizes:
         ratios += [max(sizes) / measured[1], measured[0] / max(sizes)]
     return PER_DOUBLING * max(0.0, *map(math.log2, ratios))
@@ -169,14 +180,19 @@ def incomparable(plan: Plan, pricing: Pricing) -> str:
     """The reason why no measured runs are comparable with such a prediction; "" if there are some."""
     if plan.sparse:
         return "no sparse plans"
-    if plan.strategy not in (REPLICATED, SPLIT):
+    kind = kind_of(plan, pricing)
+    if plan.strategy in ONE_SOURCE:
+        return f"no plans of the strategy {plan.strategy} but those of one source"
+    if plan.strategy in SHARDED and kind != SHARDED_NODES:
+        return f"no plans of the strategy {plan.strategy} {'with gloo' if kind == GLOO else 'on one node'}"
+    if plan.strategy not in (REPLICATED, SPLIT, *SHARDED):
         return f"no plans of the strategy {plan.strategy}"
-    if pricing.blocking:
+    if kind == GLOO:
         return ""
-    if not plan.plain:
+    if not plan.plain and kind != SHARDED_NODES:
         return "on GPUs, no plans other than all-reduces with a barrier before the update"
-    if pricing.workers >= FAR * MOST_WORKERS:
-        return f"no runs on more than {MOST_WORKERS} GPUs"
+    if pricing.workers >= FAR * MOST_WORKERS[kind]:
+        return f"no runs on more than {MOST_WORKERS[kind]} GPUs"
     return ""
 
 
@@ -192,7 +208,7 @@ def band_of(
     """The band of a prediction; None for a single worker and where nothing comparable was measured."""
     if pricing.workers == 1 or incomparable(plan, pricing):
         return None
-    distances = distances_for(kind_of(pricing), bundled_distances() if known is None else known, without)
+    distances = distances_for(kind_of(plan, pricing), bundled_distances() if known is None else known, without)
     if distances is None:
         return None
     fast, slow = extremes(workload, plan, timeline, pricing)
@@ -333,5 +349,8 @@ def bundled_distances() -> tuple[Distances, ...]:
 
 
 def gain_doubt(pricing: Pricing) -> float:
-    """The part by which the ratio of two plans' times may be off in such set-ups, whatever the prices are."""
-    return bundled_bands().gains.get(kind_of(pricing), 0.0)
+    """The part by which the ratio of two plans' times may be off in such set-ups, whatever the prices are.
+
+    Those of sharded plans have the doubt of others in the same place.
+    """
+    return bundled_bands().gains.get(_place(pricing), 0.0)

@@ -11,10 +11,15 @@ from collections.abc import Mapping
 from osfmodel.ledger.recipe import Recipe
 from osfmodel.ledger.results import MEMORY, Row, Verdict
 from osfmodel.ledger.sources import (
+    anchored,
     bcaffe,
     ddl_benchmarks,
     emulated_ddp,
+    fms_fsdp,
+    internevo,
     low_bandwidth,
+    modalities,
+    mosaicml,
     papers,
     peak_memory,
     pollux,
@@ -103,6 +108,29 @@ LEDGER: Mapping[str, Recipe] = {
     ),
     "gh200-ddp": Recipe(published.judge, 0.1, "ResNets under DDP on 1 to 8 GH200", jobs=published.jobs),
     "gavel": Recipe(published.judge, 0.1, "ResNets on 2 to 8 K80, P100 and V100 of a machine", jobs=published.jobs),
+    "mosaicml-2023": Recipe(
+        anchored.judge(mosaicml.settings, mosaicml.FITTED_ON),
+        0.03,
+        "GPT-like models under FSDP, 8 to 256 A100 from the fewest",
+        jobs=anchored.jobs(mosaicml.settings),
+    ),
+    "modalities-leonardo": Recipe(
+        anchored.judge(modalities.settings, modalities.FITTED_ON),
+        0.04,
+        "Llama-like models under FSDP and HSDP, 8 to 256 A100 from 8",
+        jobs=anchored.jobs(modalities.settings),
+    ),
+    "internevo": Recipe(
+        anchored.judge(internevo.settings, internevo.FITTED_ON),
+        0.03,
+        "InternLM-7B under ZeRO-1, 16 to 1,024 A100 from 8",
+        jobs=anchored.jobs(internevo.settings),
+    ),
+    "fms-fsdp": Recipe(
+        anchored.judge(fms_fsdp.settings, fms_fsdp.FITTED_ON),
+        0.11,
+        "Llama 2 of 13B to 70B under FSDP from 7B, on A100 and H100",
+    ),
     "emulated-ddp": Recipe(
         emulated_ddp.judge,
         0.01,

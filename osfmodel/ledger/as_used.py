@@ -139,7 +139,7 @@ def judge_one(
         return None
     timeline = predict_timeline(workload, plan, pricing)
     fast, slow = extremes(workload, plan, timeline, pricing)
-    return JudgedRun(source, group, kind_of(pricing), run.iteration_time, timeline.iteration_time, fast, slow)
+    return JudgedRun(source, group, kind_of(plan, pricing), run.iteration_time, timeline.iteration_time, fast, slow)
 
 
 def used_of(

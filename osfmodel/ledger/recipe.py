@@ -112,6 +112,9 @@ LABELLED = (
     "scale",
     "repeat",
     "option",
+    "sequence",
+    "micro_batches",
+    "zero_group",
 )
 """Conditions that are part of a label."""
 

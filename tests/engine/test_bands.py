@@ -19,6 +19,7 @@ from osfmodel.engine.bands import (
     MOST_WORKERS,
     NODE,
     NODES,
+    SHARDED_NODES,
     Distances,
     JudgedRun,
     around,
@@ -124,7 +125,7 @@ def test_usual_effects_make_a_prediction_doubtful_by_a_part_of_what_they_add():
 def test_sizes_and_workers_beyond_those_measured_add_doubt():
     plan, _, pricing = priced("azure-a100-hdr", 32)
     assert beyond(plan, pricing) == 0
-    many = replace(pricing, workers=2 * MOST_WORKERS)
+    many = replace(pricing, workers=2 * MOST_WORKERS[NODES])
     assert beyond(plan, many) == pytest.approx(0.1)
     largest = pricing.cost().measured_range[1]
     (bucket,) = make_plan("single", WORKLOAD, pricing).buckets
@@ -133,16 +134,51 @@ def test_sizes_and_workers_beyond_those_measured_add_doubt():
 
 
 def test_kinds_of_set_up_are_learned_from_apart():
-    assert kind_of(priced("nccl:v100x8", 8)[2]) == NODE
-    assert kind_of(priced("nccl:v100x8,100Gbps/node,ib", 16)[2]) == NODES
-    assert kind_of(pricing_of(osf.load_cluster("emulated-4x1gbit"), 4)) == GLOO
-    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO}
+    plan, _, node = priced("nccl:v100x8", 8)
+    nodes = priced("nccl:v100x8,100Gbps/node,ib", 16)[2]
+    assert kind_of(plan, node) == NODE
+    assert kind_of(plan, nodes) == NODES
+    assert kind_of(plan, pricing_of(osf.load_cluster("emulated-4x1gbit"), 4)) == GLOO
+    for name in ("fsdp2", "hsdp"):
+        sharded = make_plan(name, WORKLOAD, nodes)
+        assert [kind_of(sharded, pricing) for pricing in (node, nodes)] == [NODE, SHARDED_NODES]
+    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO, SHARDED_NODES}
+
+
+def test_sharded_plans_on_several_nodes_have_the_band_of_sharded_runs():
+    cluster = osf.load_cluster("nccl:a100x8,200Gbps,ib")
+    for name in ("fsdp2", "hsdp"):
+        band = osf.predict(WORKLOAD, cluster, name, 32).band
+        assert band.kind == SHARDED_NODES
+        assert set(band.sources) == {"mosaicml-2023", "modalities-leonardo"}
+        assert osf.predict(WORKLOAD, cluster, name, 512).band.half_width > band.half_width
+    assert "more than 256 GPUs" in " ".join(osf.predict(WORKLOAD, cluster, "fsdp2", 1024).notes)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cluster", "reason"),
+    [
+        ("fsdp2", "nccl:a100x8", "fully-sharded on one node"),
+        ("fsdp2", "emulated-4x1gbit", "fully-sharded with gloo"),
+        ("zero-1", "nccl:a100x8,200Gbps,ib", "the strategy zero-1"),
+    ],
+)
+def test_sharded_plans_elsewhere_have_none_and_say_why(strategy, cluster, reason):
+    found = osf.predict(WORKLOAD, osf.load_cluster(cluster), strategy, 4 if "gloo" in reason else 8)
+    assert found.band is None
+    assert f"no plans of the strategy {reason.removeprefix('the strategy ')}" in " ".join(found.notes)
+
+
+def test_a_strategy_of_one_source_has_no_band():
+    plan, _, pricing = priced("nccl:a100x8,200Gbps,ib", 16)
+    owners = replace(plan, strategy="zero-1-owners")
+    assert incomparable(owners, pricing) == "no plans of the strategy zero-1-owners but those of one source"
 
 
 def test_there_is_no_band_where_nothing_comparable_was_measured():
     plan, timeline, pricing = priced("nccl:h100x8,400Gbps,ib", 16)
     assert band_of(WORKLOAD, plan, timeline, pricing) is not None
-    far = replace(pricing, workers=FAR * MOST_WORKERS)
+    far = replace(pricing, workers=FAR * MOST_WORKERS[NODES])
     assert "64 GPUs" in incomparable(plan, far)
     assert band_of(WORKLOAD, plan, timeline, far) is None
     split = osf.predict(WORKLOAD, osf.load_cluster("nccl:h100x8,400Gbps,ib"), "us-byte", 16)

@@ -89,6 +89,7 @@ OF_ONE_MODULE = {
     "DEVICES": "NCCL's constants",
     "HOSTS": "NCCL's constants",
     "PARTS": "bounds of the errors of NCCL's model",
+    "DIMENSIONS": "models of a source of sharded runs",
     "LAUNCHERS": "the collectives that torch has",
     "TASKS": "what a process under Horovod does",
 }
