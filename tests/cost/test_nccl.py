@@ -543,6 +543,16 @@ def test_steps_of_both_halves_between_nodes_follow_each_other(collective):
         assert least < 10 * 25e-6
 
 
+def test_a_broadcast_costs_a_ring_without_steps_and_elsewhere_an_all_gather():
+    cluster = load_cluster("nccl:a100x8,50Gbps,roce")
+    pricing, size = pricing_of(cluster, 64), 2**20
+    assert pricing.cost("broadcast")(size) < pricing.cost("all_gather")(size) - 20 * 25e-6
+    assert "broadcast" not in repr(pricing)
+    stated = pricing_of(load_cluster("ring:50us,10Gbps"), 8)
+    assert stated.cost("broadcast") == stated.cost("all_gather")
+    assert pricing.slower(2).cost("broadcast")(size) == pytest.approx(2 * pricing.cost("broadcast")(size))
+
+
 def test_the_shipped_bounds_are_what_all_machines_give(report):
     for part, found in report["bounds"].items():
         assert found == pytest.approx(PARTS[part], abs=0.006), part
