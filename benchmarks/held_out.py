@@ -57,13 +57,14 @@ THEN, STATED_THEN = 0.4, 0.3
 
 
 def rows_before(source: str) -> Iterator[tuple[float, bool]]:
-    """(error, whether the band held it) of each run of a source."""
+    """(error, whether the band held it) of each run of a source; none of sharded plans, which had no band that day."""
     recipe, runs = LEDGER[source], load_measurements(source)
     assert recipe.jobs is not None
     for run, job in zip(runs, recipe.jobs(runs), strict=True):
         if isinstance(job, str) or run.workers == 1:
             continue
-        found = before(*asked(job, run.workers, lambda workload, cluster: NO_EFFECTS))
+        used = asked(job, run.workers, lambda workload, cluster: NO_EFFECTS)
+        found = None if used.plan.sharding else before(*used)
         if found is not None:
             error = found[0] / run.iteration_time - 1
             yield error, abs(error) <= found[1]
@@ -87,22 +88,23 @@ def report() -> dict[str, object]:
                 "bias": now.bias,
                 "coverage": now.coverage,
                 "width": now.width,
-                "median_before": median(then),
+                "median_before": median(then) if then else None,
                 "p90_before": quantile(then, 0.9),
-                "bias_before": median(error for error, _ in errors),
-                "coverage_before": sum(held for _, held in errors) / len(errors),
+                "bias_before": median(error for error, _ in errors) if errors else None,
+                "coverage_before": sum(held for _, held in errors) / len(errors) if errors else None,
             }
         )
     real = [row for row in rows if row["real"]]
+    compared = [row for row in real if row["coverage_before"] is not None]
     overall = used_overall(checked)
     assert overall is not None
     return {
         "sources": rows,
         "now": {**overall._asdict(), "width": median(number(row["width"]) for row in real)},
         "before": {
-            "median_abs_error": median(number(row["median_before"]) for row in real),
-            "bias": median(number(row["bias_before"]) for row in real),
-            "coverage": mean([number(row["coverage_before"]) for row in real]),
+            "median_abs_error": median(number(row["median_before"]) for row in compared),
+            "bias": median(number(row["bias_before"]) for row in compared),
+            "coverage": mean([number(row["coverage_before"]) for row in compared]),
         },
         "reliability": reliability({one.source: [row.judged for row in one.used] for one in checked if real_of(one)}),
     }
@@ -128,7 +130,9 @@ def show(found: dict[str, object]) -> Iterator[str]:
         now = (
             f"{row['median']:.1%} | {row['p90']:.1%} | {row['bias']:+.1%} | {row['coverage']:.0%} | {row['width']:.1f}"
         )
-        then = f"{row['median_before']:.1%} | {row['bias_before']:+.1%} | {row['coverage_before']:.0%}"
+        then = " | | "
+        if row["coverage_before"] is not None:
+            then = f"{row['median_before']:.1%} | {row['bias_before']:+.1%} | {row['coverage_before']:.0%}"
         yield f"| {row['source']} | {row['n']} | {now} | {then} |"
     now, then = found["now"], found["before"]  # type: ignore[assignment]
     yield ""
