@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
+SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""Names of types in settings of several frameworks."""
 
 
 def element_bytes(dtype: str) -> int:

@@ -126,9 +126,9 @@ def _of_horovod(effects: Effects, conditions: Mapping[str, str]) -> Effects:
 
 
 def _of_fsdp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
-    """The effects under FSDP2: copies in and out by group, and none of DDP's hooks by bucket.
+    """The effects under FSDP2 and DeepSpeed: copies in and out by group, and none of DDP's hooks by bucket.
 
-    Each tensor costs as much as under DDP, so that a comparison favours neither: it was not measured under FSDP2. In a
+    Each tensor costs as much as under DDP, so that a comparison favours neither: it was not measured under these. In a
     replay the host copies while computation sleeps.
     """
     found = _replayed(replace(_without_horovods(effects), hook_time=0), conditions)
@@ -205,7 +205,14 @@ FSDP = ExecutorRow(
         backend="gloo",
     ),
 )
-EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD, FSDP)}
+DEEPSPEED = ExecutorRow(
+    "deepspeed",
+    "DeepSpeed: ZeRO's shards of the optimizer's state, of gradients and of parameters",
+    conditions={"executor": "deepspeed"},
+    effects=_of_fsdp,
+    in_flight=1,
+)
+EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD, FSDP, DEEPSPEED)}
 KEEPERS: Mapping[str, Storage] = {name: row.storage for name, row in EXECUTORS.items() if row.storage is not None}
 """Storage of gradients by executor, if known."""
 

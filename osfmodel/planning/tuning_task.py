@@ -76,7 +76,7 @@ class TuningProblem:
 
     def _optimum(self, question: Question) -> Solution:
         """The best plan of whole tensors in ready order under plain rules; under others the best known."""
-        if self.objective.strategy in SHARDED:
+        if self.target.rule is not None or self.objective.strategy in SHARDED:
             return self._rule.solve(question)
         solution = plan_under_effects(question, self._planner, limited=not self.objective.plain)
         if solution.plan is None:
@@ -87,6 +87,8 @@ class TuningProblem:
 
     @property
     def _rule(self) -> PlanRule:
+        if self.target.rule is not None:
+            return self.target.rule
         if self.objective.strategy in SHARDED:
             return SOLVERS["sharded"]
         return SOLVERS["optimal" if self.objective.plain else "planned"]

@@ -22,6 +22,7 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "accelerate": "targets.ddp_dialects:ACCELERATE",
         "lightning": "targets.ddp_dialects:LIGHTNING",
         "deepspeed": "targets.deepspeed:TARGET",
+        "zero-2": "targets.deepspeed:SECOND",
         "megatron": "targets.megatron:TARGET",
         "byteps": "targets.byteps:TARGET",
         "fsdp2": "targets.fsdp2:TARGET",

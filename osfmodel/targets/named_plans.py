@@ -20,7 +20,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
-from osfmodel.targets import CONFIG_TARGETS, Target, ddp, fsdp2, horovod, stock_targets
+from osfmodel.targets import Target, ddp, fsdp2, horovod, stock_targets
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
 
@@ -29,15 +29,6 @@ def _default(target: Target) -> PlanRule:
     return PlanRule(
         planner_of(target.convert.default), target.summary, target.text.caveats, target.objective,
         on_request=not target.compared, executor=target.executor, unpriced=target.convert.unpriced,
-    )  # fmt: skip
-
-
-def _zero(stage: int) -> PlanRule:
-    """DeepSpeed's default buckets under a stage of ZeRO, parameters gathered after the step."""
-    return PlanRule(
-        planner_of(CONFIG_TARGETS["deepspeed"].convert.default),
-        f"DeepSpeed ZeRO stage {stage} with its default bound, and parameters gathered after the update",
-        objective=Objective(strategy=f"zero-{stage}"), on_request=True, unpriced=True,
     )  # fmt: skip
 
 
@@ -59,9 +50,9 @@ def _table() -> dict[str, PlanRule]:
         ),
     }
     table |= {name: _default(target) for name, target in stock_targets().items()}
-    table |= {f"zero-{stage}": _zero(stage) for stage in (1, 2)}
+    table["zero-1"] = table["deepspeed"]
     table |= {name: named_rule(rule) for name, rule in SOLVERS.items()}
-    if len(table) != 4 + len(stock_targets()) + len(SOLVERS):
+    if len(table) != 3 + len(stock_targets()) + len(SOLVERS):
         raise AssertionError("two plans have the same name: rename a solver or a target")
     return table
 

@@ -12,7 +12,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.solution import Case, Limits
+from osfmodel.solve.solution import Case, Limits, PlanRule
 
 Knobs = TypeVar("Knobs")
 PLACEHOLDER_PRICES = Pricing.of(FREE, workers=2)
@@ -176,6 +176,7 @@ class Target:
     size:       the setting that limits all buckets, if there is one
     executor:   the one that runs its plans, or whose prices it pays; None for a stock framework without a row
     objective:  the rules under which the framework works; an executor works under any
+    rule:       the search for plans under its objective, where no solver searches under that
     executes:   whether it is an executor, which also knows several channels, cut tensors and no barrier
     live:       whether ``osf tune --live`` trains under it
     clock:      whether buckets are released by a clock of its own, so that a plan does not fix when
@@ -191,6 +192,7 @@ class Target:
     size: SizeKnob | None = None
     executor: ExecutorRow | None = None
     objective: Objective = PLAIN
+    rule: PlanRule | None = None
     executes: bool = False
     live: bool = False
     clock: bool = False
