@@ -241,7 +241,7 @@ class _Network:
             if not flow.latent:
                 moving[flow.communicator.link] = moving.get(flow.communicator.link, 0) + 1
         self.speeds = {link: self.shares[count] for link, count in moving.items()}
-        steps = [flow.latent or flow.left / self.speeds[flow.communicator.link] for flow in self.flows]
+        steps = [flow.latent or (flow.left and flow.left / self.speeds[flow.communicator.link]) for flow in self.flows]
         if self.releases:
             steps.append(self.releases[0][0] - now)
         return steps

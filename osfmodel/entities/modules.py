@@ -16,10 +16,14 @@ from osfmodel.entities.workload import Layer, Workload
 FULLY_SHARDED, HYBRID_SHARDED = "fully-sharded", "hybrid-sharded"
 """Strategies of plans with sharded parameters: between all workers, or inside each of several replicas."""
 SHARDED = (FULLY_SHARDED, HYBRID_SHARDED)
+FLAT_SHARDED = "flat-sharded"
+"""Strategy of plans whose groups are flat parameters, with or without replicas."""
 ZERO = ("zero-1", "zero-2")
 """Strategies whose step ends with the all-gathers of all parameters, which nothing hides, by stage of DeepSpeed."""
 OWNERS = "zero-1-owners"
 """Strategy of plans whose ranks own whole tensors, which they update and broadcast."""
+ZERO_3 = "zero-3"
+"""Strategy of DeepSpeed's stage 3, which gathers parameters by module."""
 DISTRIBUTED_OPTIMIZER = "distributed-optimizer"
 """Strategy of plans with whole parameters, of which each rank updates a shard."""
 NUMBERED, ENDING = re.compile(r"(.*_)?\d+"), re.compile(r".*\d+")
@@ -31,6 +35,20 @@ SMALL = 0.001
 def inside(name: str, module: str) -> bool:
     """Whether ``name`` is that of the module, or of a part of it."""
     return name == module or name.startswith(f"{module}.")
+
+
+def module_of(name: str) -> str:
+    """The module that holds the parameter ``name``; a row that is named as a whole module is one itself."""
+    holder, _, last = name.rpartition(".")
+    return holder if holder and not NUMBERED.fullmatch(last) else name
+
+
+def as_defined(names: Sequence[str]) -> list[str]:
+    """Parameters, given in forward order, in that of definition: biases behind the rest of their module."""
+    places: dict[str, int] = {}
+    for name in names:
+        places.setdefault(module_of(name), len(places))
+    return sorted(names, key=lambda name: (places[module_of(name)], "bias" in name.rpartition(".")[2]))
 
 
 def blocks(workload: Workload) -> tuple[str, ...]:

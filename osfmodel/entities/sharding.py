@@ -46,6 +46,31 @@ class ParameterGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetching:
+    """Limits, in elements of parameters, by which DeepSpeed's stage 3 fetches and keeps them.
+
+    prefetch:   of parameters that are fetched ahead of their use; the last one may pass it
+    persistent: of a parameter that stays on every rank
+    most_persistent: of all parameters that stay
+    live:       of whole parameters on a rank, above which none are fetched ahead
+    reuse:      used until a parameter is used again, below which it is not freed
+    buffer:     of the buffer of gradients; 0 for those of the largest bucket
+    """
+
+    prefetch: int = 50_000_000
+    persistent: int = 100_000
+    most_persistent: int = 2**53 - 1
+    live: int = 1_000_000_000
+    reuse: int = 1_000_000_000
+    buffer: int = 0
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        for name in ("prefetch", "persistent", "most_persistent", "live", "reuse", "buffer"):
+            require_count(getattr(self, name), f"elements of {name!r} of the plan's sharding")
+
+
+@dataclass(frozen=True, slots=True)
 class Sharding:
     """How a plan shards.
 
@@ -60,6 +85,10 @@ class Sharding:
     reduce_each:   whether each of them reduces gradients, or only the last (``set_requires_gradient_sync``)
     replicas_each: whether each that reduces also all-reduces between replicas (``set_requires_all_reduce``)
     keep:          whether parameters stay after the backward of all but the last (``set_reshard_after_backward``)
+    late_prefetch: of the strategy flat-sharded: whether backward gathers ahead when a group's gradients are there
+    unlimited:     of the strategy flat-sharded: whether all-gathers wait for no freed group (no ``limit_all_gathers``)
+    aligned:       of the strategy flat-sharded: whether parameters begin at multiples of 16 bytes (``use_orig_params``)
+    fetching:      of the strategy zero-3: the limits by which parameters are fetched and kept
     """
 
     groups: tuple[ParameterGroup, ...]
@@ -73,6 +102,10 @@ class Sharding:
     reduce_each: bool = True
     replicas_each: bool = True
     keep: bool = False
+    late_prefetch: bool = False
+    unlimited: bool = False
+    aligned: bool = False
+    fetching: Fetching | None = None
     __repr__ = brief
 
     def __post_init__(self) -> None:

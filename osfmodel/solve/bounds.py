@@ -29,7 +29,16 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FULLY_SHARDED, HYBRID_SHARDED, OWNERS, SHARDED, ZERO
+from osfmodel.entities.modules import (
+    DISTRIBUTED_OPTIMIZER,
+    FLAT_SHARDED,
+    FULLY_SHARDED,
+    HYBRID_SHARDED,
+    OWNERS,
+    SHARDED,
+    ZERO,
+    ZERO_3,
+)
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import Sharding
@@ -49,15 +58,14 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
 
     Fully sharded parameters, gathered and reduced in their own type, have the bound of schedules that split and overlap
     the next forward: each gradient is reduced after its backward, and its parameter gathered before its forward, on one
-    communicator. Gathering once more in backward, padding, copies, and an update between both only take longer. ZeRO-1
-    and ZeRO-2 gather all parameters after the update, beside nothing else; owners' broadcasts are not counted. A
-    distributed optimizer has the bound of fully sharded parameters where its types are known, else that of its
-    computation.
+    communicator. Gathering once more in backward, padding, copies, and an update between both only take longer. ZeRO-3
+    does the same. ZeRO-1 and ZeRO-2 gather all parameters after the update, beside nothing else; owners' broadcasts are not
+    counted. A distributed optimizer has the bound of fully sharded parameters where its types are known, else that of its computation.
     """
     workload, pricing = pricing.loaded(workload)
-    if objective.strategy in (*SHARDED, *ZERO, OWNERS, DISTRIBUTED_OPTIMIZER):
+    if objective.strategy in (*SHARDED, FLAT_SHARDED, *ZERO, OWNERS, ZERO_3, DISTRIBUTED_OPTIMIZER):
         shards = replace(workload, update_time=workload.update_time / pricing.workers)
-        if objective.strategy == FULLY_SHARDED:
+        if objective.strategy in (FULLY_SHARDED, FLAT_SHARDED, ZERO_3):
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
         gathered = workload.gradient_bytes if objective.strategy in ZERO else 0
         return shards.compute_time + (_serial(pricing.cost("all_gather"))(gathered) if gathered else 0)
@@ -104,8 +112,17 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
 
 def _bounded(strategy: str, rules: Sharding) -> str:
     """The strategy whose bound holds: with other types, two communicators or several micro-batches, computation's."""
-    plain = replace(rules, groups=(), reduce_inputs=1, asynchronous=False) == Sharding(())
-    known = FULLY_SHARDED if strategy == DISTRIBUTED_OPTIMIZER else strategy
+    plain = Sharding(()) == replace(
+        rules,
+        groups=(),
+        reduce_inputs=1,
+        asynchronous=False,
+        late_prefetch=False,
+        unlimited=False,
+        aligned=False,
+        fetching=None,
+    )
+    known = FULLY_SHARDED if strategy in (DISTRIBUTED_OPTIMIZER, ZERO_3) else strategy
     return known if plain else HYBRID_SHARDED
 
 

@@ -23,6 +23,7 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "lightning": "targets.ddp_dialects:LIGHTNING",
         "deepspeed": "targets.deepspeed:TARGET",
         "zero-2": "targets.deepspeed:SECOND",
+        "zero-3": "targets.zero_3:TARGET",
         "megatron": "targets.megatron:TARGET",
         "byteps": "targets.byteps:TARGET",
         "fsdp2": "targets.fsdp2:TARGET",

@@ -20,7 +20,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DEEPSPEED
-from osfmodel.entities.modules import ZERO
+from osfmodel.entities.modules import ZERO, as_defined
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
@@ -78,11 +78,12 @@ def _buckets(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
     elements = in_elements(workload.gradients)
     if knobs.in_backward:
         return grouped_plan(workload, bounded_layout(elements, knobs.elements))
-    columns = {name: getattr(elements, name)[::-1] for name in ("names", "sizes", "dtypes")}
+    place = {name: number for number, name in enumerate(elements.names)}
+    order = [place[name] for name in as_defined(elements.names[::-1])]
+    columns = {name: tuple(getattr(elements, name)[i] for i in order) for name in ("names", "sizes", "dtypes")}
     groups = bounded_layout(replace(elements, **columns), knobs.elements)
-    last = len(elements) - 1
     after = workload.forward_time + workload.backward_time
-    return grouped_plan(workload, [[last - i for i in group] for group in groups], [after] * len(groups))
+    return grouped_plan(workload, [[order[i] for i in group] for group in groups], [after] * len(groups))
 
 
 def exact_of(stage: int) -> Callable[[Plan, Workload], DeepSpeedKnobs]:

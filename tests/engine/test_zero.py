@@ -34,8 +34,9 @@ def prices(workers):
 def expected(layers, buckets, shards, batches, stage, overlap):
     """The end of a step. Layers, in forward order, are (seconds of forward, of backward, bytes).
 
-    ``buckets`` are sets of numbers of layers with seconds of reduction; ``shards``: seconds of the update and of each
-    all-gather. Each operation's end is the longest path to it; compute, and what reduces and gathers, go one by one.
+    ``buckets`` are sets of numbers of layers with seconds of reduction and the dtype; one is sent as a gradient of a
+    later one of its dtype is ready. ``shards``: seconds of the update and of each all-gather. Each operation's end is
+    the longest path to it; compute, and what reduces and gathers, go one by one.
     """
     ends, reduced, last = {"start": Fraction(0)}, [], "start"
     needs, wire = [], "start"
@@ -51,6 +52,10 @@ def expected(layers, buckets, shards, batches, stage, overlap):
         ends[name] = max(ends[wire], ends[need]) + seconds
         wire = name
 
+    def full(place, done):
+        later = [members for members, _, dtype in buckets[place + 1 :] if dtype == buckets[place][2]]
+        return buckets[place][0] <= done and bool(later) and bool(later[0] & done)
+
     for batch in range(batches):
         sends = stage == "zero-2" or batch == batches - 1
         for number, (forward, _, _) in enumerate(layers):
@@ -59,7 +64,7 @@ def expected(layers, buckets, shards, batches, stage, overlap):
         for number, (_, backward, size) in reversed(list(enumerate(layers))):
             compute(f"backward {number} of {batch}", backward + (COPY_IN * size if sends else 0))
             done.add(number)
-            while sends and behind < len(buckets) and buckets[behind][0] <= done:
+            while sends and behind < len(buckets) and (full(behind, done) or number == 0):
                 name = f"reduce {behind} of {batch}"
                 send(name, buckets[behind][1], f"backward {number} of {batch}")
                 if not overlap:
@@ -121,7 +126,7 @@ def test_times_are_those_of_the_written_dependencies(seed):
         plan = replace(plan, sharding=None)
     place = {layer.name: number for number, layer in enumerate(workload.layers)}
     buckets = [
-        ({place[layer.name] for layer in run}, 1 + Fraction(sum(layer.gradient_bytes for layer in run), 40))
+        ({place[one.name] for one in run}, 1 + Fraction(sum(one.gradient_bytes for one in run), 40), run[0].dtype)
         for run in runs
     ]
     gathers = []
@@ -155,19 +160,19 @@ def with_rules(plan, **rules):
 
 
 def test_backward_stalls_for_the_reduction_before():
-    """Reductions take 5, 4, 3 and 2 seconds without copies; c's backward goes on at once, b's once d is reduced."""
+    """Reductions take 5, 4, 3 and 2 seconds without copies. d is sent with c's gradient; a's backward waits for it."""
     pricing = replace(prices(4), effects=Effects())
     found = run(lower(FOUR, with_rules(ONE_BY_ONE, asynchronous=True), pricing), pricing)
     starts = {
         one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
     }
-    assert [starts[f"backward{name}"] for name in "dcba"] == [4, 6, 11, 15]
-    assert [starts[f"all_reduce{name}"] for name in "dcba"] == [6, 11, 15, 18]
+    assert [starts[f"backward{name}"] for name in "dcba"] == [4, 6, 8, 13]
+    assert [starts[f"all_reduce{name}"] for name in "dcba"] == [8, 13, 17, 20]
     found = run(lower(FOUR, ONE_BY_ONE, pricing), pricing)
     starts = {
         one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
     }
-    assert [starts[f"backward{name}"] for name in "dcba"] == [4, 11, 17, 22]
+    assert [starts[f"backward{name}"] for name in "dcba"] == [4, 6, 13, 19]
     assert found.finish == 26 + 1 + 1 + Fraction(416, 50)
 
 
@@ -239,16 +244,16 @@ def test_stage_1_keeps_gradients_until_the_update():
 
 
 def test_stage_2_keeps_a_share_of_reduced_gradients():
-    """Without overlap_comm a gradient is reduced before the next backward; with it, a bucket or two are under way."""
+    """A gradient is whole until the next one is ready, and is then reduced; with overlap_comm one more is under way."""
     plan = replace(ONE_BY_ONE, strategy="zero-2")
     found = levels(plan)
-    assert [found[f"backward {name}"].get("gradients", 0) for name in "dcba"] == [0, 40, 70, 90]
-    assert found["update"]["gradients"] == 100
-    found = levels(with_rules(plan, asynchronous=True))
     assert [found[f"backward {name}"].get("gradients", 0) for name in "dcba"] == [0, 160, 160, 150]
     assert found["update"]["gradients"] == 100
+    found = levels(with_rules(plan, asynchronous=True))
+    assert [found[f"backward {name}"].get("gradients", 0) for name in "dcba"] == [0, 160, 280, 240]
+    assert found["update"]["gradients"] == 100
     found = levels(with_rules(plan, micro_batches=2))
-    assert max(held.get("gradients", 0) for held in found.values()) == 100
+    assert max(held.get("gradients", 0) for held in found.values()) == 100 + 160
     found = levels(with_rules(replace(plan, strategy="zero-1"), micro_batches=2))
     assert {found[f"backward {name}"]["gradients"] for name in "dcba"} == {400}
 

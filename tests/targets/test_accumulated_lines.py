@@ -21,6 +21,7 @@ SAID = {
     "horovod": "backward_passes_per_step=4",
     "lightning": "Trainer(strategy=strategy, accumulate_grad_batches=4)",
     "megatron": "# 4 times --micro-batch-size times the data-parallel workers",
+    "zero-3": '"gradient_accumulation_steps": 4',
     "zero-2": '"gradient_accumulation_steps": 4',
     "runtime": "with executor.no_sync(): around the first 3 of 4 backward passes",
 }

@@ -27,6 +27,7 @@ STRATEGIES: LateTable[Strategy] = LateTable(
         "zero-1": "engine.strategies.zero:FIRST",
         "zero-1-owners": "engine.strategies.zero:OWNERS_STRATEGY",
         "zero-2": "engine.strategies.zero:SECOND",
+        "zero-3": "engine.strategies.zero_3:STRATEGY",
         "distributed-optimizer": "engine.strategies.distributed_optimizer:STRATEGY",
         "decoupled": "engine.strategies.decoupled:STRATEGY",
     }

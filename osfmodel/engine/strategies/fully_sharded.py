@@ -19,16 +19,14 @@ Memory is taken and given back in the order of issue, as a caching allocator see
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.optimizers import state_bytes
-from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program, Stream
-from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, GRADIENTS, STATE, WEIGHTS, Holdings
+from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream
+from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
+from osfmodel.engine.strategies.issued import GATHERED, IssuedHoldings, IssuedStep, Taken
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
 from osfmodel.entities.dtypes import element_bytes
@@ -38,21 +36,9 @@ from osfmodel.entities.workload import Layer, Workload
 
 COPY_IN, REDUCE, REPLICAS = "copy in", "reduce channel", "replica channel"
 """Streams: copies into the buffers of all-gathers, reduce-scatters on their own, all-reduces between replicas."""
-GATHERED = "gathered parameters"
-"""Owner of memory: whole parameters, and the buffers in which they arrive."""
 
 
-@dataclass(slots=True)
-class Taken:
-    """Bytes of an owner from one place in the order of issue to another; None while that is not known."""
-
-    owner: str
-    bytes: int
-    since: int
-    until: int | None = None
-
-
-class ShardedStep:
+class ShardedStep(IssuedStep):
     """A program under construction.
 
     order:    numbers of the groups as forward enters them; a module comes before those inside it
@@ -69,18 +55,14 @@ class ShardedStep:
     def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
         if plan.sharding is None:
             raise PlanError(f"the plan has the strategy {plan.strategy!r}, and does not say how its groups are sharded")
-        self.workload, self.rules, self.pricing, self.effects = workload, plan.sharding, pricing, pricing.effects
-        self.ranks = plan.sharding.ranks(pricing.workers)
-        self.stretch = pricing.effects.stretch(pricing.workers)
+        super().__init__(workload, plan.sharding, pricing)
         self.between = cache(pricing.between)
-        self.operations: list[Operation] = []
-        self.taken: list[Taken] = []
         layers = {layer.name: layer for layer in workload.layers}
         self.members = [[layers[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
         self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
         if any(block.bytes != layers[block.layer].gradient_bytes for bucket in plan.buckets for block in bucket.blocks):
             raise PlanError("the plan cuts tensors, and shards parameters: each belongs to one group, whole")
-        self.gathered = [gathered_bytes(self.rules, members, self.ranks) for members in self.members]
+        self.gathered = [self.gathered_bytes(members) for members in self.members]
         self.names = [tuple(layer.name for layer in members) for members in self.members]
         self.uses = list(self._uses())
         numbers = range(len(self.members))
@@ -99,9 +81,20 @@ class ShardedStep:
         self.whole: dict[int, Taken] = {}
         self.gradients: dict[int, dict[str, Taken]] = {group: {} for group in numbers}
         self.reduced: set[int] = set()
-        self.before: tuple[int, ...] = ()
         self.last = True
         self.arrived: tuple[int, Taken] | None = None
+
+    def gathered_bytes(self, members: Sequence[Layer]) -> int:
+        """Bytes of the parameters of a group as they are gathered."""
+        return gathered_bytes(self.rules, members, self.ranks)
+
+    def reduced_bytes(self, members: Sequence[Layer]) -> int:
+        """Bytes of the gradients of a group as they are reduced."""
+        return reduced_bytes(self.rules, members, self.ranks)
+
+    def split_bytes(self, members: Sequence[Layer]) -> int:
+        """Bytes of a rank's part of a group, in the type of its parameters."""
+        return sum(padded_elements(one, self.ranks) // self.ranks * element_bytes(one.dtype) for one in members)
 
     def _uses(self) -> Iterator[tuple[int, int]]:
         """Places of the first and the last layer of forward between which each group is in use."""
@@ -110,10 +103,10 @@ class ShardedStep:
             own = [places[layer.name] for layer in members]
             yield places.get(group.first, min(own)), places.get(group.last, max(own))
 
-    @staticmethod
-    def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
+    @classmethod
+    def lower(cls, workload: Workload, plan: Plan, pricing: Pricing) -> Program:
         """The program of one step."""
-        return ShardedStep(workload, plan, pricing).program()
+        return cls(workload, plan, pricing).program()
 
     def program(self) -> Program:
         """The whole step: forward and backward of each micro-batch, and the update of the shards."""
@@ -123,7 +116,7 @@ class ShardedStep:
         time = self.workload.update_time / self.ranks
         self.add(Operation("update", COMPUTE, (), time, waits=tuple(self.ends), quiet=True))
         link = Stream(link="node") if self.ranks <= self.pricing.per_host else Stream()
-        return Program(tuple(self._issued()), {CHANNEL: link, REDUCE: link})
+        return Program(tuple(self.in_turn()), {CHANNEL: link, REDUCE: link})
 
     def _micro_batch(self) -> None:
         """Forward and backward. Both begin when all that came before has ended, reduce-scatters included."""
@@ -133,43 +126,25 @@ class ShardedStep:
         for place, layer in enumerate(self.workload.layers):
             for group in self.entered.get(place, ()):
                 self._enter(group)
-            self._compute("forward", layer, layer.forward_time)
+            self.compute("forward", layer, layer.forward_time)
             for group in self.leaving.get(place, ()):
                 self._leave(group)
         self._drop()
         for place, layer in reversed(list(enumerate(self.workload.layers))):
             for group in reversed(self.leaving.get(place, ())):
                 self._enter_backward(group)
-            self._compute("backward", layer, layer.backward_time)
+            self.compute("backward", layer, layer.backward_time)
             self._take_gradient(layer)
             for group in reversed(self.entered.get(place, ())):
                 if not self.rules.groups[group].reduced_last:
                     self._leave_backward(group)
+        self._backward_over()
         for group in self.order:
             if self.rules.groups[group].reduced_last:
                 self._leave_backward(group)
         for _, held in self.inputs:
             self.give(held)
         self.inputs.clear()
-
-    def add(self, operation: Operation) -> int:
-        """Add an operation, and return its number."""
-        self.operations.append(operation)
-        return len(self.operations) - 1
-
-    def take(self, owner: str, size: int) -> Taken:
-        """Memory that is taken now."""
-        self.taken.append(Taken(owner, size, len(self.operations)))
-        return self.taken[-1]
-
-    def give(self, taken: Taken | None) -> None:
-        """Give memory back now, if that was not done before."""
-        if taken is not None and taken.until is None:
-            taken.until = len(self.operations)
-
-    def _compute(self, kind: str, layer: Layer, time: float) -> None:
-        waits, self.before = self.before, ()
-        self.add(Operation(kind, COMPUTE, (layer.name,), time * self.stretch, waits=waits))
 
     def _take_gradient(self, layer: Layer) -> None:
         """Memory for a layer's gradient, unless it is there from an earlier micro-batch."""
@@ -245,14 +220,21 @@ class ShardedStep:
         if self.last or self.rules.reduce_each:
             self._reduce(group)
 
-    def _reduce(self, group: int) -> None:
-        """Reduce the gradients of a group to shards, and its shard between replicas."""
-        layers, size = self.names[group], reduced_bytes(self.rules, self.members[group], self.ranks)
+    def _backward_over(self) -> None:
+        """Deal with what backward leaves behind, before the groups that are reduced last: nothing."""
+
+    def _oldest(self) -> tuple[int, ...]:
+        """Give inputs of reduce-scatters back, the oldest first, until there is room; the one to wait for."""
         waits: tuple[int, ...] = ()
         while len(self.inputs) >= self.rules.reduce_inputs:
             number, before = self.inputs.popleft()
             self.give(before)
             waits = (number,)
+        return waits
+
+    def _reduce(self, group: int) -> None:
+        """Reduce the gradients of a group to shards, and its shard between replicas."""
+        layers, size, waits = self.names[group], self.reduced_bytes(self.members[group]), self._oldest()
         taken, time = self.take(BUCKETS, size), self.effects.copy_in * size
         packed = self.add(Operation("pack", COMPUTE, layers, time, waits=waits, bucket=group, quiet=True))
         for gradient in self.gradients[group].values():
@@ -266,7 +248,7 @@ class ShardedStep:
         self.inputs.append((self.ends[-1], taken))
         if group not in self.reduced:
             self.reduced.add(group)
-            self.take(GRADIENTS, self._shard_bytes(group))
+            self.take(GRADIENTS, self.split_bytes(self.members[group]))
         if self.rules.replicas > 1 and (self.last or self.rules.replicas_each):
             share, waits = size // self.ranks, (self.ends[-1],)
             startup, transfer = self.between(self.rules.replicas, self.ranks).split("all_reduce", share)
@@ -274,72 +256,37 @@ class ShardedStep:
                 self.add(Operation("all_reduce", REPLICAS, layers, startup, transfer, waits, size=share, bucket=group))
             )
 
-    def _shard_bytes(self, group: int) -> int:
-        """Bytes of a rank's part of a group, in the type of its parameters."""
-        return sum(
-            padded_elements(layer, self.ranks) // self.ranks * element_bytes(layer.dtype)
-            for layer in self.members[group]
-        )
-
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters."""
-        return sum(map(self._shard_bytes, range(len(self.members))))
+        return sum(map(self.split_bytes, self.members))
 
-    def _issued(self) -> Iterator[Operation]:
+    def in_turn(self) -> Iterator[Operation]:
         """The operations; where launching a collective blocks, each waits for the one before it.
 
         In the background such a library launches a collective once the host gets there, which computes itself.
         """
+        if not (self.pricing.blocking and self.rules.asynchronous):
+            yield from super().in_turn()
+            return
         host: tuple[int, ...] = ()
         for number, operation in enumerate(self.operations):
-            if not self.pricing.blocking:
-                yield operation
-            elif not self.rules.asynchronous:
-                yield replace(operation, waits=(number - 1,)) if number else operation
-            else:
-                yield replace(operation, waits=operation.waits + host)
+            yield replace(operation, waits=operation.waits + host)
             if operation.stream in (COMPUTE, COPY_IN):
                 host = (number,)
 
 
-class ShardedHoldings(Holdings):
-    """The memory of a step with sharded parameters, gradients and optimizer state."""
+class ShardedHoldings(IssuedHoldings):
+    """The memory of a step of fully_shard."""
 
-    def program(self) -> Program:
-        """The program with its moments and all of its holds."""
-        self.step = ShardedStep(self.workload, self.plan, Pricing.free(self.workers))
-        self.step.program()
-        return super().program()
+    made: type[ShardedStep] = ShardedStep
 
-    def _moments(self) -> Iterator[tuple[int, str]]:
-        """Moments of computation, and those in which a group is copied out, or its gradients are copied in."""
-        yield from super()._moments()
-        names = {"copy": "gather", "pack": "reduce"}
-        for number, one in enumerate(self.bare.operations):
-            if one.kind in names:
-                yield number, f"{names[one.kind]} {one.layers[0]}"
+    def issued(self) -> IssuedStep:
+        """The step before it is issued, at any prices."""
+        return self.made(self.workload, self.plan, Pricing.free(self.workers))
 
-    def lasting(self) -> dict[str, int]:
-        """Bytes that stay throughout the step, by owner."""
-        ranks, state = self.step.ranks, state_bytes(self.workload, self.optimizer)
-        shards = {WEIGHTS: self.step.shard_bytes(), STATE: -(-state // ranks)}
-        channels = 1 + self.step.rules.separate + (self.step.rules.replicas > 1)
-        return {**super().lasting(), **shards, COMMUNICATORS: self.communicator * channels, BUCKETS: 0}
-
-    def _scratch(self) -> Iterator[Hold]:
-        """Scratch memory of the update of the shards."""
-        yield from (replace(hold, bytes=-(-hold.bytes // self.step.ranks)) for hold in super()._scratch())
-
-    def gradients(self) -> Iterator[Hold]:
-        """Gradients, gathered parameters, and the inputs of reduce-scatters, from one computation to another."""
-        computed = [number for number, one in enumerate(self.bare.operations) if one.stream == COMPUTE]
-        for taken in self.step.taken:
-            since, until = (
-                next((Instant(number, ended=False) for number in computed[bisect_left(computed, place) :]), None)
-                for place in (taken.since, len(self.bare.operations) if taken.until is None else taken.until)
-            )
-            if since is not None:
-                yield Hold(taken.owner, taken.bytes, (since,), until)
+    def communicators(self) -> int:
+        """Number of communicators of a step."""
+        return 1 + self.step.rules.separate + (self.step.rules.replicas > 1)
 
 
 STRATEGY = Strategy(

@@ -1,11 +1,11 @@
 """ZeRO stages 1 and 2: gradients reduced by bucket, shards updated, parameters gathered or broadcast.
 
-Sources: DeepSpeed 0.19.6, ``deepspeed/runtime/zero/stage_1_and_2.py``, and its issue 8364 for the stall. Each bucket is
+Sources: DeepSpeed 0.19.8, ``deepspeed/runtime/zero/stage_1_and_2.py``, and its issue 8364 for the stall. Each bucket is
 an all-reduce, also with DeepSpeed's ``reduce_scatter``: so it was seen over gloo (``targets.deepspeed``).
 
-* A bucket is handed over when all its gradients, and those of the buckets before it, are ready; one with a release time
-  once backward is over. With ``overlap_comm`` (``asynchronous`` of the plan's sharding; off by default) backward then
-  waits for the reduction of the bucket before, since 0.14.4; without, for that of the bucket itself.
+* A bucket is handed over with the next gradient, or once backward is over (``handover``). With ``overlap_comm``
+  (``asynchronous`` of the plan's sharding; off by default) backward then waits for the reduction of the bucket before,
+  since 0.14.4; without, for that of the bucket itself.
 * Backward ends when all its reductions have. Of several micro-batches, stage 1 reduces with the last and stage 2 with
   each; gradients are copied into buckets only where they are reduced.
 * Each rank updates its shard; then the parameters of each dtype, padded, are gathered, and the step ends with that.
@@ -25,6 +25,7 @@ from heapq import heappop, heappush
 from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.engine.optimizers import state_bytes
 from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
+from osfmodel.engine.strategies.handover import handovers
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, Holdings
 from osfmodel.engine.strategies.lowering import Lowering, Strategy
 from osfmodel.entities.dtypes import element_bytes
@@ -145,19 +146,6 @@ def rules_of(plan: Plan) -> Sharding:
 def trained(workload: Workload) -> list[Layer]:
     """The layers with parameters, in forward order."""
     return [layer for layer in workload.layers if layer.gradient_bytes]
-
-
-def handovers(workload: Workload, plan: Plan) -> dict[str, list[int]]:
-    """Numbers of the buckets that are handed over after the backward of each layer, by its name."""
-    names = [layer.name for layer in reversed(workload.layers)]
-    places = {name: place for place, name in enumerate(names)}
-    found: dict[str, list[int]] = {}
-    latest = 0
-    for number, bucket in enumerate(plan.buckets):
-        ready = len(names) - 1 if bucket.release_time else max(places[block.layer] for block in bucket.blocks)
-        latest = max(latest, ready)
-        found.setdefault(names[latest], []).append(number)
-    return found
 
 
 def gathered_bytes(rules: Sharding, layers: list[Layer], ranks: int) -> int:
