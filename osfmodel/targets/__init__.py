@@ -28,6 +28,9 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "byteps": "targets.byteps:TARGET",
         "fsdp2": "targets.fsdp2:TARGET",
         "hsdp": "targets.fsdp2:HYBRID",
+        "fsdp1": "targets.fsdp1:TARGET",
+        "fsdp1-accelerate": "targets.fsdp1:IN_ACCELERATE",
+        "fsdp1-lightning": "targets.fsdp1:IN_LIGHTNING",
         "runtime": "targets.executor:TARGET",
     }
 )

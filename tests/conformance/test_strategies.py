@@ -50,6 +50,11 @@ RULES = {
             )
         },
     ],
+    "flat-sharded": [
+        {"sharding": Sharding((ParameterGroup(), ParameterGroup(reshard=False, reduced_last=True)))},
+        {"sharding": Sharding((AHEAD, AHEAD), 2, "bfloat16", "float32", late_prefetch=True, aligned=True)},
+        {"sharding": Sharding((KEPT, AHEAD), unlimited=True)},
+    ],
     "zero-1": [
         {},
         {"sharding": Sharding((KEPT, KEPT), asynchronous=True, micro_batches=2)},

@@ -24,6 +24,7 @@ STRATEGIES: LateTable[Strategy] = LateTable(
         "split": "engine.strategies.split:STRATEGY",
         "fully-sharded": "engine.strategies.fully_sharded:STRATEGY",
         "hybrid-sharded": "engine.strategies.hybrid_sharded:STRATEGY",
+        "flat-sharded": "engine.strategies.flat_sharded:STRATEGY",
         "zero-1": "engine.strategies.zero:FIRST",
         "zero-1-owners": "engine.strategies.zero:OWNERS_STRATEGY",
         "zero-2": "engine.strategies.zero:SECOND",
