@@ -126,7 +126,7 @@ def _of_horovod(effects: Effects, conditions: Mapping[str, str]) -> Effects:
 
 
 def _of_fsdp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
-    """The effects under FSDP2 and DeepSpeed: copies in and out by group, and none of DDP's hooks by bucket.
+    """The effects where parameters or optimizers are sharded: copies by group, and none of DDP's hooks by bucket.
 
     Each tensor costs as much as under DDP, so that a comparison favours neither: it was not measured under these. In a
     replay the host copies while computation sleeps.
@@ -212,7 +212,16 @@ DEEPSPEED = ExecutorRow(
     effects=_of_fsdp,
     in_flight=1,
 )
-EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD, FSDP, DEEPSPEED)}
+MEGATRON = ExecutorRow(
+    "megatron",
+    "Megatron-LM: gradients and parameters in buffers, shards of the optimizer's state",
+    conditions={"executor": "megatron"},
+    effects=_of_fsdp,
+    in_flight=1,
+)
+EXECUTORS: Mapping[str, ExecutorRow] = {
+    row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD, FSDP, DEEPSPEED, MEGATRON)
+}
 KEEPERS: Mapping[str, Storage] = {name: row.storage for name, row in EXECUTORS.items() if row.storage is not None}
 """Storage of gradients by executor, if known."""
 

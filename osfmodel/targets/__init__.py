@@ -25,6 +25,7 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "zero-2": "targets.deepspeed:SECOND",
         "zero-3": "targets.zero_3:TARGET",
         "megatron": "targets.megatron:TARGET",
+        "distributed-optimizer": "targets.megatron:SHARDED",
         "byteps": "targets.byteps:TARGET",
         "fsdp2": "targets.fsdp2:TARGET",
         "hsdp": "targets.fsdp2:HYBRID",

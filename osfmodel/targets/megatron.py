@@ -5,21 +5,28 @@ The rule of Megatron (megatron/core/distributed/param_and_grad_buffer.py, read, 
 themselves, and closes a bucket as soon as it holds at least the limit; with ``--overlap-grad-reduce`` a bucket is sent
 when all of its gradients are there. Without, everything is one bucket. The limit is max(40 M, 1 M times the workers)
 where none is given; ``--ddp-num-buckets`` sets it to the parameters divided by that number, rounded down. With
-``--use-distributed-optimizer`` each tensor begins at a multiple of 64 elements, which counts for the limit.
+``--use-distributed-optimizer`` each tensor begins at a multiple of 64 elements, which counts for the limit; the step is
+then that of the strategy ``distributed-optimizer``, with ``--overlap-param-gather`` as well.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.executors import MEGATRON
 from osfmodel.entities.filling import Closes, fill_by_dtype
-from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER
+from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
 from osfmodel.targets.target import (
     Accumulation,
     Conversion,
@@ -34,22 +41,31 @@ from osfmodel.targets.target import (
 LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
 ALIGNED = 64
 """Elements to whose multiples tensors are aligned under the distributed optimizer."""
+TRIED, SMALLEST = 16, 64
+"""Sizes that a search tries, evenly spread in proportion, and the part of all parameters that the least of them is."""
 MOST_BUCKETS = 1000
 """Largest ``--ddp-num-buckets`` to try for the same buckets."""
 
 
 @dataclass(frozen=True, slots=True)
 class MegatronKnobs:
-    """Minimum parameters in a bucket, None for Megatron's default, and whether buckets are sent during backward."""
+    """Minimum parameters in a bucket, None for Megatron's default, and how they are sent.
+
+    overlap:     whether buckets are sent during backward
+    distributed: whether each rank updates a shard, and gathers parameters in the next forward
+    """
 
     bucket_elements: int | None = None
     overlap: bool = True
+    distributed: bool = False
 
 
 def to_plan(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
     """The plan of Megatron's buckets; without overlap one bucket per dtype, after backward."""
     size = knobs.bucket_elements or max(LEAST_DEFAULT, PER_WORKER * pricing.workers)
     elements = in_elements(workload.gradients)
+    if knobs.distributed:
+        return replace(grouped_plan(workload, aligned_layout(elements, size)), strategy=DISTRIBUTED_OPTIMIZER)
     groups = AT_LEAST.layout(elements, size if knobs.overlap else sum(elements.sizes) + 1)
     return grouped_plan(workload, groups)
 
@@ -76,27 +92,88 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     return MegatronKnobs(cap)
 
 
+def exact_distributed(plan: Plan, workload: Workload) -> MegatronKnobs:
+    """The size with which the distributed optimizer forms exactly this plan. Raises PlanError if none does."""
+    if plan.strategy != DISTRIBUTED_OPTIMIZER:
+        require_plain(plan, workload, "Megatron")
+        raise PlanError("Megatron's distributed optimizer updates shards: this plan updates all on every rank")
+    plan.require_valid(workload)
+    elements = in_elements(workload.gradients)
+    order = {name: position for position, name in enumerate(elements.names)}
+    groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
+    for size in (*(_end(group, elements.sizes) for group in groups), sum(elements.sizes) * ALIGNED + 1):
+        if replace(grouped_plan(workload, aligned_layout(elements, size)), strategy=DISTRIBUTED_OPTIMIZER) == plan:
+            return MegatronKnobs(size, distributed=True)
+    raise PlanError("no --ddp-bucket-size makes Megatron's distributed optimizer form this plan")
+
+
+def _end(group: Sequence[int], sizes: Sequence[int]) -> int:
+    """Elements of a bucket, each tensor at a multiple of ALIGNED."""
+    end = 0
+    for item in group:
+        end = -(-end // ALIGNED) * ALIGNED + sizes[item]
+    return end
+
+
+def best_distributed(workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> MegatronKnobs:
+    """The size of the fastest step among the default and TRIED others. Raises PlanError if none keeps the limits."""
+    whole = sum(in_elements(workload.gradients).sizes)
+    sizes = sorted({max(round(whole / SMALLEST ** (step / (TRIED - 1))), 1) for step in range(TRIED)}, reverse=True)
+    options = [MegatronKnobs(size, distributed=True) for size in (None, *sizes)]
+    kept = [one for one in options if limits == Limits() or limits.allow(to_plan(one, workload, pricing))]
+    if not kept:
+        raise PlanError(limits.unmet("--ddp-bucket-size"))
+    return least(kept, lambda one: predict_timeline(workload, to_plan(one, workload, pricing), pricing).iteration_time)
+
+
+def nearest_distributed(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> MegatronKnobs:
+    """The size of the fastest step. Raises PlanError if the plan needs an executor."""
+    if plan.strategy == DISTRIBUTED_OPTIMIZER:
+        plan.require_valid(workload)
+    else:
+        require_plain(plan, workload, "Megatron")
+    return best_distributed(workload, pricing, limits)
+
+
+def solve_distributed(question: Question) -> Solution:
+    """The plan of the fastest size."""
+    workload, pricing = question.workload, question.pricing
+    return answer(question, to_plan(best_distributed(workload, pricing, question.limits), workload, pricing))
+
+
+def distributed_caveats(workload: Workload) -> tuple[str, ...]:
+    """Assumptions of a prediction for the distributed optimizer."""
+    return (
+        "Megatron with --overlap-grad-reduce and --overlap-param-gather, gradients ready in the reverse order of "
+        "definition, and one set of optimizer shards over all workers",
+    )
+
+
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Assumptions of the buckets and times."""
     return (
         "Megatron with --overlap-grad-reduce, gradients ready in the reverse order of definition, all-reduces: "
-        "--use-distributed-optimizer scatters and gathers instead, which is not in these times",
+        "--use-distributed-optimizer scatters and gathers instead: --for distributed-optimizer",
     )
 
 
 def config(knobs: MegatronKnobs) -> dict[str, Any]:
     """Megatron's arguments by name; the size in parameters."""
-    return {"overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_elements}
+    shards = {"use_distributed_optimizer": True, "overlap_param_gather": True} if knobs.distributed else {}
+    return {**shards, "overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_elements}
 
 
 def flags(knobs: MegatronKnobs) -> str:
     """The arguments on a command line."""
     size = "" if knobs.bucket_elements is None else f" --ddp-bucket-size {knobs.bucket_elements}"
-    return f"{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
+    shards = "--use-distributed-optimizer --overlap-param-gather " * knobs.distributed
+    return f"{shards}{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
 
 
 def render(knobs: MegatronKnobs, workload: Workload) -> str:
     """The flags, and the number of buckets that does the same, if there is one."""
+    if knobs.distributed:
+        return DISTRIBUTED.format(name=workload.name, flags=flags(knobs))
     return TEMPLATE.format(
         name=workload.name,
         flags=flags(knobs),
@@ -146,6 +223,13 @@ TEMPLATE = """\
 # --use-distributed-optimizer {aligned}.
 """
 
+DISTRIBUTED = """\
+# Megatron-LM settings for {name}. The size is in parameters, not bytes.
+{flags}
+"""
+_OBJECTIVE = Objective(strategy=DISTRIBUTED_OPTIMIZER)
+_SUMMARY = "Megatron-LM's distributed optimizer with its default bucket size, both collectives overlapped"
+
 TARGET = Target(
     summary="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
     convert=Conversion(default_knobs=MegatronKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact),
@@ -162,4 +246,22 @@ TARGET = Target(
         lambda workload, cost: best_cap_elements(workload, cost, AT_LEAST),
         elements=True,
     ),
+)
+
+SHARDED = Target(
+    summary=_SUMMARY,
+    convert=Conversion(
+        default_knobs=partial(MegatronKnobs, distributed=True),
+        from_plan=exact_or(exact_distributed, nearest_distributed),
+        to_plan=to_plan,
+        exact=exact_distributed,
+    ),
+    text=SettingsText(
+        config=config, render=render, ending=".args", caveats=distributed_caveats, accumulation=Accumulation(accumulate)
+    ),
+    launch=TARGET.launch,
+    size=SizeKnob("--ddp-bucket-size", partial(MegatronKnobs, distributed=True), elements=True),
+    executor=MEGATRON,
+    objective=_OBJECTIVE,
+    rule=PlanRule(solve_distributed, _SUMMARY, objective=_OBJECTIVE, executor=MEGATRON),
 )

@@ -236,7 +236,7 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
 
 PLANS = [*NAMED_PLANS, *(name for family in FAMILIES.values() for name in family.examples), "sparse:1%,ddp,fallback"]
 UNPRICED_TARGETS = {name for name, target in stock_targets().items() if target.convert.unpriced}
-NEED_NONE = {"wfbp", "single", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"} | UNPRICED_TARGETS
+NEED_NONE = {"wfbp", "single", "decoupled", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"} | UNPRICED_TARGETS
 NEED_NONE |= {name for name in PLANS if name.startswith(("fsdp2:", "zero-"))}
 
 
