@@ -32,6 +32,7 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "fsdp1": "targets.fsdp1:TARGET",
         "fsdp1-accelerate": "targets.fsdp1:IN_ACCELERATE",
         "fsdp1-lightning": "targets.fsdp1:IN_LIGHTNING",
+        "torchtitan": "targets.torchtitan:TARGET",
         "runtime": "targets.executor:TARGET",
     }
 )

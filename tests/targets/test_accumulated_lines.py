@@ -25,6 +25,7 @@ SAID = {
     "fsdp1-accelerate": "Accelerator(fsdp_plugin=plugin, gradient_accumulation_steps=4)",
     "fsdp1-lightning": "Trainer(strategy=strategy, accumulate_grad_batches=4)",
     "distributed-optimizer": "# 4 times --micro-batch-size times the data-parallel workers",
+    "torchtitan": "# local_batch_size times the data-parallel ranks.",
     "zero-3": '"gradient_accumulation_steps": 4',
     "zero-2": '"gradient_accumulation_steps": 4',
     "runtime": "with executor.no_sync(): around the first 3 of 4 backward passes",

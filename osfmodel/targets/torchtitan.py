@@ -1,0 +1,171 @@
+"""The job config of torchtitan for FSDP2 and HSDP: degrees, resharding and types.
+
+torchtitan groups as its ``apply_fsdp`` does: each module in front of the blocks by itself, each block, and all modules
+behind the blocks together, which the policy ``default`` does not free after forward. Types are bfloat16 and float32
+unless the config says otherwise. The step is FSDP2's (``fully-sharded``, ``hybrid-sharded``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline
+from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.executors import FSDP
+from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, blocks, inside, module_of, wrapped
+from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import least
+from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.search.sharded import replicas_in
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
+from osfmodel.targets.target import (
+    PLACEHOLDER_PRICES,
+    Accumulation,
+    Conversion,
+    Launch,
+    SettingsText,
+    Target,
+    exact_or,
+    require_plain,
+)
+
+DEFAULT, ALWAYS, NEVER = "default", "always", "never"
+"""Policies of ``fsdp_reshard_after_forward``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TitanKnobs:
+    """Settings of torchtitan's data parallelism.
+
+    reshard:  DEFAULT, ALWAYS or NEVER
+    replicas: ``data_parallel_replicate_degree``
+    gather_dtype, reduce_dtype: ``mixed_precision_param`` and ``mixed_precision_reduce``
+    """
+
+    reshard: str = DEFAULT
+    replicas: int = 1
+    gather_dtype: str = "bfloat16"
+    reduce_dtype: str = "float32"
+
+
+def to_plan(knobs: TitanKnobs, workload: Workload, pricing: Pricing) -> Plan:
+    """The plan of the groups that torchtitan makes. Raises DataError for a workload without names of modules."""
+    if workload.grain:
+        raise DataError(
+            f"the layers of {workload.name!r} are {workload.grain}s of a trace without names, and torchtitan groups "
+            "modules by name: profile the model with osf profile"
+        )
+    freed, own = knobs.reshard != NEVER, blocks(workload)
+    front, behind = _around(workload, own)
+    groups = [ParameterGroup((name,), freed) for name in (*front, *own)]
+    if behind:
+        groups.append(ParameterGroup(behind, knobs.reshard == ALWAYS))
+    return wrapped(workload, groups, Sharding((), knobs.replicas, knobs.gather_dtype, knobs.reduce_dtype))
+
+
+def _around(workload: Workload, own: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The modules in front of the blocks ``own``, and those behind them; parameters of the model itself are in none."""
+    front: dict[str, None] = {}
+    behind: dict[str, None] = {}
+    begun = False
+    for name in (layer.name for layer in workload.layers if layer.gradient_bytes and own):
+        if any(inside(name, block) for block in own):
+            begun = True
+        elif module_of(name) != name:
+            (behind if begun else front)[module_of(name)] = None
+    return tuple(name for name in front if name not in behind), tuple(behind)
+
+
+def exact(plan: Plan, workload: Workload) -> TitanKnobs:
+    """The settings that form exactly this plan. Raises PlanError if none do."""
+    if plan.sharding is None or plan.strategy not in SHARDED:
+        require_plain(plan, workload, "torchtitan")
+        raise PlanError("torchtitan's FSDP shards parameters: this plan replicates them")
+    plan.require_valid(workload)
+    rules = plan.sharding
+    for reshard in (DEFAULT, ALWAYS, NEVER):
+        knobs = TitanKnobs(reshard, rules.replicas, rules.gather_dtype, rules.reduce_dtype)
+        if to_plan(knobs, workload, PLACEHOLDER_PRICES) == plan:
+            return knobs
+    raise PlanError("no settings of torchtitan form this plan")
+
+
+def best(workload: Workload, pricing: Pricing) -> TitanKnobs:
+    """The fastest of one replica and one per host, with groups freed as by default; the default if none is faster."""
+    options = [TitanKnobs(replicas=count) for count in dict.fromkeys((1, replicas_in(pricing)))]
+    return least(
+        options, lambda one: predict_timeline(workload, to_plan(one, workload, pricing), pricing).iteration_time
+    )
+
+
+def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> TitanKnobs:
+    """The fastest settings. Raises PlanError if the plan needs an executor."""
+    if plan.sharding is None:
+        require_plain(plan, workload, "torchtitan")
+    plan.require_valid(workload)
+    return best(workload, pricing)
+
+
+def solve(question: Question) -> Solution:
+    """The plan of the fastest settings."""
+    workload, pricing = question.workload, question.pricing
+    return answer(question, to_plan(best(workload, pricing), workload, pricing))
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """Assumptions of a prediction for torchtitan."""
+    return (
+        "torchtitan gathers in bfloat16 and reduces in float32 by default; times of computation are those of the "
+        "profile, whatever its type",
+    )
+
+
+def config(knobs: TitanKnobs) -> dict[str, Any]:
+    """The tables of the job config."""
+    types = {"mixed_precision_param": knobs.gather_dtype, "mixed_precision_reduce": knobs.reduce_dtype}
+    return {
+        "parallelism": {
+            "data_parallel_replicate_degree": knobs.replicas,
+            "data_parallel_shard_degree": -1,
+            "fsdp_reshard_after_forward": knobs.reshard,
+        },
+        "training": {key: dtype for key, dtype in types.items() if dtype},
+    }
+
+
+def render(knobs: TitanKnobs, workload: Workload) -> str:
+    """Tables of TOML to merge into a job config."""
+    lines = [f"# torchtitan settings for {workload.name}; -1 shards between all other ranks."]
+    for table, values in config(knobs).items():
+        stated = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        lines += [f"[{table}]", *stated] if stated else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def accumulate(text: str, ending: str, count: int) -> str:
+    """The tables with a note on the batch sizes, which set the number of micro-batches."""
+    return text + (
+        f"# The plan is for {count} micro-batches a step, sent with the last: give global_batch_size {count} times\n"
+        "# local_batch_size times the data-parallel ranks.\n"
+    )
+
+
+_SUMMARY = "torchtitan's FSDP2 with its default policy: bfloat16 gathered, float32 reduced"
+_OBJECTIVE = Objective(strategy=FULLY_SHARDED)
+TARGET = Target(
+    summary=_SUMMARY,
+    convert=Conversion(
+        default_knobs=TitanKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact, unpriced=True
+    ),
+    text=SettingsText(
+        config=config, render=render, ending=".toml", caveats=caveats, accumulation=Accumulation(accumulate)
+    ),
+    launch=Launch(script="your job config, merged with what this command writes without --lines (-o settings.toml)"),
+    executor=FSDP,
+    objective=_OBJECTIVE,
+    rule=PlanRule(solve, _SUMMARY, objective=_OBJECTIVE, executor=FSDP),
+)
