@@ -3,7 +3,8 @@
 The reduce-scatter of a bucket is issued once its gradients are ready. The step of the optimizer waits for all of them,
 and issues the all-gather of the bucket that forward needs first; each other one is issued as forward waits for the one
 before it. What is gathered are gradients: every rank updates all parameters, those of a bucket in front of its forward.
-A bucket is padded to a multiple of the ranks, by one element at least (``dear/dopt_rsag.py``).
+A bucket is padded to a multiple of the ranks, by one element at least (``dear/dopt_rsag.py``). DeAR has a communication
+library of its own over NCCL, and does not run over gloo: nothing blocks.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The step with ``--overlap-grad-reduce`` and ``--overlap-param-gather``, from one update to the next: the bucket that
 forward needs first is gathered as the step starts, each other one as forward waits for the one before it; its
 reduce-scatter is issued once its gradients are ready, and each rank updates its shard when all of them have ended. All
-collectives share one communicator, whatever the channels of the plan. Parameters and gradients live in buffers, so that
+collectives share one communicator, whatever the channels of the plan. Both kinds are launched in the background, over
+gloo as well (``async_op``, megatron-core 0.16.1, read, not run). Parameters and gradients live in buffers, so that
 nothing is copied. Of several micro-batches, the first gathers and the last reduces.
 
 In a buffer each parameter begins at a multiple of 64 elements, and each bucket ends at a multiple of the least common

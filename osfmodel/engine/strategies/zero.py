@@ -5,7 +5,8 @@ an all-reduce, also with DeepSpeed's ``reduce_scatter``: so it was seen over glo
 
 * A bucket is handed over with the next gradient, or once backward is over (``handover``). With ``overlap_comm``
   (``asynchronous`` of the plan's sharding; off by default) backward then waits for the reduction of the bucket before,
-  since 0.14.4; without, for that of the bucket itself.
+  since 0.14.4; without, for that of the bucket itself. So it does in any case where launching a collective blocks, as
+  over gloo: DeepSpeed launches none of these in the background (recorded with 2 ranks).
 * Backward ends when all its reductions have. Of several micro-batches, stage 1 reduces with the last and stage 2 with
   each; gradients are copied into buckets only where they are reduced.
 * Each rank updates its shard; then the parameters of each dtype, padded, are gathered, and the step ends with that.
@@ -118,7 +119,7 @@ class ZeroStep(Lowering):
             "all_reduce", CHANNEL, layers, startup, transfer, (ready,), bucket.release_time, size, bucket=number
         )
         self.reductions.append(self.add(operation))
-        last = len(self.reductions) - self.rules.asynchronous
+        last = len(self.reductions) - (self.rules.asynchronous and not self.pricing.blocking)
         self.stall = tuple(self.reductions[max(0, last - 1) : last])
 
     def _reduced_bytes(self, bucket: Bucket) -> int:
