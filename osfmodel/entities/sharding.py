@@ -54,7 +54,6 @@ class Fetching:
     most_persistent: of all parameters that stay
     live:       of whole parameters on a rank, above which none are fetched ahead
     reuse:      used until a parameter is used again, below which it is not freed
-    buffer:     of the buffer of gradients; 0 for those of the largest bucket
     """
 
     prefetch: int = 50_000_000
@@ -62,11 +61,10 @@ class Fetching:
     most_persistent: int = 2**53 - 1
     live: int = 1_000_000_000
     reuse: int = 1_000_000_000
-    buffer: int = 0
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        for name in ("prefetch", "persistent", "most_persistent", "live", "reuse", "buffer"):
+        for name in ("prefetch", "persistent", "most_persistent", "live", "reuse"):
             require_count(getattr(self, name), f"elements of {name!r} of the plan's sharding")
 
 
@@ -88,6 +86,7 @@ class Sharding:
     late_prefetch: of the strategy flat-sharded: whether backward gathers ahead when a group's gradients are there
     unlimited:     of the strategy flat-sharded: whether all-gathers wait for no freed group (no ``limit_all_gathers``)
     aligned:       of the strategy flat-sharded: whether parameters begin at multiples of 16 bytes (``use_orig_params``)
+    buffer:        of DeepSpeed's strategies: elements of each buffer of gradients; 0 for those of the largest bucket
     fetching:      of the strategy zero-3: the limits by which parameters are fetched and kept
     """
 
@@ -105,6 +104,7 @@ class Sharding:
     late_prefetch: bool = False
     unlimited: bool = False
     aligned: bool = False
+    buffer: int = 0
     fetching: Fetching | None = None
     __repr__ = brief
 
@@ -112,6 +112,7 @@ class Sharding:
         require_count(self.replicas, "replicas of a sharded plan", least=1)
         require_count(self.reduce_inputs, "inputs of reduce-scatters", least=1)
         require_count(self.micro_batches, "micro-batches of a step", least=1)
+        require_count(self.buffer, "elements of a buffer of gradients")
         for dtype in (self.gather_dtype, self.reduce_dtype):
             if dtype and dtype not in ELEMENT_BYTES:
                 raise PlanError(

@@ -120,6 +120,7 @@ def _bounded(strategy: str, rules: Sharding) -> str:
         late_prefetch=False,
         unlimited=False,
         aligned=False,
+        buffer=0,
         fetching=None,
     )
     known = FULLY_SHARDED if strategy in (DISTRIBUTED_OPTIMIZER, ZERO_3) else strategy

@@ -69,7 +69,11 @@ def to_plan(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
     plan = _buckets(knobs, workload)
     groups = (ParameterGroup(reshard=False),) * len(plan.buckets)
     rules = Sharding(
-        groups, gather_dtype=knobs.gather_dtype, reduce_dtype=knobs.reduce_dtype, asynchronous=knobs.overlap
+        groups,
+        gather_dtype=knobs.gather_dtype,
+        reduce_dtype=knobs.reduce_dtype,
+        asynchronous=knobs.overlap,
+        buffer=knobs.elements,
     )
     return replace(plan, strategy=ZERO[knobs.stage - 1], sharding=rules)
 
@@ -98,10 +102,12 @@ def exact_of(stage: int) -> Callable[[Plan, Workload], DeepSpeedKnobs]:
         known = partial(DeepSpeedKnobs, stage=stage, gather_dtype=rules.gather_dtype, reduce_dtype=rules.reduce_dtype)
         order = {name: position for position, name in enumerate(workload.gradients.names)}
         groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
-        caps = [DEFAULT_ELEMENTS, *(_caps(groups, workload) if groups else ())]
+        caps = [rules.buffer] if rules.buffer else [DEFAULT_ELEMENTS, *(_caps(groups, workload) if groups else ())]
         for knobs in (known(cap, overlap) for overlap in (False, True) for cap in caps):
             made = to_plan(knobs, workload)
-            if plan in (made, replace(made, sharding=None)) and (plan.sharding or not knobs.overlap):
+            if plan.sharding is None and not knobs.overlap:
+                made = replace(made, sharding=None)
+            if plan == made:
                 return knobs
         raise PlanError("no reduce_bucket_size makes DeepSpeed form this plan")
 

@@ -55,7 +55,7 @@ def to_plan(knobs: ZeroThreeKnobs, workload: Workload) -> Plan:
     plan = grouped_plan(workload, bounded_layout(in_elements(workload.gradients), knobs.elements))
     rules = Sharding(
         (ParameterGroup(),) * len(plan.buckets), 1, knobs.gather_dtype, knobs.reduce_dtype, asynchronous=knobs.overlap,
-        fetching=replace(knobs.fetching, buffer=knobs.elements),
+        buffer=knobs.elements, fetching=knobs.fetching,
     )  # fmt: skip
     return replace(plan, strategy=ZERO_3, sharding=rules)
 
@@ -67,9 +67,8 @@ def exact(plan: Plan, workload: Workload) -> ZeroThreeKnobs:
         raise PlanError("stage 3 of ZeRO shards parameters: this plan replicates them")
     plan.require_valid(workload)
     rules = plan.sharding or Sharding(())
-    fetching = rules.fetching or Fetching()
     knobs = ZeroThreeKnobs(
-        fetching.buffer or DEFAULT_ELEMENTS, rules.asynchronous, replace(fetching, buffer=0), rules.gather_dtype,
+        rules.buffer or DEFAULT_ELEMENTS, rules.asynchronous, rules.fetching or Fetching(), rules.gather_dtype,
         rules.reduce_dtype,
     )  # fmt: skip
     if to_plan(knobs, workload) != plan:

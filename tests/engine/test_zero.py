@@ -235,6 +235,8 @@ def test_state_is_split_and_buffers_are_of_the_largest_bucket(overlap, buffers):
         for held in found.values():
             assert (held["weights"], held["optimizer state"], held["buckets"]) == (400, 201, buffers)
         assert found["update"]["update scratch"] == 13
+        whole = levels(with_rules(replace(ONE_BY_ONE, strategy=stage), asynchronous=overlap, buffer=1000))
+        assert {held["buckets"] for held in whole.values()} == {4000 * (1 + overlap)}
 
 
 def test_stage_1_keeps_gradients_until_the_update():

@@ -143,7 +143,7 @@ def test_what_is_whole_is_fetched_ahead_and_freed_behind():
 
 
 def test_shards_and_buffers_stay():
-    found = three(Fetching(prefetch=0, persistent=0, reuse=0, buffer=150))
+    found = three(Fetching(prefetch=0, persistent=0, reuse=0), buffer=150)
     for held in found.values():
         assert (held["weights"], held["optimizer state"]) == (352, 700)  # 25 elements make two shards of 13
         assert held["buckets"] >= 600

@@ -179,9 +179,12 @@ class ZeroHoldings(Holdings):
 
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
-        state = -(-state_bytes(self.workload, self.optimizer) // rules_of(self.plan).ranks(self.workers))
-        buffers = (1 + rules_of(self.plan).asynchronous) * max((bucket.size for bucket in self.plan.buckets), default=0)
-        return {**super().lasting(), STATE: state, BUCKETS: buffers}
+        rules = rules_of(self.plan)
+        state = -(-state_bytes(self.workload, self.optimizer) // rules.ranks(self.workers))
+        types = {rules.reduce_dtype or rules.gather_dtype or layer.dtype for layer in trained(self.workload)}
+        whole = rules.buffer * sum(map(element_bytes, types))
+        buffer = whole or max((bucket.size for bucket in self.plan.buckets), default=0)
+        return {**super().lasting(), STATE: state, BUCKETS: (1 + rules.asynchronous) * buffer}
 
     def _scratch(self) -> Iterator[Hold]:
         """Scratch memory of the update of the shard."""

@@ -284,7 +284,7 @@ class FetchingStep(IssuedStep):
         """Bytes of the buffers of gradients, one for each dtype."""
         types = {self._reduced_type(layer) for layer in self.own.values()}
         largest = max((sum(map(elements_of, self._members(bucket))) for bucket in self.plan.buckets), default=0)
-        return sum(map(element_bytes, types)) * (self.limits.buffer or largest)
+        return sum(map(element_bytes, types)) * (self.rules.buffer or largest)
 
     def _members(self, bucket: Bucket) -> list[Layer]:
         return [self.own[block.layer] for block in bucket.blocks]
