@@ -59,8 +59,9 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     Fully sharded parameters, gathered and reduced in their own type, have the bound of schedules that split and overlap
     the next forward: each gradient is reduced after its backward, and its parameter gathered before its forward, on one
     communicator. Gathering once more in backward, padding, copies, and an update between both only take longer. ZeRO-3
-    does the same. ZeRO-1 and ZeRO-2 gather all parameters after the update, beside nothing else; owners' broadcasts are not
-    counted. A distributed optimizer has the bound of fully sharded parameters where its types are known, else that of its computation.
+    does the same. ZeRO-1 and ZeRO-2 gather all parameters after the update, beside nothing else; owners' broadcasts are
+    not counted. A distributed optimizer has the bound of fully sharded parameters where its types are known, else that
+    of its computation.
     """
     workload, pricing = pricing.loaded(workload)
     if objective.strategy in (*SHARDED, FLAT_SHARDED, *ZERO, OWNERS, ZERO_3, DISTRIBUTED_OPTIMIZER):
