@@ -12,6 +12,7 @@ from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.groups import LIMITS, OUTPUT, RULES, GroupedCommand, is_given
 from osfmodel.cli.options import target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
+from osfmodel.cli.tune_any import ANY, require_for_any, tune_any_command
 from osfmodel.cli.tune_live import live_options, tune_live_command
 from osfmodel.cli.tune_memory import memory_options, require_executor, tune_memory_command
 from osfmodel.entities.errors import DataError, UsageError
@@ -29,7 +30,7 @@ from osfmodel.targets import CONFIG_TARGETS
 @click.command(name="tune", cls=GroupedCommand)
 @subject_options(cluster_required=False)
 @click.option("--workers", metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them.")
-@target_option("Framework, or runtime: any plan.")
+@target_option("Framework, or runtime: any plan; or any: DDP, ZeRO, FSDP2 and HSDP compared.", ANY)
 @LIMITS.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
 @LIMITS.option("--max-buckets", type=int, metavar="K", help="Largest number of buckets.")
 @RULES.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
@@ -54,6 +55,9 @@ def tune_command(subject: Subject, **asked: Any) -> None:
     Needs --cluster and --workers, but for --live. -o ddp.py, horovod.env or deepspeed.json writes the settings; -o
     plan.json, .yaml or .csv writes the plan and its times. --format decides between the two.
 
+    --for any compares DDP, ZeRO-1, ZeRO-2, FSDP2 and HSDP at each worker count up to N, by step time and, with --memory
+    SIZE, by what fits, and prints the settings of the one to take.
+
     --memory SIZE also looks for the batch size, and for what to recompute, release and send sparsely, that train most
     samples per second within SIZE: a plan for osf.execute.
 
@@ -66,18 +70,24 @@ def tune_command(subject: Subject, **asked: Any) -> None:
       osf tune resnet50-v100 --cluster v100-10gbe --workers 8..64 --for horovod
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for runtime --forward-overlap -o plan.json
       osf tune resnet50-memory --cluster v100-10gbe --workers 16 --memory 4GiB -o plan.json
+      osf tune resnet50-memory --cluster nccl:v100x8,25Gbps --workers 32 --for any --memory 16GiB
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --lines slurm -o job.sh
       torchrun --nproc-per-node 4 -m osfmodel tune my_training:make --live tuned
     """
     ctx = click.get_current_context()
     if asked["live"] is not None:
+        if asked["target"] == ANY:
+            raise UsageError(f"--for {ANY} does not work with --live, which trains with PyTorch alone: leave it out")
         executor = not is_given(ctx, "target") or CONFIG_TARGETS[asked["target"]].executes
         tune_live_command(subject, asked, _limits(asked), executor)
         return
     for param in ctx.command.params:
         if param.name in ("cluster_name", "workers") and ctx.params[param.name] is None:
             raise click.MissingParameter(ctx=ctx, param=param)
-    if asked["memory"] is not None:
+    if asked["target"] == ANY:
+        require_for_any(ctx)
+        tune_any_command(subject, asked)
+    elif asked["memory"] is not None:
         require_executor(ctx)
         tune_memory_command(subject, asked)
     else:

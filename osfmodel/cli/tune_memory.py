@@ -8,13 +8,16 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import OneOf, emit, parse_workers
-from osfmodel.cli.groups import LIMITS, RULES, WHAT_IF, OptionGroup, is_given
+from osfmodel.cli.groups import LIMITS, RULES, OptionGroup, is_given
 from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.engine.optimizers import OPTIMIZERS
+from osfmodel.entities.batches import at_batch
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
 from osfmodel.entities.units import parse_part, parse_room
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.room import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 
 DENSITY = "1%"
@@ -26,7 +29,6 @@ MEMORY = OptionGroup(
         "--lines": "its plan is for osf.execute",
         LIMITS.heading: "it plans without limits on buckets",
         RULES.heading: "it plans for one channel and a barrier",
-        WHAT_IF.heading: "it takes the profile and the network as they are",
     },
 )
 SPARSE = OptionGroup(MEMORY.heading, switch="--sparse")
@@ -62,12 +64,41 @@ def require_executor(ctx: click.Context) -> None:
         )
 
 
+def memory_limit(params: Mapping[str, Any]) -> MemoryLimit | None:
+    """The limit of --memory, for targets that do not recompute, release or send sparsely; None if not given.
+
+    Raises UsageError for options of these.
+    """
+    if params["memory"] is None:
+        return None
+    for name in ("sparse", "no_release", "mirror"):
+        if params[name]:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} works only with osf.execute: leave it out, or --for {RUNTIME.name}")
+    return MemoryLimit(parse_room(params["memory"]), params["optimizer"], parse_room(params["communicator"] or "0B"))
+
+
+def at_asked_batch(workload: Workload, params: Mapping[str, Any]) -> Workload:
+    """The workload at the batch size of --batch-size. Raises UsageError for --also without it."""
+    also, size = params["also"], params["batch_size"]
+    if size is None:
+        if also is not None:
+            raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
+        return workload
+    return at_batch(workload, size, None if also is None else profiles.load_workload(also))
+
+
 def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
     """Find the plan and print it."""
     from osfmodel.planning.memory.budget import MemoryBudget
     from osfmodel.planning.memory.search import tune_memory
     from osfmodel.show.documents.memory import MemoryTuned  # not loaded where osf tune tunes something else
 
+    if subject.what_if.words:
+        raise UsageError(
+            f"--memory takes the profile and the network as they are: leave out {subject.what_if.words}, or name a "
+            "sharded target with --for"
+        )
     workload, cluster = load_subject(subject)
     counts = parse_workers(params["workers"], cluster)
     if len(counts) > 1:

@@ -48,6 +48,19 @@ def memory_of(
     for one that cannot run the plan.
     """
     require_known(workload)
+    return memory_as_known(workload, plan, timeline, workers, keeper, optimizer, communicator)
+
+
+def memory_as_known(
+    workload: Workload,
+    plan: Plan,
+    timeline: Timeline,
+    workers: int,
+    keeper: str = RUNTIME.name,
+    optimizer: str | None = None,
+    communicator: int = 0,
+) -> Memory:
+    """The memory of a step as :func:`memory_of`, without activations for a workload that does not say what it keeps."""
     require_count(workers, "the number of workers", least=1)
     storage = require(keeper, KEEPERS, "keeper")
     if not EXECUTORS[keeper].carries(plan.plain):
@@ -60,9 +73,14 @@ def memory_of(
     return curve(program, starts, ends, timeline.iteration_time)
 
 
+def known(workload: Workload) -> bool:
+    """Whether ``workload`` says what its layers keep in memory."""
+    return any(layer.peak_bytes is not None for layer in workload.layers)
+
+
 def require_known(workload: Workload) -> None:
     """Raise DataError unless ``workload`` has memory sizes."""
-    if all(layer.peak_bytes is None for layer in workload.layers):
+    if not known(workload):
         raise DataError(
             f"workload {workload.name!r} does not say what its layers keep in memory (peak_bytes): make it with "
             "osf profile, which measures that"

@@ -72,7 +72,11 @@ UNKNOWN_GPU = (
 def band_caveats(plan: Plan, pricing: Pricing) -> tuple[str, ...]:
     """A note where a prediction has no error band, since nothing comparable was measured."""
     reason = incomparable(plan, pricing) if pricing.workers > 1 else ""
-    return (f"no error band: nothing comparable was measured ({reason})",) if reason else ()
+    return (f"{BANDLESS} nothing comparable was measured ({reason})",) if reason else ()
+
+
+BANDLESS = "no error band:"
+"""Beginning of the note on a prediction without an error band."""
 
 
 MOSTLY_SENDING = 0.6

@@ -8,17 +8,21 @@ The ratio of two plans' times is doubtful even where all of these are known, by 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import PART
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import DRAWS, Chance
 from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.solve.solution import PlanRule
 
 STEPS = tuple(1.1347241384015194**-place for place in (1, 2, 3, 4, 5))
 """Steps of an even sequence in five dimensions: powers of the root of x^6 = x + 1 (additive recurrence)."""
@@ -77,15 +81,24 @@ def drawn(problem: TuningProblem) -> list[TuningProblem]:
 
 
 def _drawn(problem: TuningProblem) -> list[TuningProblem]:
-    doubt = math.log1p(max(problem.workload.doubt, COMPUTE)) / NORMAL
     return [
-        replace(
-            problem,
-            workload=problem.workload.scaled(math.exp(draw.compute * doubt)),
-            stock=(draw.price(problem.stock[0]),),
-            leads=(),
-        )
-        for draw in draws()
+        replace(problem, workload=workload, stock=(pricing,), leads=())
+        for workload, pricing in doubted(problem.workload, problem.stock[0])
+    ]
+
+
+def doubted(workload: Workload, pricing: Pricing) -> Iterator[tuple[Workload, Pricing]]:
+    """The workload and the prices under each draw."""
+    doubt = math.log1p(max(workload.doubt, COMPUTE)) / NORMAL
+    for draw in draws():
+        yield workload.scaled(math.exp(draw.compute * doubt)), draw.price(pricing)
+
+
+def plan_times(workload: Workload, stock: Pricing, plan: Plan, rule: PlanRule) -> list[float]:
+    """Seconds of a step under ``plan``, which ``rule`` made, under each draw. ``stock``: prices without an executor."""
+    return [
+        predict_timeline(drawn, plan, pricing.for_rules(rule.objective, rule.executor)).iteration_time
+        for drawn, pricing in doubted(workload, stock)
     ]
 
 

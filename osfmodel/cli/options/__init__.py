@@ -22,10 +22,10 @@ def plan_option(said: str) -> Decorator:
     return click.option("--plan", "plan_names", multiple=True, metavar="NAME|FILE", type=PLAN, help=said)
 
 
-def target_option(said: str) -> Decorator:
-    """--for: a command is handed ``target``, a key of CONFIG_TARGETS."""
+def target_option(said: str, *also: str) -> Decorator:
+    """--for: a command is handed ``target``, a key of CONFIG_TARGETS, or one of ``also``."""
     said = f"{said} 'osf list targets' shows all."
-    names = OneOf(CONFIG_TARGETS)
+    names = OneOf([*CONFIG_TARGETS, *also])
     return click.option("--for", "target", type=names, metavar="TARGET", default="ddp", show_default=True, help=said)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation
 from osfmodel.engine.strategies.fully_sharded import ShardedHoldings, ShardedStep
-from osfmodel.engine.strategies.issued import GATHERED
+from osfmodel.engine.strategies.issued import WHOLE
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.modules import as_defined
@@ -148,7 +148,7 @@ class FlatStep(ShardedStep):
         if len(self.freed) >= FREED and not self.rules.unlimited:
             waits = (*waits, self.freed.popleft())
         size = self.gathered[group]
-        self.whole[group] = self.take(GATHERED, size)
+        self.whole[group] = self.take(WHOLE, size)
         startup, transfer = self.between(self.ranks).split("all_gather", size)
         self.gathers[group] = self.add(
             Operation("all_gather", CHANNEL, self.names[group], startup, transfer, waits, size=size, bucket=group)

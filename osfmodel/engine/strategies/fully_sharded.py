@@ -27,7 +27,7 @@ from functools import cache
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
-from osfmodel.engine.strategies.issued import GATHERED, IssuedHoldings, IssuedStep, Taken
+from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep, Taken
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
 from osfmodel.entities.dtypes import element_bytes
@@ -172,7 +172,7 @@ class ShardedStep(IssuedStep):
         if reshard is not False:
             self.give(self.whole.pop(group))
         if not isinstance(reshard, bool):
-            self.buffers[group] = self.take(GATHERED, self.gathered[group] // reshard)
+            self.buffers[group] = self.take(WHOLE, self.gathered[group] // reshard)
 
     def _drop(self) -> None:
         """Drop the buffer of the last group that was copied out in forward; all-gathers wait for that from now on."""
@@ -210,7 +210,7 @@ class ShardedStep(IssuedStep):
     def _copy_out(self, group: int) -> int:
         """Copy a gathered group out into parameters; the number of the copy."""
         size, waits = self.gathered[group], (self.gathers.pop(group),)
-        self.whole[group] = self.take(GATHERED, size)
+        self.whole[group] = self.take(WHOLE, size)
         time = self.effects.copy_out * size
         return self.add(Operation("copy", COMPUTE, self.names[group], time, waits=waits, bucket=group, quiet=True))
 
@@ -236,7 +236,7 @@ class ShardedStep(IssuedStep):
     def _reduce(self, group: int) -> None:
         """Reduce the gradients of a group to shards, and its shard between replicas."""
         layers, size, waits = self.names[group], self.reduced_bytes(self.members[group]), self._oldest()
-        taken, time = self.take(BUCKETS, size), self.effects.copy_in * size
+        taken, time = self.take(REDUCED, size), self.effects.copy_in * size
         packed = self.add(Operation("pack", COMPUTE, layers, time, waits=waits, bucket=group, quiet=True))
         for gradient in self.gradients[group].values():
             self.give(gradient)

@@ -13,8 +13,8 @@ from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, W
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Layer, Workload
 
-GATHERED = "gathered parameters"
-"""Owner of memory: whole parameters, and the buffers in which they arrive."""
+GATHERED, WHOLE, REDUCED = "all-gather buffers", "unsharded groups", "reduce-scatter inputs"
+"""Owners of memory: buffers in which parameters arrive, whole parameters, and copies of gradients to be reduced."""
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program
 from osfmodel.engine.strategies.handover import handovers
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
-from osfmodel.engine.strategies.issued import GATHERED, IssuedHoldings, IssuedStep, Taken
+from osfmodel.engine.strategies.issued import GATHERED, WHOLE, IssuedHoldings, IssuedStep, Taken
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.used_modules import UsedModule, elements_of, persistent, used_modules
 from osfmodel.entities.dtypes import element_bytes
@@ -104,7 +104,7 @@ class FetchingStep(IssuedStep):
     def program(self) -> Program:
         """The whole step: forward and backward of each micro-batch, the update, and the persistent parameters."""
         self.take(GRADIENTS, self._split(self.own.values(), self._reduced_type))
-        self.take(GATHERED, sum(self._gathered([self.own[name]]) for name in self.staying))
+        self.take(WHOLE, sum(self._gathered([self.own[name]]) for name in self.staying))
         for _ in range(self.rules.micro_batches):
             self._micro_batch()
         time = self.workload.update_time / self.ranks
@@ -186,7 +186,7 @@ class FetchingStep(IssuedStep):
             gathers.append(self._send("all_gather", those, size, (copied,)))
         call = Call(alike, gathers, buffer)
         for layer in layers:
-            self.whole[layer.name] = None if several else self.take(GATHERED, self._gathered([layer]))
+            self.whole[layer.name] = None if several else self.take(WHOLE, self._gathered([layer]))
             self.flying[layer.name] = call
             self.live += elements_of(layer)
 
@@ -200,7 +200,7 @@ class FetchingStep(IssuedStep):
                 copied = self._copy("copy_out", self._stream(GATHERS), those, size, (gathered,), self.effects.copy_out)
                 call.arrived = (*call.arrived, copied)
                 for layer in those:
-                    self.whole[layer.name] = self.take(GATHERED, self._gathered([layer]))
+                    self.whole[layer.name] = self.take(WHOLE, self._gathered([layer]))
             self.give(call.buffer)
         return call.arrived
 

@@ -1,0 +1,169 @@
+"""Choose between DDP, ZeRO, FSDP2 and HSDP at several worker counts, by step time and memory.
+
+All are predicted with their default settings. DDP is taken if it fits, else the first in the order of PREFERRED that
+does, unless another one that fits is faster on nearly all plausible networks: then the fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+from osfmodel.cost import worker_counts
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.engine.bands import gain_doubt
+from osfmodel.engine.memory import known
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.cautions import BANDLESS
+from osfmodel.planning.chances import chance, plan_times
+from osfmodel.planning.predictions import compare
+from osfmodel.planning.results import WORTHWHILE, Chance, Prediction
+from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTuning
+from osfmodel.planning.tuning import tune
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.room import MemoryLimit, peak_of
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.fsdp2 import FsdpKnobs
+from osfmodel.targets.named_plans import named_plan
+
+STRATEGY_PLANS = ("ddp", "zero-1", "zero-2", "fsdp2", "fsdp2:keep", "hsdp")
+"""Named plans of the strategies, in the order in which they are shown."""
+PREFERRED = ("ddp", "fsdp2", "hsdp", "fsdp2:keep", "zero-1", "zero-2")
+"""The same plans in the order in which they are taken, the first that fits."""
+KEPT = "fsdp2:keep"
+"""The plan with reshard_after_forward=False."""
+ZERO_LINES: Mapping[str, str] = MappingProxyType(
+    {f"zero-{stage}": f'{{"zero_optimization": {{"stage": {stage}}}}}\n' for stage in (1, 2)}
+)
+"""DeepSpeed's settings, all others by default, by plan."""
+
+
+def counts_up_to(cluster: Cluster, workers: int) -> tuple[int, ...]:
+    """Worker counts up to ``workers``: those that ``cluster`` was measured with, else powers of two, and itself."""
+    found = worker_counts(cluster) or [2**power for power in range(1, workers.bit_length())]
+    return tuple(sorted({workers, *(count for count in found if count < workers)}))
+
+
+def tune_any(
+    workload: Workload,
+    cluster: Cluster,
+    counts: Sequence[int],
+    limit: MemoryLimit | None = None,
+    what_if: WhatIf = WhatIf(),
+) -> StrategyTuning:
+    """The strategy to take at each of ``counts``, and the settings for the last of them.
+
+    Counts at which the cluster has no prices are left out, but for the last. Raises CostError where that has none,
+    DataError for a limit where it is not known what the optimizer keeps, and UsageError for one with compression.
+    """
+    changed = what_if.of_workload(workload, 1)
+    if limit is not None and what_if.compression != "none":
+        raise UsageError("--compression does not work with --memory: what it keeps is not known")
+    sized = limit is not None or (workload.state_bytes is not None and what_if.compression == "none")
+    choices = []
+    for count in counts:
+        try:
+            choices.append(_choice(changed, cluster, count, limit, sized))
+        except CostError:
+            if count == counts[-1]:
+                raise
+    predictions = [row.prediction for row in choices[-1].rows]
+    caveats = [note for one in predictions for note in one.caveats if not note.startswith(BANDLESS)]
+    notes = (*caveats, *what_if.caveats(workload, cluster))
+    made = StrategyTuning(
+        workload,
+        cluster,
+        None if limit is None else limit.bytes,
+        tuple(choices),
+        tuple(dict.fromkeys((*_unsaid(workload, limit, sized), *_bandless(predictions), *notes))),
+        tuple(dict.fromkeys(warning for one in predictions for warning in one.warnings)),
+        what_if,
+    )
+    return _settled(made, changed, limit)
+
+
+def _unsaid(workload: Workload, limit: MemoryLimit | None, sized: bool) -> list[str]:
+    """Remarks on the memory that is not known."""
+    if not sized:
+        return ["memory is not compared: give --memory SIZE, and --optimizer if the profile does not say which"]
+    found = [] if limit is not None else ["without --memory SIZE all of them are taken to fit"]
+    if not known(workload):
+        found.append("memory is without activations, which this profile does not have: leave room for them")
+    return found
+
+
+def _bandless(predictions: Sequence[Prediction]) -> list[str]:
+    """A remark on the strategies without an error band, of which the table says which they are."""
+    if all(one.band for one in predictions):
+        return []
+    return ["a strategy without an error band was not measured under comparable conditions"]
+
+
+def _choice(
+    workload: Workload, cluster: Cluster, workers: int, limit: MemoryLimit | None, sized: bool
+) -> StrategyChoice:
+    """The strategies at one worker count. Raises CostError where the cluster has no prices."""
+    predictions = _predicted(workload, cluster, workers)
+    alike = {one.plan: one for one in reversed(predictions)}  # HSDP with one replica is FSDP2
+    rows = tuple(_row(one, workers, limit, sized) for one in predictions if alike[one.plan] is one)
+    room = {row.name: row for row in rows if row.fits is not False}
+    if not room:
+        return StrategyChoice(workers, rows)
+    base = next(room[name] for name in PREFERRED if name in room)
+    fastest = min(room.values(), key=lambda row: row.time)
+    if fastest.time > base.time * (1 - WORTHWHILE):
+        return StrategyChoice(workers, rows, base, base, base)
+    found = _chance(workload, cluster, workers, fastest.prediction, base.prediction)
+    return StrategyChoice(workers, rows, base, fastest, fastest if found.sure else base, found)
+
+
+def _predicted(workload: Workload, cluster: Cluster, workers: int) -> list[Prediction]:
+    """The strategies that the cluster can price; HSDP needs prices inside nodes too. Raises CostError for none."""
+    found: list[Prediction] = []
+    first: CostError | None = None
+    for name in STRATEGY_PLANS:
+        try:
+            found += compare(workload, cluster, workers, [name]).predictions
+        except CostError as error:
+            first = first or error
+    if not found and first is not None:
+        raise first
+    return found
+
+
+def _row(prediction: Prediction, workers: int, limit: MemoryLimit | None, sized: bool) -> StrategyRow:
+    if not sized:
+        return StrategyRow(prediction)
+    optimizer, communicator = (None, 0) if limit is None else (limit.optimizer, limit.communicator)
+    workload = prediction.bound.question.workload
+    peak = peak_of(workload, prediction.plan, prediction.timeline, workers, optimizer, communicator)
+    return StrategyRow(prediction, peak, None if limit is None else peak.bytes <= limit.bytes)
+
+
+def _chance(workload: Workload, cluster: Cluster, workers: int, mine: Prediction, theirs: Prediction) -> Chance:
+    """The chance that a step under ``mine`` is shorter than under ``theirs``."""
+    stock = pricing_of(cluster, workers, workload)
+    one, other = (plan_times(workload, stock, each.plan, named_plan(each.name)) for each in (mine, theirs))
+    return chance(one, other, gain_doubt(stock))
+
+
+def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None) -> StrategyTuning:
+    """The result with the settings of the strategy that is taken at the last worker count."""
+    chosen, workers = made.last.chosen, made.last.workers
+    if chosen is None:
+        return made
+    if chosen.name in ZERO_LINES:
+        return replace(made, written=lambda ending: ZERO_LINES[chosen.name], endings=(".json",))
+    name = chosen.name.partition(":")[0]
+    text, count = CONFIG_TARGETS[name].text, made.what_if.accumulate
+    if chosen.name == KEPT:
+        lines = partial(text.written, FsdpKnobs(reshard=False), workload, micro_batches=count)
+        return replace(made, written=lines, endings=text.endings)
+    tuning = tune(workload, made.cluster, workers, name).under(made.what_if)
+    knobs = tuning.knobs if tuning.improvement else CONFIG_TARGETS[name].convert.default_knobs()
+    written = partial(text.written, knobs, workload, micro_batches=count)
+    return replace(made, tuning=tuning, written=written, endings=text.endings)

@@ -1,0 +1,154 @@
+"""The choice between DDP, ZeRO, FSDP2 and HSDP: the strategies at each worker count, and the verdict in words.
+
+``planning.choosing`` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from osfmodel.engine.levels import Level
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many, show_bytes, show_share
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.results import Chance, Prediction, Tuning
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.room import shortfall
+
+REPLICATED_PLAN = "ddp"
+"""The strategy to stay with where no other is faster beyond doubt."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    """A strategy at one worker count.
+
+    peak: its highest level of memory; None where the workload does not say enough
+    fits: whether that is within the limit; None without a limit
+    """
+
+    prediction: Prediction
+    peak: Level | None = None
+    fits: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its plan."""
+        return self.prediction.name
+
+    @property
+    def time(self) -> float:
+        """Seconds of a step."""
+        return self.prediction.iteration_time
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyChoice:
+    """The strategies at one worker count.
+
+    base:    DDP if it fits, else the first that does; times are compared with it. None if nothing fits
+    fastest: of those that fit
+    chosen:  the one to take: the fastest if it is faster than the base beyond doubt, else the base
+    chance:  of the fastest against the base; None where they are as fast
+    """
+
+    workers: int
+    rows: tuple[StrategyRow, ...]
+    base: StrategyRow | None = None
+    fastest: StrategyRow | None = None
+    chosen: StrategyRow | None = None
+    chance: Chance | None = None
+
+    def against(self, row: StrategyRow) -> float | None:
+        """Part by which a step takes longer than under the base; None without one."""
+        return None if self.base is None else row.time / self.base.time - 1
+
+    def verdict(self, limit: int | None) -> str:
+        """The strategy to take, and why, in a sentence or more."""
+        if self.base is None or self.fastest is None or self.chosen is None:
+            return f"Nothing fits. {_lacking(self._smallest, limit)}"
+        saved = show_share(1 - self.fastest.time / self.base.time)
+        chance = "" if self.chance is None else self.chance.words
+        if self.chosen is not self.base:
+            said = f"Take {self.chosen.name}: {saved} less time than {self.base.name}, and {chance}"
+        elif self.chance is None:
+            said = f"{self._keep}: no other strategy here is faster"
+        else:
+            said = f"{self._keep} unless you can measure: {self.fastest.name} is predicted to take {saved} less time"
+            said += f", but it may be {chance}"
+        misfit = next((row for row in self.rows if row.name == REPLICATED_PLAN and row.fits is False), None)
+        return f"{said}.{_room(self.chosen, limit)}{'' if misfit is None else ' ' + _lacking(misfit, limit)}"
+
+    @property
+    def _keep(self) -> str:
+        name = "" if self.base is None else self.base.name
+        return "Leave it at DDP" if name == REPLICATED_PLAN else f"Take {name}"
+
+    @property
+    def _smallest(self) -> StrategyRow:
+        return min(self.rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
+
+
+def _room(row: StrategyRow, limit: int | None) -> str:
+    """A sentence on the memory of a strategy that fits."""
+    if row.peak is None or limit is None:
+        return ""
+    return f" It takes {show_bytes(row.peak.bytes)} of {show_bytes(limit)}."
+
+
+def _lacking(row: StrategyRow, limit: int | None) -> str:
+    """A sentence on a strategy that does not fit."""
+    assert row.peak is not None
+    assert limit is not None
+    return f"{row.name} {shortfall(row.peak, row.prediction.plan, limit)}."
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyTuning:
+    """The choice at each worker count, and the settings for the last one.
+
+    limit:   bytes that a step may hold on each GPU; None without a limit
+    tuning:  of the chosen strategy; None where its settings are not searched for
+    written: (ending) -> its lines, as a file with that ending has them
+    endings: of such files
+    """
+
+    workload: Workload
+    cluster: Cluster
+    limit: int | None
+    choices: tuple[StrategyChoice, ...]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    what_if: WhatIf = WhatIf()
+    tuning: Tuning | None = None
+    written: Callable[[str], str] = field(default=lambda ending: "", compare=False)
+    endings: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> StrategyChoice:
+        """The choice at the last worker count."""
+        return self.choices[-1]
+
+    @property
+    def verdict(self) -> str:
+        """The strategy to take at the last worker count, and why."""
+        return self.last.verdict(self.limit)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it is best to leave everything at DDP's defaults."""
+        return self.tuning is not None and self.tuning.target == REPLICATED_PLAN and not self.tuning.improvement
+
+    @property
+    def turns(self) -> str:
+        """The choices by worker count: ``ddp with 2 to 16 workers, hsdp with 32 to 64 workers``."""
+        return ", ".join(
+            f"{name} with {_span([choice.workers for choice in run])}"
+            for name, run in groupby(self.choices, lambda choice: choice.chosen.name if choice.chosen else "nothing")
+        )
+
+
+def _span(counts: Sequence[int]) -> str:
+    return how_many(counts[0], "worker") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} workers"

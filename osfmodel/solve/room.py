@@ -1,0 +1,99 @@
+"""The memory that a step may take of each GPU: whether a plan fits, what is largest if not, and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from osfmodel.engine.levels import Level
+from osfmodel.engine.memory import memory_as_known
+from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
+from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
+from osfmodel.entities.display import show_bytes
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.executors import DDP, RUNTIME
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """Bytes that a step may hold on each GPU.
+
+    optimizer:    one of OPTIMIZERS, instead of the profiled one
+    communicator: bytes that the library keeps for each communicator
+    """
+
+    bytes: int
+    optimizer: str | None = None
+    communicator: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bytes < 1:
+            raise UsageError(f"a memory limit of {self.bytes} bytes: give 1 or more, such as 16GiB")
+
+    def peak(self, workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Level:
+        """The highest level of a step; see :func:`peak_of`."""
+        return peak_of(workload, plan, timeline, workers, self.optimizer, self.communicator)
+
+
+def peak_of(
+    workload: Workload,
+    plan: Plan,
+    timeline: Timeline,
+    workers: int,
+    optimizer: str | None = None,
+    communicator: int = 0,
+) -> Level:
+    """The highest level of a step, without activations if the workload does not say what it keeps.
+
+    Raises DataError where neither the workload nor ``optimizer`` says what the optimizer keeps.
+    """
+    keeper = DDP if DDP.carries(plan.plain) else RUNTIME
+    return memory_as_known(workload, plan, timeline, workers, keeper.name, optimizer, communicator).peak
+
+
+def largest_part(level: Level) -> str:
+    """The owner that holds most at a level."""
+    return max(level.held, key=lambda owner: level.held[owner])
+
+
+def shortfall(level: Level, plan: Plan, limit: int) -> str:
+    """By how much a plan exceeds the limit, its largest part, and the setting that helps; no sentence's end."""
+    part = largest_part(level)
+    return (
+        f"needs {show_bytes(level.bytes)} of {show_bytes(limit)}; the largest part is {part}, "
+        f"{show_bytes(level.held[part])}: {remedy(part, plan)}"
+    )
+
+
+def remedy(part: str, plan: Plan) -> str:
+    """The setting that makes a part of memory smaller, in words."""
+    rules = plan.sharding
+    if rules is None and part in REPLICATED_REMEDIES:
+        return REPLICATED_REMEDIES[part]
+    if part == WHOLE and rules and any(group.modules and group.reshard is not True for group in rules.groups):
+        return "reshard_after_forward=True frees kept groups after forward"
+    if part in (WEIGHTS, STATE) and rules is not None and rules.replicas > 1:
+        return "shard between more GPUs: fewer replicas, or fsdp2"
+    return REMEDIES.get(part, "give more memory")
+
+
+REPLICATED_REMEDIES = {
+    WEIGHTS: "fsdp2 or hsdp shard them",
+    STATE: "zero-1, fsdp2 or hsdp shard it",
+    GRADIENTS: "zero-2, fsdp2 or hsdp shard them",
+    BUCKETS: "gradient_as_bucket_view=True lets gradients live in them",
+}
+"""Remedies for plans whose ranks hold all parameters."""
+REMEDIES = {
+    WEIGHTS: "shard between more GPUs",
+    STATE: "shard between more GPUs, or take an optimizer with less state",
+    GRADIENTS: "smaller groups, or more GPUs",
+    GATHERED: "smaller groups, or one group gathered ahead",
+    WHOLE: "smaller groups",
+    REDUCED: "smaller groups, one reduce-scatter input, or a smaller reduce_dtype",
+    ACTIVATIONS: "a smaller batch, or activation checkpointing",
+    UPDATE: "foreach=False of the optimizer",
+}
+"""Remedies by part, for sharded plans and for all."""

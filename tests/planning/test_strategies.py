@@ -1,0 +1,193 @@
+"""DDP, ZeRO, FSDP2 or HSDP: the choice at each worker count, by time and by memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict
+from osfmodel.cli import main
+from osfmodel.entities.files import profiles
+from osfmodel.planning import choosing
+from osfmodel.planning.choosing import PREFERRED, STRATEGY_PLANS, counts_up_to, tune_any
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.room import MemoryLimit, largest_part, peak_of, shortfall
+
+GIB = 2**30
+BLOCKS = [Layer(f"layers.{i}.{part}.weight", 3e-3, 6e-3, 50_000_000) for i in range(8) for part in "ab"]
+MODEL = Workload("like-bert", (Layer("emb.weight", 2e-4, 2e-4, 125_000_000), *BLOCKS), 8, update_time=1e-3)
+NODES = load_cluster("nccl:v100x8,25Gbps")
+
+
+def chosen(limit=None, counts=(32,), workload=MODEL, cluster=NODES, **more):
+    room = None if limit is None else MemoryLimit(limit, "adamw")
+    return tune_any(workload, cluster, counts, room, **more)
+
+
+def test_every_strategy_is_predicted_as_predict_does():
+    rows = chosen(16 * GIB).last.rows
+    assert [row.name for row in rows] == list(STRATEGY_PLANS)
+    assert sorted(PREFERRED) == sorted(STRATEGY_PLANS)
+    for row in rows:
+        assert row.time == predict(MODEL, NODES, row.name, 32).iteration_time
+
+
+def test_ddp_stays_where_it_fits_and_nothing_is_faster_beyond_doubt():
+    made = chosen(16 * GIB)
+    last = made.last
+    assert last.chosen is last.base
+    assert last.base.name == "ddp"
+    assert last.fastest.name == "hsdp"
+    assert last.chance.low < 0 < last.chance.high
+    assert made.verdict.startswith("Leave it at DDP unless you can measure: hsdp is predicted to take 1.2% less time")
+    assert made.tuning.target == "ddp"
+
+
+def test_what_does_not_fit_is_not_taken_and_the_verdict_says_why():
+    made = chosen(3 * GIB)
+    fits = {row.name: row.fits for row in made.last.rows}
+    assert not fits["ddp"]
+    assert all(fits[name] for name in ("zero-1", "fsdp2", "fsdp2:keep", "hsdp"))
+    assert made.last.base.name == "fsdp2"
+    assert made.last.chosen.name == "hsdp"
+    assert "the largest part is optimizer state, 1.723 GiB: zero-1, fsdp2 or hsdp shard it" in made.verdict
+    assert made.last.chosen.time == min(row.time for row in made.last.rows if row.fits)
+
+
+def test_where_nothing_fits_the_smallest_is_explained_and_nothing_is_printed():
+    made = chosen(50 * 2**20)
+    assert made.last.chosen is None
+    assert made.verdict.startswith("Nothing fits. fsdp2 needs 553.6 MiB of 50.00 MiB; the largest part is unsharded")
+    assert made.written("") == ""
+    assert made.turns == "nothing with 32 workers"
+
+
+def test_without_a_limit_everything_is_taken_to_fit():
+    made = chosen()
+    assert {row.fits for row in made.last.rows} == {None}
+    assert any("memory is not compared" in note for note in made.notes)
+
+
+def test_each_worker_count_has_its_choice():
+    made = chosen(3 * GIB, (2, 8, 32))
+    assert [choice.workers for choice in made.choices] == [2, 8, 32]
+    assert [choice.chosen.name for choice in made.choices] == ["fsdp2", "fsdp2", "hsdp"]
+    assert made.turns == "fsdp2 with 2 to 8 workers, hsdp with 32 workers"
+
+
+def test_hsdp_on_one_node_is_not_listed_beside_fsdp2():
+    assert "hsdp" not in [row.name for row in chosen(counts=(8,)).last.rows]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workers", "counts"),
+    [("nccl:v100x8,25Gbps", 12, (2, 4, 8, 12)), ("b200-node", 6, (2, 4, 6)), ("nccl:v100x8,25Gbps", 1, (1,))],
+)
+def test_counts_are_powers_of_two_or_those_that_were_measured(cluster, workers, counts):
+    assert counts_up_to(load_cluster(cluster), workers) == counts
+
+
+@pytest.mark.parametrize("name", ["zero-1", "zero-2"])
+def test_lines_of_zero_are_deepspeeds(name, monkeypatch):
+    """The other strategies left out, as where they do not fit."""
+    monkeypatch.setattr(choosing, "STRATEGY_PLANS", (name,))
+    made = chosen(16 * GIB)
+    assert json.loads(made.written(".json")) == {"zero_optimization": {"stage": int(name[-1])}}
+
+
+def test_lines_of_kept_groups_keep_them(monkeypatch):
+    monkeypatch.setattr(choosing, "STRATEGY_PLANS", ("fsdp2:keep",))
+    assert "reshard_after_forward=False" in chosen(16 * GIB).written("")
+
+
+def test_memory_of_a_profile_with_activations_counts_them():
+    workload = load_workload("resnet50-memory")
+    made = tune_any(workload, NODES, (8,))
+    peaks = {row.name: row.peak.bytes for row in made.last.rows}
+    assert peaks["ddp"] > peaks["zero-1"] > peaks["fsdp2"] > 2 * GIB
+    assert not any("without activations" in note for note in made.notes)
+    assert any("without activations" in note for note in chosen(16 * GIB).notes)
+
+
+def test_the_largest_part_and_its_remedy():
+    plan = make_plan("fsdp2:keep", MODEL, choosing.pricing_of(NODES, 32, MODEL))
+    timeline = predict(MODEL, NODES, plan, 32).timeline
+    level = peak_of(MODEL, plan, timeline, 32, "adamw")
+    assert largest_part(level) == "unsharded groups"
+    assert "reshard_after_forward=True frees kept groups" in shortfall(level, plan, GIB)
+    assert level.bytes == sum(level.held.values())
+
+
+def test_what_cannot_be_answered_is_refused():
+    with pytest.raises(DataError, match="name the optimizer"):
+        tune_any(MODEL, NODES, (32,), MemoryLimit(GIB))
+    with pytest.raises(UsageError, match="--compression does not work with --memory"):
+        chosen(GIB, what_if=WhatIf(compression="fp16"))
+    with pytest.raises(UsageError, match="a memory limit of 0 bytes"):
+        MemoryLimit(0)
+
+
+@pytest.fixture
+def osf_(tmp_path):
+    """The command ``osf tune`` for a file of MODEL."""
+    path = tmp_path / "model.json"
+    profiles.save(MODEL, path)
+    return lambda *words: CliRunner().invoke(main, ["tune", str(path), "--cluster", NODES.name, *words])
+
+
+def test_one_command_compares_and_prints_lines(osf_, tmp_path):
+    asked = ["--workers", "16,32", "--for", "any", "--memory", "3GiB", "--optimizer", "adamw"]
+    text = osf_(*asked).stdout
+    assert "strategy    iteration  against fsdp2" in text
+    assert "Take hsdp with 16 to 32 workers. In brackets: does not fit." in text
+    assert "mesh = init_device_mesh(" in text
+    document = json.loads(osf_(*asked, "--json").stdout)
+    assert (document["workers"], document["recommended"], document["base"]) == (32, "hsdp", "fsdp2")
+    assert [one["workers"] for one in document["sweep"]] == [16, 32]
+    assert document["strategies"][0]["fits"] is False
+    assert "fully_shard(" in document["rendered"]
+    path = tmp_path / "hsdp.py"
+    assert osf_(*asked, "-o", str(path)).exit_code == 0
+    assert path.read_text() == document["rendered"]
+    rows = osf_(*asked, "--format", "csv").stdout.splitlines()
+    assert len(rows) == 1 + 2 * len(STRATEGY_PLANS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-bucket", "4MiB"], "--max-bucket does not work with --for any, which compares defaults"),
+        (["--channels", "2"], "--channels does not work with --for any"),
+        (["--lines", "slurm"], "--lines does not work with --for any"),
+        (["--memory", "4GiB", "--sparse"], "--sparse works only with osf.execute"),
+        (["--memory", "4GiB"], "name the optimizer"),
+        (["--live", "folder"], "--for any does not work with --live"),
+    ],
+)
+def test_options_that_compare_nothing_are_refused(osf_, words, message):
+    workers = [] if "--live" in words else ["--workers", "8"]
+    result = osf_(*workers, "--for", "any", *words)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+
+
+def test_a_doubtless_gain_is_taken(monkeypatch):
+    """All draws alike: the fastest is taken, however small its gain."""
+    found = choosing.Chance(0.01, 0.02, 1.0)
+    monkeypatch.setattr(choosing, "chance", lambda *words: found)
+    assert chosen(16 * GIB).last.chosen.name == "hsdp"
+    monkeypatch.setattr(choosing, "chance", lambda *words: replace_low(found))
+    assert chosen(16 * GIB).last.chosen.name == "ddp"
+
+
+def replace_low(found):
+    return found._replace(low=-0.01)
+
+
+def test_worker_counts_without_prices_are_left_out():
+    """HSDP needs prices inside nodes, which tables of both counts give."""
+    cluster = load_cluster("b200-node")
+    made = tune_any(MODEL, cluster, (3, 4))
+    assert [choice.workers for choice in made.choices] == [4]
