@@ -21,6 +21,7 @@ from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.files import profiles
 from osfmodel.entities.units import parse_room
 from osfmodel.show.documents.memory import MemoryPredicted
+from osfmodel.solve.room import shortfall
 from osfmodel.targets.named_plans import make_plan, named_plan
 
 
@@ -36,6 +37,7 @@ from osfmodel.targets.named_plans import make_plan, named_plan
 @click.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the profile's.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
 @click.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel).")
+@click.option("--memory", metavar="SIZE", help="Memory of a GPU (16GiB): which plans do not fit, and what helps.")
 @click.option("--also", metavar="FILE", help="A profile of the same model at another batch size.")
 @output_options
 def memory_command(
@@ -46,6 +48,7 @@ def memory_command(
     optimizer: str | None,
     batch_size: int | None,
     communicator: str | None,
+    memory: str | None,
     also: str | None,
     style: str | None,
     as_json: bool,
@@ -59,6 +62,7 @@ def memory_command(
     Example:
       osf memory resnet50-memory --batch-size 64
       osf memory resnet50-memory --cluster v100-10gbe --workers 16 --plan ddp --plan optimal
+      osf memory resnet50-memory --cluster v100-10gbe --workers 16 --plan ddp --plan fsdp2 --memory 2.7GiB
     """
     alone = subject.cluster_name is None
     if alone != (workers is None):
@@ -79,7 +83,8 @@ def memory_command(
         raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
     pricing = pricing_of(cluster, counts[0], workload)
     kept = parse_room(communicator or "0B")
-    memories, times = {}, {}
+    room = None if memory is None else parse_room(memory)
+    memories, times, lacking = {}, {}, {}
     for name in dict.fromkeys(plan_names or ("ddp",)):
         found = named_or_file(name, workload)
         label, plan = found if isinstance(found, tuple) else (name, None)
@@ -94,6 +99,9 @@ def memory_command(
         label = "a single worker" if workers is None else label
         memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
         times[label] = timeline.iteration_time
+        if room is not None and memories[label].peak.bytes > room:
+            lacking[label] = shortfall(memories[label].peak, plan, room)
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
-    predicted = MemoryPredicted(workload.name, workload.batch_size, memories, times, (caveat(kept),), where)
+    notes = (caveat(kept),)
+    predicted = MemoryPredicted(workload.name, workload.batch_size, memories, times, notes, where, room, lacking)
     emit(style, as_json, output, predicted)

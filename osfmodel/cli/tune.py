@@ -14,8 +14,15 @@ from osfmodel.cli.options import target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_any import ANY, require_for_any, tune_any_command
 from osfmodel.cli.tune_live import live_options, tune_live_command
-from osfmodel.cli.tune_memory import memory_options, require_executor, tune_memory_command
+from osfmodel.cli.tune_memory import (
+    at_asked_batch,
+    memory_limit,
+    memory_options,
+    require_executor,
+    tune_memory_command,
+)
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective
 from osfmodel.entities.units import parse_bytes
 from osfmodel.planning.cautions import SIZED
@@ -59,7 +66,8 @@ def tune_command(subject: Subject, **asked: Any) -> None:
     SIZE, by what fits, and prints the settings of the one to take.
 
     --memory SIZE also looks for the batch size, and for what to recompute, release and send sparsely, that train most
-    samples per second within SIZE: a plan for osf.execute.
+    samples per second within SIZE: a plan for osf.execute. With --for fsdp2 or hsdp it keeps groups between forward and
+    backward, as many as fit.
 
     --live FOLDER, under torchrun, measures the cluster (unless given) and the model (WORKLOAD may be
     PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and keeps the better.
@@ -71,6 +79,7 @@ def tune_command(subject: Subject, **asked: Any) -> None:
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for runtime --forward-overlap -o plan.json
       osf tune resnet50-memory --cluster v100-10gbe --workers 16 --memory 4GiB -o plan.json
       osf tune resnet50-memory --cluster nccl:v100x8,25Gbps --workers 32 --for any --memory 16GiB
+      osf tune resnet50-memory --cluster v100-10gbe --workers 16 --for fsdp2 --memory 2.7GiB
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --lines slurm -o job.sh
       torchrun --nproc-per-node 4 -m osfmodel tune my_training:make --live tuned
     """
@@ -87,7 +96,7 @@ def tune_command(subject: Subject, **asked: Any) -> None:
     if asked["target"] == ANY:
         require_for_any(ctx)
         tune_any_command(subject, asked)
-    elif asked["memory"] is not None:
+    elif asked["memory"] is not None and CONFIG_TARGETS[asked["target"]].objective.strategy not in SHARDED:
         require_executor(ctx)
         tune_memory_command(subject, asked)
     else:
@@ -96,13 +105,17 @@ def tune_command(subject: Subject, **asked: Any) -> None:
 
 def _limits(asked: Mapping[str, Any]) -> Limits:
     most = asked["max_bucket"]
-    return Limits(None if most is None else parse_bytes(most), asked["max_buckets"])
+    sharded = asked["target"] in CONFIG_TARGETS and CONFIG_TARGETS[asked["target"]].objective.strategy in SHARDED
+    memory = memory_limit(asked) if sharded else None
+    return Limits(None if most is None else parse_bytes(most), asked["max_buckets"], memory)
 
 
 def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
     """Tune a framework on the predicted times, and print the result."""
     limits, target, lines = _limits(asked), asked["target"], asked["lines"]
     workload, cluster = load_subject(subject)
+    if limits.memory is not None:
+        workload = at_asked_batch(workload, asked)
     if not workload.gradient_bytes:
         raise DataError(f"no gradient of {workload.name!r} has a size, so that there is nothing to tune: {SIZED}")
     tuning = tune(

@@ -8,16 +8,16 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import OneOf, emit, parse_workers
-from osfmodel.cli.groups import LIMITS, RULES, OptionGroup, is_given
+from osfmodel.cli.groups import RULES, OptionGroup, is_given
 from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
+from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.room import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 
 DENSITY = "1%"
@@ -27,7 +27,7 @@ MEMORY = OptionGroup(
     switch="--memory SIZE",
     without={
         "--lines": "its plan is for osf.execute",
-        LIMITS.heading: "it plans without limits on buckets",
+        "--max-buckets": "it plans without limits on buckets",
         RULES.heading: "it plans for one channel and a barrier",
     },
 )
@@ -60,7 +60,7 @@ def require_executor(ctx: click.Context) -> None:
     if is_given(ctx, "target") and not CONFIG_TARGETS[ctx.params["target"]].executes:
         raise UsageError(
             f"--for {ctx.params['target']} does not work with --memory: only osf.execute (--for {RUNTIME.name}) "
-            "releases, recomputes and sends sparsely"
+            "releases, recomputes and sends sparsely; fsdp2, hsdp and any take it too"
         )
 
 
@@ -99,6 +99,8 @@ def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
             f"--memory takes the profile and the network as they are: leave out {subject.what_if.words}, or name a "
             "sharded target with --for"
         )
+    if params["max_bucket"] is not None:
+        raise UsageError("--max-bucket does not work with --memory: it plans without limits on buckets")
     workload, cluster = load_subject(subject)
     counts = parse_workers(params["workers"], cluster)
     if len(counts) > 1:

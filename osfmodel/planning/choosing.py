@@ -17,6 +17,7 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
@@ -25,9 +26,10 @@ from osfmodel.planning.results import WORTHWHILE, Chance, Prediction
 from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTuning
 from osfmodel.planning.tuning import tune
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import MemoryLimit, peak_of
+from osfmodel.solve.room import peak_of
+from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.fsdp2 import FsdpKnobs
+from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan
 
 STRATEGY_PLANS = ("ddp", "zero-1", "zero-2", "fsdp2", "fsdp2:keep", "hsdp")
@@ -160,10 +162,12 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
         return replace(made, written=lambda ending: ZERO_LINES[chosen.name], endings=(".json",))
     name = chosen.name.partition(":")[0]
     text, count = CONFIG_TARGETS[name].text, made.what_if.accumulate
-    if chosen.name == KEPT:
+    if chosen.name == KEPT and limit is None:
         lines = partial(text.written, FsdpKnobs(reshard=False), workload, micro_batches=count)
         return replace(made, written=lines, endings=text.endings)
-    tuning = tune(workload, made.cluster, workers, name).under(made.what_if)
-    knobs = tuning.knobs if tuning.improvement else CONFIG_TARGETS[name].convert.default_knobs()
+    limits = Limits() if name == "ddp" else Limits(memory=limit)
+    tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
+    worth = tuning.improvement or limit is not None
+    knobs = tuning.knobs if worth else CONFIG_TARGETS[name].convert.default_knobs()
     written = partial(text.written, knobs, workload, micro_batches=count)
     return replace(made, tuning=tuning, written=written, endings=text.endings)

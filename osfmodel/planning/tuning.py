@@ -15,6 +15,7 @@ from osfmodel.entities.display import show_predicted_time, show_share
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import require
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
@@ -33,6 +34,7 @@ from osfmodel.planning.cautions import (
 )
 from osfmodel.planning.chances import best_of, chance, drawn, times
 from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
+from osfmodel.planning.room_remarks import room_remarks
 from osfmodel.planning.tiny_buckets import without_tiny
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve import SOLVERS
@@ -96,7 +98,9 @@ def tune(
         raise UsageError("no worker count was given")
     chosen = require(target or "ddp", CONFIG_TARGETS, "target")
     objective = chosen.objective if objective.plain else objective
-    if limits != Limits() and not objective.plain:
+    if limits.memory is not None and objective.strategy not in SHARDED:
+        raise UsageError(f"--memory does not work with --for {target or 'ddp'} here: only with sharded targets")
+    if limits != Limits() and not objective.plain and objective.strategy not in SHARDED:
         raise UsageError(
             f"--max-bucket and --max-buckets do not work with --for {target or 'ddp'} under these rules: leave them out"
         )
@@ -131,6 +135,7 @@ def tune(
         (
             *slower_than_one(workload, counts[0], outcomes[0].tuned_time),
             *_shortfall(outcomes),
+            *room_remarks(task, knobs),
             *_without(task, knobs, searched),
             *remarks,
             *_margin(task, knobs),

@@ -19,6 +19,7 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import extrapolation
 from osfmodel.solve import SOLVERS
+from osfmodel.solve.room import peak_within
 from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
@@ -162,8 +163,17 @@ class TuningProblem:
 
     def keeps_limits(self, knobs: Any) -> bool:
         """Whether the plans that the target makes of ``knobs`` keep the limits."""
-        return self.limits == Limits() or all(
-            self.limits.allow(self._plan(knobs, pricing)) for pricing in self._paid(knobs)
+        if self.limits == Limits():
+            return True
+        plans = [self._plan(knobs, pricing) for pricing in self._paid(knobs)]
+        return all(map(self.limits.allow, plans)) and self._fits(knobs)
+
+    def _fits(self, knobs: Any) -> bool:
+        """Whether the steps with ``knobs`` keep the limit on memory."""
+        room = self.limits.memory
+        return room is None or all(
+            peak_within(room, self.workload, plan, timeline, pricing.workers).bytes <= room.bytes
+            for (plan, timeline), pricing in zip(self.planned(knobs), self._paid(knobs), strict=True)
         )
 
     def slower(self, factor: float) -> TuningProblem:

@@ -20,10 +20,8 @@ latency only lengthen an iteration further. Proofs: docs/reference/schedules.md,
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import accumulate
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
@@ -44,6 +42,8 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.scheduling import Jobs, tails_of
+from osfmodel.solve.serial import serial, transfer
+from osfmodel.solve.sharded_bounds import grouped_bound
 from osfmodel.solve.windows import CostLine, below, minorants, optimum
 
 COLLECTIVES = {REPLICATED: ("all_reduce",), SPLIT: ("reduce_scatter", "all_gather")}
@@ -69,7 +69,7 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
         if objective.strategy in (FULLY_SHARDED, FLAT_SHARDED, ZERO_3):
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
         gathered = workload.gradient_bytes if objective.strategy in ZERO else 0
-        return shards.compute_time + (_serial(pricing.cost("all_gather"))(gathered) if gathered else 0)
+        return shards.compute_time + (serial(pricing.cost("all_gather"))(gathered) if gathered else 0)
     if objective.strategy not in COLLECTIVES:
         return workload.compute_time
     if objective.split:
@@ -89,7 +89,8 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     workload, plan = plan.computed(workload)
     if plan.sharding is not None or plan.strategy in (*ZERO, OWNERS, DISTRIBUTED_OPTIMIZER):
         strategy = _bounded(plan.strategy, plan.sharding or Sharding(()))
-        return objective_bound(workload, pricing, replace(PLAIN, strategy=strategy))
+        bound = objective_bound(workload, pricing, replace(PLAIN, strategy=strategy))
+        return max(bound, grouped_bound(workload, plan, pricing)) if plan.strategy in SHARDED else bound
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
         return max(workload.compute_time, objective_bound(early, pricing, plan.objective))
@@ -99,15 +100,15 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
         for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks
     }  # fmt: skip
     channels = pricing.rules(plan.objective).channels
-    reduce, gather = _serial(pricing.cost()), _serial(pricing.cost("all_gather"))
+    reduce, gather = serial(pricing.cost()), serial(pricing.cost("all_gather"))
     bound, whole, gathered = workload.compute_time, 0, 0
     gradients = workload.gradients
     for name, size, ready in zip(
         *map(reversed, (gradients.names, gradients.sizes, gradients.ready_times)), strict=True
     ):
         whole, gathered = whole + (0 if name in gathers else size), gathered + gathers.get(name, 0)
-        serial = (reduce(whole) if whole else 0) + (gather(gathered) if gathered else 0)
-        bound = max(bound, ready + serial / channels + early.update_time)
+        sent = (reduce(whole) if whole else 0) + (gather(gathered) if gathered else 0)
+        bound = max(bound, ready + sent / channels + early.update_time)
     return bound
 
 
@@ -185,43 +186,18 @@ def _shortest(pricing: Pricing, objective: Objective) -> Callable[[int], float]:
     """A function from bytes to the least time to send them under these rules."""
     costs = [pricing.cost(kind) for kind in COLLECTIVES[objective.strategy]]
     channels, together = objective.channels, pricing.together(objective.channels)
-    serials, transfers = [_serial(cost) for cost in costs], [_transfer(cost) for cost in costs]
+    serials, transfers = [serial(cost) for cost in costs], [transfer(cost) for cost in costs]
     startup = _startup(costs[0])  # what is sent first is of the first kind
 
     def shortest(size: int) -> float:
-        serial: float = plain_sum(serial(size) for serial in serials)
+        alone: float = plain_sum(send(size) for send in serials)
         if channels == 1:
-            return serial
-        return max(serial / channels, startup + plain_sum(transfer(size) for transfer in transfers) / together)
+            return alone
+        return max(alone / channels, startup + plain_sum(send(size) for send in transfers) / together)
 
     return shortest
-
-
-def _serial(cost: Cost) -> Callable[[int], float]:
-    """A function from bytes to the least time to send them one message after the other."""
-    floor, knots = cost.floor, cost.breakpoints
-    rates = list(accumulate((floor(knot) / knot for knot in knots), min))
-
-    def serial(size: int) -> float:
-        knot = bisect_right(knots, size)
-        whole: float = floor(size)
-        return min(whole, rates[knot - 1] * size) if knot else whole
-
-    return serial
 
 
 def _startup(cost: Cost) -> float:
     """Minimum start-up of any message."""
     return min(piece[0] for piece in cost.pieces) if isinstance(cost, AffineCost) else min(cost.times)
-
-
-def _transfer(cost: Cost) -> Callable[[int], float]:
-    """A function from bytes to the least transfer time of messages sent alone: the slope of the cheapest line for all.
-
-    Larger messages take lines of larger start-up and smaller slope. A table says nothing here: its smallest messages
-    are all start-up.
-    """
-    if not isinstance(cost, AffineCost):
-        return lambda size: 0
-    pieces = cost.pieces
-    return lambda size: size * min(pieces, key=lambda piece: piece[0] + piece[1] * size)[1]

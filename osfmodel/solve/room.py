@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from osfmodel.engine.levels import Level
 from osfmodel.engine.memory import memory_as_known
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
 from osfmodel.entities.display import show_bytes
-from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, RUNTIME
+from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """Bytes that a step may hold on each GPU.
-
-    optimizer:    one of OPTIMIZERS, instead of the profiled one
-    communicator: bytes that the library keeps for each communicator
-    """
-
-    bytes: int
-    optimizer: str | None = None
-    communicator: int = 0
-
-    def __post_init__(self) -> None:
-        if self.bytes < 1:
-            raise UsageError(f"a memory limit of {self.bytes} bytes: give 1 or more, such as 16GiB")
-
-    def peak(self, workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Level:
-        """The highest level of a step; see :func:`peak_of`."""
-        return peak_of(workload, plan, timeline, workers, self.optimizer, self.communicator)
+def peak_within(room: MemoryLimit, workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Level:
+    """The highest level of a step with the optimizer and the communicators of a limit; see :func:`peak_of`."""
+    return peak_of(workload, plan, timeline, workers, room.optimizer, room.communicator)
 
 
 def peak_of(

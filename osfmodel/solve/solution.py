@@ -20,18 +20,25 @@ from osfmodel.engine.recursion import communication_finish
 from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
+from osfmodel.entities.memory_limit import MemoryLimit
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.bounds import COLLECTIVES, objective_bound
+from osfmodel.solve.sharded_bounds import planned_bound
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on the buckets: most bytes in one, most buckets in all; None for no bound."""
+    """Bounds on the buckets: most bytes in one, most buckets in all; None for no bound.
+
+    memory: most bytes that a step may hold on each GPU, for sharded plans. Their root group may have any size
+    """
 
     max_bucket_bytes: int | None = None
     max_buckets: int | None = None
+    memory: MemoryLimit | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("largest bucket", self.max_bucket_bytes), ("number of buckets", self.max_buckets)):
@@ -50,9 +57,10 @@ class Limits:
 
     def allow(self, plan: Plan) -> bool:
         """Whether ``plan`` keeps them."""
-        most = self.max_bucket_bytes
+        most, rules = self.max_bucket_bytes, plan.sharding
+        sized = [bucket for place, bucket in enumerate(plan.buckets) if rules is None or rules.groups[place].modules]
         return (self.max_buckets is None or len(plan.buckets) <= self.max_buckets) and (
-            most is None or all(bucket.size <= most for bucket in plan.buckets)
+            most is None or all(bucket.size <= most for bucket in sized)
         )
 
 
@@ -88,7 +96,13 @@ class Question:
 
     @cached_property
     def lower_bound(self) -> float:
-        """Seconds that no schedule under these rules can beat, whatever the limits."""
+        """Seconds that no schedule under these rules can beat, whatever the limits.
+
+        For sharded parameters, seconds that no grouping of whole blocks beats that is searched for.
+        """
+        if self.objective.strategy in SHARDED:
+            most, kept = self.limits.max_bucket_bytes, self.limits.memory is not None
+            return planned_bound(self.workload, self.pricing, self.objective.strategy, most, kept)
         return objective_bound(self.workload, self.pricing, self.objective)
 
     @property

@@ -20,7 +20,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
-from osfmodel.targets import Target, ddp, decoupled, fsdp2, horovod, stock_targets
+from osfmodel.targets import CONFIG_TARGETS, Target, ddp, decoupled, fsdp2, fsdp2_knobs, horovod, stock_targets
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
 
@@ -190,8 +190,8 @@ FAMILIES: Mapping[str, Family] = {
     horovod_settings.PREFIX: Family(_with_settings, (f"{horovod_settings.PREFIX}64MiB,5ms", horovod.BEST)),
     osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
     SPARSE: Family(_sparse, (f"{SPARSE}1%,{CAP}25MiB",)),
-    fsdp2.FSDP2: Family(fsdp2.rule_of, (f"{fsdp2.FSDP2}2,keep", f"{fsdp2.FSDP2}bf16,reduce=fp32")),
-    fsdp2.HSDP: Family(fsdp2.rule_of, (f"{fsdp2.HSDP}2,ahead=2",)),
+    fsdp2_knobs.FSDP2: Family(fsdp2.rule_of, (f"{fsdp2_knobs.FSDP2}2,keep", f"{fsdp2_knobs.FSDP2}bf16,reduce=fp32")),
+    fsdp2_knobs.HSDP: Family(fsdp2.rule_of, (f"{fsdp2_knobs.HSDP}2,ahead=2",)),
 }
 """Families of plans, by the prefix of their names."""
 

@@ -10,10 +10,11 @@ from click.testing import CliRunner
 from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict
 from osfmodel.cli import main
 from osfmodel.entities.files import profiles
+from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.planning import choosing
 from osfmodel.planning.choosing import PREFERRED, STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import MemoryLimit, largest_part, peak_of, shortfall
+from osfmodel.solve.room import largest_part, peak_of, shortfall
 
 GIB = 2**30
 BLOCKS = [Layer(f"layers.{i}.{part}.weight", 3e-3, 6e-3, 50_000_000) for i in range(8) for part in "ab"]
@@ -191,3 +192,51 @@ def test_worker_counts_without_prices_are_left_out():
     cluster = load_cluster("b200-node")
     made = tune_any(MODEL, cluster, (3, 4))
     assert [choice.workers for choice in made.choices] == [4]
+
+
+def test_kept_groups_within_memory_are_the_lines_of_the_strategy():
+    """FSDP2 on a slow network, with room for some of its groups."""
+    slow = load_cluster("v100-10gbe")
+    each = chosen(16 * GIB, (16,), cluster=slow).last
+    peaks = {row.name: row.peak.bytes for row in each.rows}
+    limit = (peaks["fsdp2"] + peaks["fsdp2:keep"]) // 2
+    made = chosen(limit, (16,), cluster=slow)
+    assert made.last.chosen.name == "fsdp2"
+    assert "kept = {" in made.written("")
+    assert "reshard_after_forward=number not in kept" in made.written("")
+    timeline = predict(MODEL, slow, made.tuning.plan, 16).timeline
+    assert peak_of(MODEL, made.tuning.plan, timeline, 16, "adamw").bytes <= limit
+    assert any(" groups are kept until backward" in note for note in made.tuning.notes)
+
+
+@pytest.mark.parametrize("target", ["fsdp2", "hsdp"])
+def test_memory_of_sharded_targets_on_the_command_line(osf_, target):
+    asked = ["--workers", "32", "--for", target, "--memory", "1GiB", "--optimizer", "adamw"]
+    document = json.loads(osf_(*asked, "--json").stdout)
+    assert any("of 1.000 GiB are taken" in note for note in document["notes"])
+    assert any("without activations" in note for note in document["notes"])
+    low = osf_(*asked[:-3], "200MiB", *asked[-2:])
+    assert low.exit_code == 1
+    assert "does not fit: a group per block needs" in low.stderr
+
+
+def test_osf_memory_says_what_does_not_fit():
+    words = [
+        "memory",
+        "resnet50-memory",
+        "--cluster",
+        "v100-10gbe",
+        "--workers",
+        "16",
+        "--plan",
+        "ddp",
+        "--plan",
+        "fsdp2",
+    ]
+    text = CliRunner().invoke(main, [*words, "--memory", "2.7GiB"]).stdout
+    said = " ".join(text.split())
+    assert "Does not fit: ddp needs 2.879 GiB of 2.700 GiB; the largest part is activations and scratch" in said
+    assert "Does not fit: fsdp2" not in said
+    document = json.loads(CliRunner().invoke(main, [*words, "--memory", "2.7GiB", "--json"]).stdout)
+    assert [plan["fits"] for plan in document["plans"]] == [False, True]
+    assert "Fits into 3.000 GiB." in CliRunner().invoke(main, [*words, "--memory", "3GiB"]).stdout

@@ -16,8 +16,9 @@ from osfmodel.engine import predict_timeline as carry_out
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.plan import PLAIN, Block, Bucket, Objective
 from osfmodel.solve import bounds
-from osfmodel.solve.bounds import _serial, bound_under, objective_bound
+from osfmodel.solve.bounds import bound_under, objective_bound
 from osfmodel.solve.exact import merge
+from osfmodel.solve.serial import serial
 from tests.conftest import gradients, workload_of
 from tests.problems import COST_MAKERS, affine, jumping, random_problem
 
@@ -35,8 +36,8 @@ def any_schedule(rng, workload):
 
 def bytes_bound(gradients, cost):
     """The simple bound on the end of communication: max_i r_i + S_i at the best rate, with no start-ups but one."""
-    serial, suffixes = _serial(cost), itertools.accumulate(reversed(gradients.sizes))
-    return max(ready + serial(size) for size, ready in zip(suffixes, reversed(gradients.ready_times), strict=True))
+    least, suffixes = serial(cost), itertools.accumulate(reversed(gradients.sizes))
+    return max(ready + least(size) for size, ready in zip(suffixes, reversed(gradients.ready_times), strict=True))
 
 
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
@@ -198,10 +199,10 @@ def test_the_bound_of_plain_rules_is_at_least_the_simple_one():
 @pytest.mark.parametrize(
     ("objective", "name", "wrong"),
     [
-        (Objective(2), "_transfer", lambda cost: lambda size: 3 * size * cost.pieces[0][1]),
+        (Objective(2), "transfer", lambda cost: lambda size: 3 * size * cost.pieces[0][1]),
         (Objective(3), "_startup", lambda cost: 3 * cost.pieces[0][0]),
         (Objective(1, True), "tails_of", lambda workload: [workload.forward_time] * 2),
-        (Objective(1, False, "split"), "_serial", lambda cost: lambda size: cost(size) + 0.01),
+        (Objective(1, False, "split"), "serial", lambda cost: lambda size: cost(size) + 0.01),
     ],
 )
 def test_enumeration_notices_a_bound_that_is_too_high(monkeypatch, objective, name, wrong):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 
-from osfmodel import Effects, Layer, UsageError, Workload, load_workload
+from osfmodel import Effects, Layer, PlanError, UsageError, Workload, load_cluster, load_workload, pricing_of
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.modules import SHARDED, blocks, wrapped
 from osfmodel.entities.plan import PLAIN
 from osfmodel.entities.sharding import Sharding
-from osfmodel.solve import SOLVERS, Question
+from osfmodel.solve import SOLVERS, Limits, Question
 from osfmodel.solve.bounds import plan_bound
-from osfmodel.solve.search import sharded
+from osfmodel.solve.room import peak_of, peak_within
+from osfmodel.solve.search import group_search
+from osfmodel.solve.search.group_search import Grouping, GroupSearch
+from osfmodel.solve.sharded_bounds import replica_counts, replicas_in
 
 RULES = [replace(PLAIN, strategy=strategy) for strategy in SHARDED]
 
@@ -52,49 +56,151 @@ def every_grouping(workload):
                 yield [names[start:end] for start, end in groups]
 
 
-def best_time(workload, pricing, replicas=1):
-    rules = Sharding((), replicas)
-    return min(
-        predict_timeline(workload, wrapped(workload, sharded.groups_for(groups, ahead), rules), pricing).iteration_time
-        for groups in every_grouping(workload)
-        for ahead in sharded.AHEAD
+def with_memory(workload, rng):
+    """The workload with activations of random sizes, and an optimizer without state."""
+    layers = tuple(
+        replace(one, activation_bytes=size, peak_bytes=0)
+        for one, size in zip(workload.layers, rng.integers(0, 20_000, len(workload.layers)).tolist(), strict=True)
     )
+    there, found = 0, []
+    for one in layers:
+        there += one.activation_bytes
+        found.append(replace(one, peak_bytes=there + one.activation_bytes // 2))
+    return replace(workload, layers=tuple(found), state_bytes=0)
+
+
+def plan_of(workload, groups, setting, kept=(), replicas=1):
+    """The plan of groups of modules under a setting, as a user would write it."""
+    ahead, inputs, separate = setting
+    rules = Sharding((), replicas, reduce_inputs=inputs, separate=separate)
+    return wrapped(workload, group_search.groups_for(groups, ahead, kept), rules)
+
+
+def seconds(workload, plan, pricing):
+    return predict_timeline(workload, plan, pricing).iteration_time
+
+
+def best_time(workload, pricing):
+    return min(
+        seconds(workload, plan_of(workload, groups, setting), pricing)
+        for groups in every_grouping(workload)
+        for setting in group_search.SETTINGS
+    )
+
+
+def best_within(workload, pricing, room):
+    """The least time of every grouping that fits, with every choice of groups that are kept; None if none fits."""
+    found = []
+    for groups in every_grouping(workload):
+        for kept in (some for size in range(len(groups) + 1) for some in combinations(range(len(groups)), size)):
+            for setting in group_search.SETTINGS:
+                plan = plan_of(workload, groups, setting, kept)
+                timeline = predict_timeline(workload, plan, pricing)
+                found.append((timeline.iteration_time, plan, timeline))
+    for time, plan, timeline in sorted(found, key=lambda row: row[0]):
+        if peak_within(room, workload, plan, timeline, pricing.workers).bytes <= room.bytes:
+            return time
+    return None
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_no_grouping_is_faster_by_more_than_is_worth_a_change(seed):
     """Models of few blocks, where every grouping is timed: on shortened workloads, and up to NEGLIGIBLE."""
-    workload, pricing = drawn(np.random.default_rng(seed), 6)
+    workload, pricing = drawn(np.random.default_rng(seed), 5)
     solution = SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0]))
     plan, timeline = solution.require()
     plan.require_valid(workload)
-    assert best_time(workload, pricing) >= timeline.iteration_time * (1 - sharded.NEGLIGIBLE) - 1e-12
+    assert best_time(workload, pricing) >= timeline.iteration_time * (1 - group_search.NEGLIGIBLE) - 1e-12
+    assert solution.lower_bound <= best_time(workload, pricing) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_grouping_within_memory_is_faster(seed):
+    """Memory between that of a group per block and that of keeping all; activations, types and all."""
+    rng = np.random.default_rng(seed)
+    workload, pricing = drawn(rng, 4)
+    workload = with_memory(workload, rng)
+    each = [(name,) for name in blocks(workload)]
+    low, high = (
+        peak_of(workload, plan, predict_timeline(workload, plan, pricing), 4).bytes
+        for plan in (plan_of(workload, each, group_search.SETTINGS[0], kept) for kept in ((), range(len(each))))
+    )
+    room = MemoryLimit(int(low + rng.uniform(0, 1) * (high - low)))
+    solution = SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0], Limits(memory=room)))
+    plan, timeline = solution.require()
+    assert peak_within(room, workload, plan, timeline, 4).bytes <= room.bytes
+    best = best_within(workload, pricing, room)
+    assert best >= timeline.iteration_time * (1 - group_search.NEGLIGIBLE) - 1e-12
+    assert solution.lower_bound <= best * (1 + 1e-12)
+
+
+def test_more_memory_is_never_slower_and_keeps_groups():
+    rng = np.random.default_rng(3)
+    workload, pricing = drawn(rng, 12)
+    workload = with_memory(workload, rng)
+    times, kept = [], []
+    for room in (70_000, 90_000, 120_000, 10**9):
+        question = Question(workload, pricing.slower(3), RULES[0], Limits(memory=MemoryLimit(room)))
+        plan, timeline = SOLVERS["sharded"].solve(question).require()
+        times.append(timeline.iteration_time)
+        kept.append(sum(group.reshard is False for group in plan.sharding.groups if group.modules))
+    assert times == sorted(times, reverse=True)
+    assert kept[-1] == sum(1 for group in plan.sharding.groups if group.modules)
+
+
+def test_what_does_not_fit_is_said_with_the_largest_part_and_a_remedy():
+    rng = np.random.default_rng(3)
+    workload, pricing = drawn(rng, 6)
+    question = Question(with_memory(workload, rng), pricing, RULES[0], Limits(memory=MemoryLimit(1000)))
+    with pytest.raises(
+        PlanError, match=r"does not fit: a group per block needs .* of 1000 B; the largest part is .*: "
+    ):
+        SOLVERS["sharded"].solve(question)
+
+
+def test_groups_keep_the_largest_bucket_and_blocks_stay_whole():
+    workload, pricing = drawn(np.random.default_rng(4))
+    sizes = [sum(one.gradient_bytes for one in workload.layers if one.name.startswith(f"{name}."))
+             for name in blocks(workload)]  # fmt: skip
+    most = max(sizes) + min(sizes) + 64
+    plan = SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0], Limits(most))).require_plan()
+    assert all(bucket.size <= most for bucket, group in zip(plan.buckets, plan.sharding.groups, strict=True)
+               if group.modules)  # fmt: skip
+    with pytest.raises(PlanError, match=r"--max-bucket 8 B: block 'layers\.\d' holds .*whole blocks: raise it"):
+        SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0], Limits(8)))
+    with pytest.raises(UsageError, match="--max-buckets does not work with sharded groups"):
+        SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0], Limits(max_buckets=2)))
 
 
 def test_a_search_end_by_end_comes_close_to_every_grouping(monkeypatch):
-    monkeypatch.setattr(sharded, "FEW", 0)
+    monkeypatch.setattr(group_search, "FEW", 0)
     above = []
     for seed in range(40):
         workload, pricing = drawn(np.random.default_rng(seed))
         plan = SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0])).require_plan()
-        above.append(predict_timeline(workload, plan, pricing).iteration_time / best_time(workload, pricing) - 1)
+        above.append(seconds(workload, plan, pricing) / best_time(workload, pricing) - 1)
     assert max(above) < 0.03
     assert float(np.median(above)) < 1e-3
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.strategy)
-def test_condensed_workloads_take_the_same_time(rules):
+def test_condensed_workloads_take_the_same_time_and_no_less_memory(rules):
     rng = np.random.default_rng(5)
     for _ in range(40):
         workload, pricing = drawn(rng)
-        replicas = sharded.replicas_in(pricing) if rules.strategy == SHARDED[1] else 1
-        search = sharded.GroupSearch(workload, pricing, replicas)
+        workload = with_memory(workload, rng) if rng.random() < 0.5 else replace(workload, state_bytes=0)
+        replicas = replicas_in(pricing) if rules.strategy == SHARDED[1] else 1
+        search = GroupSearch(workload, pricing, replicas)
         count = len(search.names)
         ends = frozenset(place for place in range(1, count) if rng.random() < 0.5)
-        for ahead in sharded.AHEAD:
-            plan = wrapped(workload, sharded.groups_for(search._groups(ends), ahead), Sharding((), replicas))
-            time = predict_timeline(workload, plan, pricing).iteration_time
-            assert search.time(ends, ahead) == pytest.approx(time, rel=1e-12)
+        kept = frozenset(place for place in (0, *ends) if rng.random() < 0.3)
+        room = MemoryLimit(1)
+        for setting in group_search.SETTINGS:
+            grouping = Grouping(ends, kept).under(*setting)
+            time = seconds(workload, search.plan(grouping, workload), pricing)
+            assert search.time(grouping) == pytest.approx(time, rel=1e-12)
+            peak = search.peak(grouping, workload, room)
+            assert peak <= search.peak(grouping, search.workload, room) <= peak + 16 * len(workload.layers)
         assert len(search.workload.layers) == count + 2
 
 
@@ -107,20 +213,43 @@ def test_profiles_with_segments_to_recompute_are_planned():
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.strategy)
-def test_the_bound_is_below_every_grouping(rules):
+@pytest.mark.parametrize("blocking", [False, True])
+def test_the_bound_is_below_every_grouping(rules, blocking):
     rng = np.random.default_rng(6)
-    for _ in range(60):
+    for _ in range(30):
         workload, pricing = drawn(rng, 5)
-        replicas = sharded.replicas_in(pricing) if rules.strategy == SHARDED[1] else 1
-        question = Question(workload, pricing, rules)
-        for groups in [[], *every_grouping(workload)]:
-            for ahead in sharded.AHEAD:
-                plan = wrapped(workload, sharded.groups_for(groups, ahead), Sharding((), replicas))
-                time = predict_timeline(workload, plan, pricing).iteration_time
-                assert question.lower_bound <= time * (1 + 1e-12)
+        pricing = replace(pricing, blocking=blocking)
+        pricing = replace(pricing, parts=lambda ranks, apart, pricing=pricing: replace(pricing, workers=ranks))
+        counts = [1] if rules.strategy == SHARDED[0] else [2]
+        resharded = Question(workload, pricing, rules).lower_bound
+        kept = Question(workload, pricing, rules, Limits(memory=MemoryLimit(10**9))).lower_bound
+        for groups in every_grouping(workload):
+            for setting, replicas in product(group_search.SETTINGS, counts):
+                plan = plan_of(workload, groups, setting, replicas=replicas)
+                time = seconds(workload, plan, pricing)
+                assert resharded <= time * (1 + 1e-12)
                 assert plan_bound(workload, plan, pricing) <= time * (1 + 1e-12)
-        low = wrapped(workload, [], Sharding((), replicas, gather_dtype="bfloat16"))
-        assert plan_bound(workload, low, pricing) <= predict_timeline(workload, low, pricing).iteration_time
+                plan = plan_of(workload, groups, setting, range(0, len(groups), 2), replicas)
+                time = seconds(workload, plan, pricing)
+                assert kept <= time * (1 + 1e-12)
+                assert plan_bound(workload, plan, pricing) <= time * (1 + 1e-12)
+        for groups in ([], [blocks(workload)[:1]]):  # one group of nearly everything is no grouping of all blocks
+            for types in ({}, {"gather_dtype": "bfloat16"}, {"gather_dtype": "bfloat16", "reduce_dtype": "float32"}):
+                low = wrapped(workload, group_search.groups_for(groups), Sharding((), counts[0], **types))
+                assert plan_bound(workload, low, pricing) <= seconds(workload, low, pricing) * (1 + 1e-12)
+        each = group_search.groups_for([(name,) for name in blocks(workload)])
+        low = wrapped(workload, each, Sharding((), counts[0], "bfloat16", "float32"))
+        assert plan_bound(workload, low, pricing) <= seconds(workload, low, pricing) * (1 + 1e-12)
+
+
+def test_the_bound_counts_what_is_gathered_again():
+    """A slow network: nearly all of the step is three collectives for each block, and the bound knows."""
+    workload, pricing = drawn(np.random.default_rng(8), 12)
+    slow = pricing.slower(100)
+    solution = SOLVERS["sharded"].solve(Question(workload, slow, RULES[0]))
+    assert solution.gap < 0.2
+    kept = Question(workload, slow, RULES[0], Limits(memory=MemoryLimit(10**9)))
+    assert kept.lower_bound < solution.lower_bound * 0.8
 
 
 def test_the_bound_counts_communication():
@@ -141,4 +270,13 @@ def test_other_rules_are_refused():
 @pytest.mark.parametrize(("workers", "per_host", "replicas"), [(32, 8, 4), (8, 8, 1), (12, 8, 1), (4, 1, 1)])
 def test_a_replica_is_a_host(workers, per_host, replicas):
     pricing = replace(Pricing.of(AffineCost(((1e-3, 1e-9),)), workers=workers), per_host=per_host)
-    assert sharded.replicas_in(pricing) == replicas
+    assert replicas_in(pricing) == replicas
+
+
+def test_replicas_of_hsdp_are_one_per_host_or_any_number_that_fits():
+    cluster = load_cluster("nccl:h100x8,400Gbps,ib")
+    pricing = pricing_of(cluster, 32)
+    assert replica_counts(SHARDED[0], pricing, any_number=True) == [1]
+    assert replica_counts(SHARDED[1], pricing, any_number=False) == [4, 2]
+    assert replica_counts(SHARDED[1], pricing, any_number=True) == [4, 2, 8, 16]
+    assert replica_counts(SHARDED[1], replace(pricing, parts=None), any_number=True) == [4]

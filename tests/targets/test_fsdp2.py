@@ -14,7 +14,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.solve.solution import Limits
-from osfmodel.targets import fsdp2
+from osfmodel.targets import fsdp2, fsdp2_lines, fsdp2_patterns
 from osfmodel.targets.fsdp2 import FsdpKnobs
 from osfmodel.targets.named_plans import make_plan
 
@@ -65,20 +65,61 @@ def test_a_replica_is_a_node_and_fsdp2_has_none():
 
 
 @pytest.mark.parametrize(
-    ("names", "text"),
+    ("groups", "text"),
     [
-        (["layers.0", "layers.1", "layers.2"], '"layers.%d" % i for i in range(0, 3)'),
-        (["h_3", "h_4", "h_5", "h_6"], '"h_%d" % i for i in range(3, 7)'),
-        (["layers.0", "layers.1"], ""),
-        (["layers.0", "layers.2", "layers.3"], ""),
-        (["a.08", "a.09", "a.10"], ""),
-        (["first", "second", "third"], ""),
-        (["a%.1", "a%.2", "a%.3"], ""),
+        ([["layers.0"], ["layers.1"], ["layers.2"]], '*(["layers.%d" % i] for i in range(0, 3))'),
+        ([["layers.0", "layers.1"], ["layers.2", "layers.3"]],
+         '*(["layers.%d" % j for j in range(i, i + 2)] for i in range(0, 4, 2))'),
+        ([["h_3", "h_4", "h_5", "h_6"]], '["h_%d" % i for i in range(3, 7)]'),
+        ([["a", "h.0", "h.1", "h.2", "b"]], '[\'a\', *("h.%d" % i for i in range(0, 3)), \'b\']'),
+        ([["layers.0", "layers.1"]], "['layers.0', 'layers.1']"),
+        ([["layers.0", "layers.2", "layers.3"]], "['layers.0', 'layers.2', 'layers.3']"),
+        ([["a.08", "a.09", "a.10"]], "['a.08', 'a.09', 'a.10']"),
+        ([["first"], ["second"], ["third"]], "['first'],"),
+        ([["a%.1", "a%.2", "a%.3"]], "['a%.1', 'a%.2', 'a%.3']"),
+        ([["l.0"], ["l.1", "l.2"], ["l.3"]], "['l.1', 'l.2'],"),
+    ],
+)  # fmt: skip
+def test_runs_of_numbered_modules_are_one_expression(groups, text):
+    said = fsdp2_lines.grouped_text(groups)
+    assert text in said
+    assert eval(f"[{said}]") == groups
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("layers.0-1;layers.2,layers.4", [("layers.0", "layers.1"), ("layers.2", "layers.4")]),
+        ("layers.*", [("layers.0", "layers.1", "layers.2", "layers.3", "layers.4")]),
+        (
+            "layers.[01],layers.3;layers.4.*",
+            [("layers.0", "layers.1", "layers.3"), ("layers.4.weight", "layers.4.bias")],
+        ),
+        ("layers.1-3,keep,bf16", [("layers.1", "layers.2", "layers.3")]),
+    ],
+)  # fmt: skip
+def test_groups_in_a_name_are_modules(text, groups):
+    plan = make_plan(f"fsdp2:{text}", made(5, root=2), PRICING)
+    found = list(dict.fromkeys(group.modules for group in plan.sharding.groups if group.modules))
+    assert found == groups
+    assert {group.reshard for group in plan.sharding.groups if group.modules} == {"keep" not in text}
+    again = fsdp2_patterns.pattern_text(groups)
+    assert fsdp2_patterns.modules_of([part.split(",") for part in again.split(";")], made(5, root=2)) == tuple(groups)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("layers.0-7", "no module of 'made' is called 'layers.5': did you mean layers"),
+        ("blocks.3", "no module of 'made' is called 'blocks.3'"),
+        ("layers.9*", r"no module of 'made' is called 'layers.9\*'"),
+        ("layers.3-1", "no module of 'made' is called 'layers.3-1'"),
+        ("layers.0-2;layers.2", "module 'layers.2' is in two groups: name it once"),
     ],
 )
-def test_runs_of_numbered_modules_are_one_expression(names, text):
-    assert fsdp2._run(names) == text
-    assert not text or eval(f"[{text}]") == names
+def test_groups_that_no_model_has_are_refused(text, message):
+    with pytest.raises(PlanError, match=message):
+        make_plan(f"fsdp2:{text}", made(5), PRICING)
 
 
 def test_lines_state_resharding_and_types():
@@ -141,9 +182,49 @@ def test_other_settings_are_refused(name):
         make_plan(name, made(3), PRICING)
 
 
-def test_limits_are_not_known():
-    with pytest.raises(Exception, match="--max-bucket"):
-        tune(made(3), load_cluster("v100-10gbe"), 4, "fsdp2", Limits(max_buckets=2))
+def test_the_number_of_groups_is_not_limited_but_their_size_is():
+    cluster = load_cluster("v100-10gbe")
+    with pytest.raises(UsageError, match="--max-buckets does not work with sharded groups: give --max-bucket"):
+        tune(made(3), cluster, 4, "fsdp2", Limits(max_buckets=2))
+    tuned = tune(made(6), cluster, 4, "fsdp2", Limits(2 * 432))
+    assert all(len(group.modules) <= 2 for group in tuned.plan.sharding.groups)
+    with pytest.raises(PlanError, match="FSDP2 gathers whole blocks: raise it"):
+        tune(made(3), cluster, 4, "fsdp2", Limits(100))
+
+
+def test_lines_keep_some_groups_and_set_what_torch_2_13_has(monkeypatch):
+    """Each group with its own reshard_after_forward, run with stand-ins for PyTorch."""
+    workload = made(6)
+    knobs = FsdpKnobs(reshard=(True, True, False, False, False, True), inputs=2, separate=True)
+    plan = fsdp2.to_plan(knobs, workload, PRICING)
+    assert fsdp2.exact(plan, workload) == knobs
+    assert [group.reshard for group in plan.sharding.groups if group.modules] == list(knobs.reshard)
+    assert (plan.sharding.reduce_inputs, plan.sharding.separate) == (2, True)
+    text = fsdp2.render(knobs, workload)
+    assert "kept = {*range(2, 5)}" in text
+    assert "model.set_reduce_scatter_max_input_buffers(2)" in text
+    assert "model.set_separate_reduce_scatter_group(True)" in text
+    given = []
+    shard = {"model": Sharded(), "fully_shard": lambda modules, **words: given.append(words)}
+    exec("\n".join(line for line in text.splitlines() if not line.startswith("from torch")), shard)
+    assert [words.get("reshard_after_forward") for words in given] == [*knobs.reshard, None]
+    assert fsdp2.config(knobs)["reshard_after_forward"] == list(knobs.reshard)
+    with pytest.raises(PlanError, match="given for 6 groups, and there are 5"):
+        fsdp2.to_plan(knobs, made(5), PRICING)
+    assert fsdp2_lines._runs_of([1, 2, 4, 5, 6, 9]) == "1, 2, *range(4, 7), 9"
+
+
+class Sharded:
+    """A stand-in for a model after ``fully_shard``."""
+
+    def get_submodule(self, name):
+        return name
+
+    def set_reduce_scatter_max_input_buffers(self, count):
+        assert count == 2
+
+    def set_separate_reduce_scatter_group(self, enable):
+        assert enable
 
 
 @pytest.mark.parametrize("what", ["bucket", "gradient"])

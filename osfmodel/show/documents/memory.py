@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from osfmodel.engine.memory import Memory
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of, encode
 from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.tables import csv_row, json_row
@@ -17,7 +18,9 @@ from osfmodel.show.tables.memory import FITS, LEVELS, OWNERS_OF_LEVEL, PEAKS, SA
 class MemoryPredicted:
     """The result of ``osf memory``: memory and iteration time of each plan, by name.
 
-    where: cluster and worker count in words; "" for a single worker
+    where:   cluster and worker count in words; "" for a single worker
+    limit:   bytes of a GPU; None if not given
+    lacking: why a plan does not fit, and what would help, by its name
     """
 
     workload: str
@@ -26,14 +29,21 @@ class MemoryPredicted:
     times: Mapping[str, float]
     notes: Sequence[str] = ()
     where: str = ""
+    limit: int | None = None
+    lacking: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         return {
             "schema_version": SCHEMA_VERSION,
             "workload": self.workload,
             "batch_size": self.batch_size,
-            "plans": [{"plan": name, **_memory(memory)} for name, memory in self.memories.items()],
+            "limit_bytes": self.limit,
+            "plans": [{"plan": name, **self._fits(name), **_memory(memory)} for name, memory in self.memories.items()],
         }
+
+    def _fits(self, name: str) -> dict[str, Any]:
+        """Whether the plan fits and, if not, why; empty without a limit."""
+        return {} if self.limit is None else {"fits": name not in self.lacking, "lacking": self.lacking.get(name)}
 
     def rows(self) -> list[dict[str, Any]]:
         return [
@@ -47,7 +57,11 @@ class MemoryPredicted:
 
         title = f"{self.workload}{self.where}, a batch of {self.batch_size} per worker"
         console.print(title, style="bold", markup=False)
-        memory_screen.show_memory(console, self.memories, self.times, None)
+        memory_screen.show_memory(console, self.memories, self.times, self.limit)
+        if self.limit is not None and not self.lacking:
+            console.print(f"Fits into {show_bytes(self.limit)}.", style="bold", markup=False)
+        for name, why in self.lacking.items():
+            console.print(f"Does not fit: {name} {why}.", style="bold", markup=False)
         for note in self.notes:
             console.print(f"Note: {note}.", markup=False)
 

@@ -1,0 +1,241 @@
+"""Lower bounds on the step of fully sharded parameters whose groups are made of whole blocks (FSDP2, HSDP).
+
+Times count from the end of the last update. X is the communicator of all-gathers (AG) and reduce-scatters (RS); what is
+in no block is the root's, which is gathered first, kept until backward, and reduced after it. No message of blocks is
+larger than a group may be, so that start-ups add up (``solve.serial``). With f and b the forward and backward times,
+
+    F = max over layers k of  AG(root) + AG(blocks up to k) + f(k to the last),    the end of forward,
+
+since a layer's group has been gathered before its forward, and X is first in, first out. Gradients of layer i are
+reduced, with those of all layers before it and of the root, after its backward:
+
+    t >= F + max over i of  b(last to i) + RS(root and layers up to i)
+
+Groups that are gathered again have that issued after a copy in backward, but for those prefetched from the group that
+backward enters first, the last d groups at most:
+
+    t >= F + AG(blocks - d groups) + RS(all)
+
+Copies count as computation. Two communicators share the network, so that their start-ups may overlap but not their
+transfers. With replicas the all-reduces of shards follow in the place of RS. Where launching blocks, all adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.strategies.padding import gathered_bytes, reduced_bytes
+from osfmodel.entities.errors import CostError
+from osfmodel.entities.modules import HYBRID_SHARDED, blocks, inside
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.workload import Layer, Workload
+from osfmodel.solve.serial import serial, transfer
+
+GROWTH = 2
+"""Largest number of bytes of a group, as a multiple of those of the largest block."""
+AHEAD = ((0, 1), (0, 2), (2, 1), (2, 2))
+"""Groups gathered ahead in forward and in backward that are tried; the first is FSDP2's default."""
+
+
+def replicas_in(pricing: Pricing) -> int:
+    """Replicas if each has the ranks of one host; 1 where that is one rank, or hosts do not divide the workers."""
+    per_host = pricing.per_host
+    return pricing.workers // per_host if per_host > 1 and pricing.workers % per_host == 0 else 1
+
+
+def replica_counts(strategy: str, pricing: Pricing, any_number: bool) -> list[int]:
+    """Numbers of replicas to try: 1 for FSDP2; for HSDP one per host, and fewer, or any number, where prices are known.
+
+    Fewer replicas take no more memory.
+    """
+    usual = replicas_in(pricing)
+    if strategy != HYBRID_SHARDED:
+        return [1]
+    most = pricing.workers // 2 if any_number else usual
+    others = [count for count in range(2, most + 1) if pricing.workers % count == 0 and count != usual]
+    return [usual, *(count for count in others if _priced(pricing, count))]
+
+
+def _priced(pricing: Pricing, replicas: int) -> bool:
+    """Whether there are prices between the ranks of a replica and between replicas."""
+    try:
+        pricing.between(pricing.workers // replicas)
+        pricing.between(replicas, pricing.workers // replicas)
+    except CostError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """Properties that all groupings share for which a bound holds.
+
+    sharding: replicas, types, communicators, and whether collectives are launched in the background
+    most:     largest group of blocks, padded: bytes as gathered, and as reduced
+    again:    whether all groups of blocks are gathered again in backward
+    depth:    largest number of groups gathered ahead in backward
+    """
+
+    sharding: Sharding
+    most: tuple[int, int]
+    again: bool = True
+    depth: int = AHEAD[-1][1]
+
+
+def planned_bound(workload: Workload, pricing: Pricing, strategy: str, most: int | None, kept: bool) -> float:
+    """Seconds that none of the groupings beats that are searched for (``solve.search.sharded``).
+
+    most: largest bytes of a group, None for the usual limit; kept: whether groups may stay until backward
+    """
+    bounds, pricing = [], replace(pricing, parts=pricing.parts and cache(pricing.parts))
+    for count in replica_counts(strategy, pricing, kept):
+        sharding = Sharding((), count, separate=True)
+        largest = most or GROWTH * max(block_bytes(workload, sharding.ranks(pricing.workers)), default=0)
+        bounds.append(sharded_bound(workload, pricing, GroupRules(sharding, (largest, largest), not kept)))
+    return min(bounds)
+
+
+def block_bytes(workload: Workload, ranks: int) -> list[int]:
+    """Padded bytes of each block, in the types of its parameters."""
+    names = blocks(workload)
+    sizes = dict.fromkeys(names, 0)
+    for layer in workload.layers:
+        block = block_of(layer.name, names)
+        if block is not None and layer.gradient_bytes:
+            sizes[block] += gathered_bytes(Sharding(()), [layer], ranks)
+    return list(sizes.values())
+
+
+def block_of(name: str, names: Sequence[str]) -> str | None:
+    """The block that holds a layer; None for the root."""
+    return next((block for block in names if inside(name, block)), None)
+
+
+def grouped_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
+    """Seconds that no grouping of blocks as large, with the other rules of ``plan``, beats; 0 for other modules."""
+    rules = plan.sharding
+    if rules is None or rules.micro_batches > 1:
+        return 0.0
+    layers, ranks = {layer.name: layer for layer in workload.layers}, rules.ranks(pricing.workers)
+    pairs = list(zip(plan.buckets, rules.groups, strict=True))
+    grouped = [[layers[block.layer] for block in bucket.blocks] for bucket, group in pairs if group.modules]
+    groups = [group for group in rules.groups if group.modules]
+    root = [group.first for group in rules.groups if not group.modules]
+    if (
+        {name for group in groups for name in group.modules} != set(blocks(workload))
+        or root[1:]
+        or (root and root[0] != workload.layers[0].name)
+    ):
+        return 0.0
+    most = [max((size(rules, one, ranks) for one in grouped), default=0) for size in (gathered_bytes, reduced_bytes)]
+    again = all(group.reshard is True and group.needed_in_backward for group in groups)
+    depth = max((group.backward_prefetch for group in rules.groups), default=1)
+    return sharded_bound(workload, pricing, GroupRules(rules, (most[0], most[1]), again, max(1, depth)))
+
+
+def sharded_bound(workload: Workload, pricing: Pricing, rules: GroupRules) -> float:
+    """Seconds that no grouping of whole blocks under these rules beats."""
+    workload, pricing = pricing.loaded(workload)
+    return _ShardedLimit(workload, pricing, rules).bound()
+
+
+class _SentLayer(NamedTuple):
+    """A layer, whether it is in a block, and its padded bytes as gathered and as reduced."""
+
+    layer: Layer
+    held: bool
+    gathered: int
+    reduced: int
+
+
+class _ShardedLimit:
+    """Bytes and prices of a step.
+
+    root, inner:   bytes of what is in no block, and of blocks, as gathered and as reduced
+    gather, reduce: least time of bytes of blocks
+    """
+
+    def __init__(self, workload: Workload, pricing: Pricing, rules: GroupRules) -> None:
+        self.workload, self.pricing, self.rules = workload, pricing, rules
+        sharding, names = rules.sharding, blocks(workload)
+        self.ranks = sharding.ranks(pricing.workers)
+        self.prices = pricing.between(self.ranks)
+        self.rows: list[_SentLayer] = []
+        for layer in workload.layers:
+            trained = [layer] if layer.gradient_bytes else []
+            gathered, reduced = (size(sharding, trained, self.ranks) for size in (gathered_bytes, reduced_bytes))
+            self.rows.append(_SentLayer(layer, block_of(layer.name, names) is not None, gathered, reduced))
+        self.root, self.inner = (
+            (sum(row.gathered for row in some), sum(row.reduced for row in some))
+            for some in ([row for row in self.rows if row.held is held] for held in (False, True))
+        )
+        kinds = ("all_gather", "reduce_scatter")
+        costs = [self.prices.cost(kind) for kind in kinds]
+        self.gather, self.reduce = (serial(cost, most) for cost, most in zip(costs, rules.most, strict=True))
+        self.root_gather, self.root_reduce = (serial(cost)(size) for cost, size in zip(costs, self.root, strict=True))
+        self.slopes = [  # measured start-ups may leave less for the transfer than the line does
+            0.0 if kind in self.prices.startups else transfer(cost)(max(1, most)) / max(1, most)
+            for kind, cost, most in zip(kinds, costs, rules.most, strict=True)
+        ]
+        self.copied = pricing.effects.copy_out, pricing.effects.copy_in
+
+    def bound(self) -> float:
+        """The largest of the bounds."""
+        forward, update = self.forward_end(), self.workload.update_time / self.ranks
+        computed = self.workload.forward_time + self.workload.backward_time + self.copies()
+        again = self.gather(self.inner[0]) if self.rules.again else 0.0
+        reduced = self.root_reduce + self.reduce(self.inner[1])
+        sent = self.together(self.root_gather + self.gather(self.inner[0]) + again, reduced, self.rules.again)
+        slowdown = self.pricing.effects.compute_slowdown
+        found = [forward + self.backward(), computed + sent * slowdown / (1 + slowdown), sent]
+        if self.rules.again:
+            later = max(0, self.inner[0] - self.rules.depth * self.rules.most[0])
+            found.append(forward + self.together(self.gather(later), reduced, True, later))
+        else:
+            found.append(forward + reduced)
+        if self.pricing.blocking and not self.rules.sharding.asynchronous:
+            found.append(computed + self.root_gather + self.gather(self.inner[0]) + again + reduced)
+        return max(found) + update
+
+    def copies(self) -> float:
+        """Seconds of copies into and out of messages on the compute stream."""
+        times = 2 if self.rules.again else 1
+        copy_out, copy_in = self.copied
+        return copy_out * (self.root[0] + times * self.inner[0]) + copy_in * (self.root[1] + self.inner[1])
+
+    def together(self, gathered: float, reduced: float, again: bool, later: int | None = None) -> float:
+        """The shortest time of all-gathers and reduce-scatters that take so long one after the other."""
+        if not self.rules.sharding.separate:
+            return gathered + reduced
+        size = self.inner[0] * (2 if again else 1) if later is None else later
+        sent = size * self.slopes[0] + self.inner[1] * self.slopes[1]
+        return max(gathered, reduced, sent / self.pricing.together(2))
+
+    def forward_end(self) -> float:
+        """F: the earliest end of forward."""
+        end, done, left = 0.0, 0, self.workload.forward_time
+        for layer, held, gathered, _ in self.rows:
+            copied = self.copied[0] * (self.inner[0] - done)
+            done += gathered if held else 0
+            end = max(end, self.root_gather + self.gather(done) + left + copied)
+            left -= layer.forward_time
+        return end
+
+    def backward(self) -> float:
+        """Seconds from the end of forward to that of the last collective that waits for gradients."""
+        time, found, left = 0.0, 0.0, self.inner[1]
+        replicas, copied = self.rules.sharding.replicas, self.copied[0] if self.rules.again else 0.0
+        shards = serial(self.pricing.between(replicas, self.ranks).cost()) if replicas > 1 else None
+        for layer, held, gathered, reduced in reversed(self.rows):
+            time += layer.backward_time + (copied * gathered if held else 0.0)
+            last = time + self.root_reduce + self.reduce(left)
+            if shards is not None:
+                last = max(last, time + shards((self.root[1] + left) // self.ranks))
+            found = max(found, last)
+            left -= reduced if held else 0
+        return found

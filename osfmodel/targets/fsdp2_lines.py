@@ -1,0 +1,180 @@
+"""The settings of FSDP2 and HSDP as JSON, and as lines of Python to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from osfmodel.entities.modules import blocks
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.sharded_bounds import AHEAD
+from osfmodel.targets.fsdp2_knobs import FSDP2, HSDP, FsdpKnobs
+from osfmodel.targets.fsdp2_patterns import pattern_text, runs_of
+
+
+def config(knobs: FsdpKnobs) -> dict[str, Any]:
+    """The groups as module names; null for one per block."""
+    return {
+        "groups": None if knobs.groups is None else [list(group) for group in knobs.groups],
+        "pattern": None if knobs.groups is None else pattern_text(knobs.groups),
+        "reshard_after_forward": knobs.reshard if isinstance(knobs.reshard, bool) else list(knobs.reshard),
+        "forward_prefetch": knobs.forward_prefetch,
+        "backward_prefetch": knobs.backward_prefetch,
+        "replicas": "one per node" if knobs.replicas is None else knobs.replicas,
+        "param_dtype": knobs.gather_dtype or None,
+        "reduce_dtype": knobs.reduce_dtype or None,
+        "reduce_scatter_max_input_buffers": knobs.inputs,
+        "separate_reduce_scatter_group": knobs.separate,
+    }
+
+
+def render(knobs: FsdpKnobs, workload: Workload) -> str:
+    """Python to paste after the code that makes the model."""
+    groups = [(name,) for name in blocks(workload)] if knobs.groups is None else knobs.groups
+    hybrid = knobs.replicas != 1
+    replicas = 'ranks // int(os.environ["LOCAL_WORLD_SIZE"])' if knobs.replicas is None else knobs.replicas
+    mesh = MESH.format(replicas=replicas) if hybrid else ""
+    lists = "".join(
+        PREFETCH.format(direction=direction, behind=behind, depth=depth)
+        for direction, behind, depth, default in (
+            ("forward", "number + 1 : number + 1 + {depth}", knobs.forward_prefetch, AHEAD[0][0]),
+            ("backward", "max(0, number - {depth}) : number][::-1", knobs.backward_prefetch, AHEAD[0][1]),
+        )
+        for behind in [behind.format(depth=depth)]
+        if depth != default
+    )
+    types = {"param_dtype": knobs.gather_dtype, "reduce_dtype": knobs.reduce_dtype}
+    stated = ", ".join(f"{key}=torch.{dtype}" for key, dtype in types.items() if dtype)
+    given = ", mesh=mesh" * hybrid + ", mp_policy=policy" * bool(stated)
+    policy = POLICY.format(types=stated) if stated else ""
+    flight = INPUTS.format(count=knobs.inputs) if knobs.inputs > 1 else ""
+    flight += SEPARATE if knobs.separate else ""
+    freed = knobs.freed(len(groups))
+    mixed = len(set(freed)) > 1
+    kept = [place for place, one in enumerate(freed) if not one]
+    return TEMPLATE.format(
+        name=workload.name, named="" if mixed else _named(knobs), groups=grouped_text(groups), mesh=policy + mesh,
+        given=given, lists=flight + lists,
+        kept=f"kept = {{{_runs_of(kept)}}}  # groups that stay until backward\n" if mixed else "",
+        loop="number, names in enumerate(groups)" if mixed else "names in groups",
+        reshard="number not in kept" if mixed else all(freed),
+        then=MIXED if mixed else FREED if all(freed) else KEPT,
+    )  # fmt: skip
+
+
+def _named(knobs: FsdpKnobs) -> str:
+    """A comment with the groups as the name of a plan; "" for the default ones and replicas that no name states."""
+    if knobs.groups is None or knobs.replicas not in (1, None):
+        return ""
+    prefix = FSDP2 if knobs.replicas == 1 else HSDP
+    return f'# To predict these groups: --plan "{prefix}{pattern_text(knobs.groups)}"\n'
+
+
+def _runs_of(numbers: Sequence[int]) -> str:
+    """The inside of a set of Python with these numbers, runs of them as ranges."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"*range({run[0]}, {run[-1] + 1})" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def grouped_text(groups: Sequence[Sequence[str]]) -> str:
+    """Groups as lines of Python that make lists of names, runs of numbered modules as one expression each."""
+    lines: list[str] = []
+    left = list(groups)
+    while left:
+        count = _alike(left)
+        lines.append(_several(left[:count]) if count > 1 else f"[{_members(left[0])}]")
+        left = left[count:]
+    return "".join(f"    {line},\n" for line in lines)
+
+
+def _alike(groups: Sequence[Sequence[str]]) -> int:
+    """How many of the first groups are runs of one list of modules, as long as each other, without a gap."""
+    size = len(groups[0])
+    for count in range(len(groups), 1, -1):
+        some = groups[:count]
+        if all(len(group) == size for group in some) and count * size > 2:
+            runs = runs_of([name for group in some for name in group])
+            if len(runs) == 1 and runs[0][1] >= 0 and "%" not in runs[0][0]:
+                return count
+    return 1
+
+
+def _several(groups: Sequence[Sequence[str]]) -> str:
+    """The expression for groups that are runs of one list of modules."""
+    ((stem, first, count),) = runs_of([name for group in groups for name in group])
+    size, end = len(groups[0]), first + count
+    if size == 1:
+        return f'*(["{stem}%d" % i] for i in range({first}, {end}))'
+    return f'*(["{stem}%d" % j for j in range(i, i + {size})] for i in range({first}, {end}, {size}))'
+
+
+def _members(names: Sequence[str]) -> str:
+    """The inside of a list of names; runs of three or more as expressions."""
+    runs, parts, place = runs_of(names), [], 0
+    for stem, first, count in runs:
+        expression = f'"{stem}%d" % i for i in range({first}, {first + count})'
+        if count > 2 and "%" not in stem:
+            parts.append(expression if len(runs) == 1 else f"*({expression})")
+        else:
+            parts += map(repr, names[place : place + count])
+        place += count
+    return ", ".join(parts)
+
+
+def accumulating(text: str, ending: str, count: int) -> str:
+    """Lines that accumulate, after those that shard the model."""
+    return text + ACCUMULATED.format(count=count)
+
+
+ACCUMULATED = """
+# The plan is for {count} micro-batches a step, sent with the last: train with this instead of a backward in each step.
+def train_step(batches, loss_of, optimizer):  # {count} micro-batches; loss_of(batch) calls the model
+    optimizer.zero_grad()
+    for number, batch in enumerate(batches, 1):
+        model.set_requires_gradient_sync(number == {count})  # before, gradients are added up, whole
+        model.set_reshard_after_backward(number == {count})  # before, parameters stay, and are gathered once
+        (loss_of(batch) / {count}).backward()
+    optimizer.step()
+"""
+MESH = """
+import os
+
+from torch.distributed.device_mesh import init_device_mesh
+
+ranks = int(os.environ["WORLD_SIZE"])  # as torchrun sets it
+replicas = {replicas}
+mesh = init_device_mesh("cuda", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
+"""
+POLICY = """
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+policy = MixedPrecisionPolicy({types})
+"""
+PREFETCH = """\
+for number, names in enumerate(groups):
+    ahead = [model.get_submodule(name) for group in groups[{behind}] for name in group[:1]]
+    for name in names:
+        model.get_submodule(name).set_modules_to_{direction}_prefetch(ahead)
+"""
+INPUTS = """\
+model.set_reduce_scatter_max_input_buffers({count})  # torch 2.13 or later
+"""
+SEPARATE = """\
+model.set_separate_reduce_scatter_group(True)  # torch 2.13 or later
+"""
+FREED = "each is freed after forward and gathered again in backward"
+KEPT = "each is not freed after forward and kept until backward"
+MIXED = "those in `kept` stay until backward, others are freed and gathered again"
+TEMPLATE = """\
+# FSDP2 groups for {name}: {then}.
+# Modules not listed stay in the root group.
+{named}from torch.distributed.fsdp import fully_shard
+{mesh}
+groups = [
+{groups}]
+{kept}for {loop}:
+    fully_shard([model.get_submodule(name) for name in names], reshard_after_forward={reshard}{given})
+fully_shard(model{given})
+{lists}"""
