@@ -10,9 +10,8 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.groups import LIMITS, OUTPUT, RULES, GroupedCommand, is_given
-from osfmodel.cli.options import target_option
+from osfmodel.cli.options import ANY, target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
-from osfmodel.cli.tune_any import ANY, require_for_any, tune_any_command
 from osfmodel.cli.tune_live import live_options, tune_live_command
 from osfmodel.cli.tune_memory import (
     at_asked_batch,
@@ -94,6 +93,8 @@ def tune_command(subject: Subject, **asked: Any) -> None:
         if param.name in ("cluster_name", "workers") and ctx.params[param.name] is None:
             raise click.MissingParameter(ctx=ctx, param=param)
     if asked["target"] == ANY:
+        from osfmodel.cli.tune_any import require_for_any, tune_any_command  # not loaded for one target
+
         require_for_any(ctx)
         tune_any_command(subject, asked)
     elif asked["memory"] is not None and CONFIG_TARGETS[asked["target"]].objective.strategy not in SHARDED:

@@ -9,13 +9,11 @@ import click
 
 from osfmodel.cli.app import emit, parse_workers
 from osfmodel.cli.groups import LIMITS, RULES, group_of, is_given
+from osfmodel.cli.options import ANY
 from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.cli.tune_memory import at_asked_batch, memory_limit
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.planning.cautions import SIZED
-
-ANY = "any"
-"""The value of --for that compares DDP, ZeRO, FSDP2 and HSDP."""
 
 
 def require_for_any(ctx: click.Context) -> None:

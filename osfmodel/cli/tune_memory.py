@@ -15,9 +15,9 @@ from osfmodel.entities.batches import at_batch
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
-from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.entities.workload import Workload
+from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 
 DENSITY = "1%"

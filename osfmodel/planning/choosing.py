@@ -17,7 +17,6 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
-from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
@@ -27,7 +26,7 @@ from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTu
 from osfmodel.planning.tuning import tune
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan

@@ -7,17 +7,14 @@ from typing import Any
 from osfmodel.engine.levels import Level
 from osfmodel.engine.memory import known
 from osfmodel.entities.display import show_bytes
-from osfmodel.entities.memory_limit import MemoryLimit
-from osfmodel.entities.modules import SHARDED
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve.room import peak_within, shortfall
+from osfmodel.solve.solution import MemoryLimit
 
 
 def room_remarks(task: TuningProblem, knobs: Any) -> list[str]:
-    """Remarks on the memory of ``knobs`` and of the default at the first worker count; none for other strategies."""
+    """Remarks on the memory of ``knobs`` and of the default at the first worker count."""
     room = task.limits.memory
-    if task.objective.strategy not in SHARDED:
-        return []
     if room is None:
         return ["groups are freed after forward: --memory SIZE keeps those that fit, and saves their second all-gather"]
     level, plan = _level(task, knobs, room), task.planned(knobs)[0][0]

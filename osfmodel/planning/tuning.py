@@ -34,7 +34,6 @@ from osfmodel.planning.cautions import (
 )
 from osfmodel.planning.chances import best_of, chance, drawn, times
 from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
-from osfmodel.planning.room_remarks import room_remarks
 from osfmodel.planning.tiny_buckets import without_tiny
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve import SOLVERS
@@ -135,7 +134,7 @@ def tune(
         (
             *slower_than_one(workload, counts[0], outcomes[0].tuned_time),
             *_shortfall(outcomes),
-            *room_remarks(task, knobs),
+            *_of_memory(task, knobs),
             *_without(task, knobs, searched),
             *remarks,
             *_margin(task, knobs),
@@ -150,6 +149,15 @@ def tune(
             *network_caveats(cluster, max(counts)),
         ),
     )
+
+
+def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
+    """Remarks on the memory of sharded settings."""
+    if task.objective.strategy not in SHARDED:
+        return []
+    from osfmodel.planning.room_remarks import room_remarks  # not loaded for other strategies
+
+    return room_remarks(task, knobs)
 
 
 def _grain(workload: Workload) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import extrapolation
 from osfmodel.solve import SOLVERS
-from osfmodel.solve.room import peak_within
 from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
@@ -171,7 +170,11 @@ class TuningProblem:
     def _fits(self, knobs: Any) -> bool:
         """Whether the steps with ``knobs`` keep the limit on memory."""
         room = self.limits.memory
-        return room is None or all(
+        if room is None:
+            return True
+        from osfmodel.solve.room import peak_within  # not loaded without a limit
+
+        return all(
             peak_within(room, self.workload, plan, timeline, pricing.workers).bytes <= room.bytes
             for (plan, timeline), pricing in zip(self.planned(knobs), self._paid(knobs), strict=True)
         )

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.cost.shapes import AffineCost, Cost
+from osfmodel.cost.shapes import AffineCost, Cost, serial, transfer
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.modules import (
@@ -42,8 +42,6 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.scheduling import Jobs, tails_of
-from osfmodel.solve.serial import serial, transfer
-from osfmodel.solve.sharded_bounds import grouped_bound
 from osfmodel.solve.windows import CostLine, below, minorants, optimum
 
 COLLECTIVES = {REPLICATED: ("all_reduce",), SPLIT: ("reduce_scatter", "all_gather")}
@@ -90,7 +88,11 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     if plan.sharding is not None or plan.strategy in (*ZERO, OWNERS, DISTRIBUTED_OPTIMIZER):
         strategy = _bounded(plan.strategy, plan.sharding or Sharding(()))
         bound = objective_bound(workload, pricing, replace(PLAIN, strategy=strategy))
-        return max(bound, grouped_bound(workload, plan, pricing)) if plan.strategy in SHARDED else bound
+        if plan.strategy not in SHARDED:
+            return bound
+        from osfmodel.solve.sharded_bounds import grouped_bound  # not loaded for other strategies
+
+        return max(bound, grouped_bound(workload, plan, pricing))
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
         return max(workload.compute_time, objective_bound(early, pricing, plan.objective))

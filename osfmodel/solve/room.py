@@ -8,10 +8,10 @@ from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.executors import DDP, RUNTIME
-from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
+from osfmodel.solve.solution import MemoryLimit
 
 
 def peak_within(room: MemoryLimit, workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Level:

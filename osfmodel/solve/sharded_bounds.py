@@ -2,7 +2,8 @@
 
 Times count from the end of the last update. X is the communicator of all-gathers (AG) and reduce-scatters (RS); what is
 in no block is the root's, which is gathered first, kept until backward, and reduced after it. No message of blocks is
-larger than a group may be, so that start-ups add up (``solve.serial``). With f and b the forward and backward times,
+larger than a group may be, so that start-ups add up (``cost.shapes.serial``). With f and b the times of forward and
+backward,
 
     F = max over layers k of  AG(root) + AG(blocks up to k) + f(k to the last),    the end of forward,
 
@@ -28,13 +29,13 @@ from functools import cache
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import serial, transfer
 from osfmodel.engine.strategies.padding import gathered_bytes, reduced_bytes
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import HYBRID_SHARDED, blocks, inside
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Layer, Workload
-from osfmodel.solve.serial import serial, transfer
 
 GROWTH = 2
 """Largest number of bytes of a group, as a multiple of those of the largest block."""

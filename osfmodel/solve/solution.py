@@ -20,13 +20,28 @@ from osfmodel.engine.recursion import communication_finish
 from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
-from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.bounds import COLLECTIVES, objective_bound
-from osfmodel.solve.sharded_bounds import planned_bound
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """Bytes that a step may hold on each GPU.
+
+    optimizer:    one of OPTIMIZERS, instead of the profiled one
+    communicator: bytes that the library keeps for each communicator
+    """
+
+    bytes: int
+    optimizer: str | None = None
+    communicator: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bytes < 1:
+            raise UsageError(f"a memory limit of {self.bytes} bytes: give 1 or more, such as 16GiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,8 @@ class Question:
         For sharded parameters, seconds that no grouping of whole blocks beats that is searched for.
         """
         if self.objective.strategy in SHARDED:
+            from osfmodel.solve.sharded_bounds import planned_bound  # not loaded for other strategies
+
             most, kept = self.limits.max_bucket_bytes, self.limits.memory is not None
             return planned_bound(self.workload, self.pricing, self.objective.strategy, most, kept)
         return objective_bound(self.workload, self.pricing, self.objective)

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict
 from osfmodel.cli import main
 from osfmodel.entities.files import profiles
-from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.planning import choosing
 from osfmodel.planning.choosing import PREFERRED, STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import largest_part, peak_of, shortfall
+from osfmodel.solve.solution import MemoryLimit
 
 GIB = 2**30
 BLOCKS = [Layer(f"layers.{i}.{part}.weight", 3e-3, 6e-3, 50_000_000) for i in range(8) for part in "ab"]

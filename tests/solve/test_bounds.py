@@ -12,13 +12,13 @@ import pytest
 from osfmodel import Effects, Layer, Plan, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import serial
 from osfmodel.engine import predict_timeline as carry_out
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.plan import PLAIN, Block, Bucket, Objective
 from osfmodel.solve import bounds
 from osfmodel.solve.bounds import bound_under, objective_bound
 from osfmodel.solve.exact import merge
-from osfmodel.solve.serial import serial
 from tests.conftest import gradients, workload_of
 from tests.problems import COST_MAKERS, affine, jumping, random_problem
 

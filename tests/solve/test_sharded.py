@@ -12,7 +12,6 @@ from osfmodel import Effects, Layer, PlanError, UsageError, Workload, load_clust
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.modules import SHARDED, blocks, wrapped
 from osfmodel.entities.plan import PLAIN
 from osfmodel.entities.sharding import Sharding
@@ -22,6 +21,7 @@ from osfmodel.solve.room import peak_of, peak_within
 from osfmodel.solve.search import group_search
 from osfmodel.solve.search.group_search import Grouping, GroupSearch
 from osfmodel.solve.sharded_bounds import replica_counts, replicas_in
+from osfmodel.solve.solution import MemoryLimit
 
 RULES = [replace(PLAIN, strategy=strategy) for strategy in SHARDED]
 

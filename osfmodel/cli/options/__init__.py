@@ -16,6 +16,9 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.targets import CONFIG_TARGETS
 
+ANY = "any"
+"""The value of --for that compares DDP, ZeRO, FSDP2 and HSDP."""
+
 
 def plan_option(said: str) -> Decorator:
     """--plan, repeatable: a command is handed ``plan_names``, for :func:`named_or_file`."""

@@ -20,7 +20,6 @@ from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.memory_limit import MemoryLimit
 from osfmodel.entities.modules import blocks, wrapped
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import least, plain_sum
@@ -29,7 +28,7 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.room import peak_within
 from osfmodel.solve.sharded_bounds import AHEAD, GROWTH, block_bytes, block_of
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Limits, MemoryLimit
 
 NEGLIGIBLE = 1e-3
 """Relative gain below which nothing is worth changing."""
