@@ -1,11 +1,10 @@
-"""Error bands: intervals with nine tenths of the runs that are like a prediction, learned from sources of runs.
+"""Error bands: the interval that should hold nine in ten comparable measured runs, learned from the ledger.
 
 A prediction is doubtful in two ways that can be priced: in the prices of the network (``Pricing.uncertainty``, and
-sizes or worker counts beyond those that were measured) and in the compute time (``Workload.doubt``). The
-step is predicted again with both at their best, and at their worst. What is left is learned: how far the measured runs
-of the ledger, predicted as a user predicts them, lay below the one or above the other. A band adds the quantiles of
-these distances, in which each source weighs the same however many runs it has (split conformal prediction over groups),
-so that it is not symmetric, and as wide as sources differ. Runs with gloo, on the GPUs of one node and on those of
+sizes or worker counts beyond those that were measured) and in the compute time (``Workload.doubt``). The step is
+predicted again with both at their best, and at their worst. The rest is learned: how far each run of the ledger,
+predicted as a user predicts it, was measured below the fastest or above the slowest. A band adds the quantiles of these
+distances, in which each source weighs the same however many runs it has (split conformal prediction over groups). Runs with gloo, on the GPUs of one node and on those of
 several nodes are learned from apart, and so are those that shard parameters (FSDP, HSDP) on several nodes; where none
 are comparable there is no band. Computation of sharded runs was never measured on one GPU, but taken from the smallest
 run of their series: their bands hold nothing of what it takes longer among others.
@@ -146,14 +145,14 @@ def extremes(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricin
 
     On GPUs effects that are left out are among what may be worse: runs of frameworks pay the usual ones.
     """
-    rows = ((pricing, -1), (_charged(pricing), 1))
+    rows = ((pricing, -1), (_charged(workload, pricing), 1))
     best, worst = (_shifted(plan, *prices.loaded(workload), sign) for prices, sign in rows)
     return min(best, timeline.iteration_time), max(worst, timeline.iteration_time)
 
 
-def _charged(pricing: Pricing) -> Pricing:
-    """The prices with the usual effects of any GPU where they have none; library calls that block are of CPUs."""
-    if pricing.effects.active or pricing.blocking:
+def _charged(workload: Workload, pricing: Pricing) -> Pricing:
+    """The prices with the usual effects of any GPU where neither they nor the profile have any; CPUs have none."""
+    if pricing.effects.active or pricing.blocking or workload.profiled_workers > 1:
         return pricing
     return replace(pricing, effects=effects_of_any(), usual=True)
 

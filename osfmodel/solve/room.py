@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from osfmodel.engine.levels import Level
 from osfmodel.engine.memory import memory_as_known
-from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
+from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import Plan

@@ -24,7 +24,7 @@ from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.search.sharded import replicas_in
+from osfmodel.solve.sharded_bounds import replicas_in
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,

@@ -20,7 +20,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
-from osfmodel.targets import CONFIG_TARGETS, Target, ddp, decoupled, fsdp2, fsdp2_knobs, horovod, stock_targets
+from osfmodel.targets import Target, ddp, decoupled, fsdp2, fsdp2_knobs, horovod, stock_targets
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
 

@@ -26,7 +26,7 @@ from functools import cache
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream
-from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
+from osfmodel.engine.strategies.holdings import GRADIENTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep, Taken
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
