@@ -48,7 +48,7 @@ from osfmodel.entities.measurement import SHARDED_COMPUTATION, Measurement  # no
 from osfmodel.entities.modules import blocks, wrapped  # noqa: E402
 from osfmodel.entities.units import parse_bandwidth  # noqa: E402
 from osfmodel.ledger.results import UNSTEADY  # noqa: E402
-from osfmodel.solve.search.sharded import GroupSearch, groups_for  # noqa: E402
+from osfmodel.solve.search.group_search import SETTINGS, GroupSearch, groups_for  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 SEED = 2211
@@ -126,10 +126,13 @@ def plans_of(workload: Workload, pricing: Pricing) -> Iterator[tuple[str, Plan]]
     for form in (BLOCKING, OVERLAPPING):
         search = GroupSearch(workload, pricing, 1)
         search.rules = replace(search.rules, asynchronous=form == OVERLAPPING)
+        search.settings = tuple(setting for setting in SETTINGS if not setting[2])  # in the background one communicator
         ahead = (0, 1) if form == BLOCKING else (1, 1)
         each = groups_for([(name,) for name in blocks(workload)], ahead)
         yield f"{EACH}-{form}", wrapped(workload, each, search.rules)
-        yield f"{PLANNED}-{form}", wrapped(workload, groups_for(*search.best()), search.rules)
+        grouping = search.best()
+        assert grouping is not None  # memory is not limited
+        yield f"{PLANNED}-{form}", search.plan(grouping, workload)
 
 
 def pricing_for(setting: Setting, cluster: Path) -> Pricing:

@@ -4,10 +4,10 @@ A prediction is doubtful in two ways that can be priced: in the prices of the ne
 sizes or worker counts beyond those that were measured) and in the compute time (``Workload.doubt``). The step is
 predicted again with both at their best, and at their worst. The rest is learned: how far each run of the ledger,
 predicted as a user predicts it, was measured below the fastest or above the slowest. A band adds the quantiles of these
-distances, in which each source weighs the same however many runs it has (split conformal prediction over groups). Runs with gloo, on the GPUs of one node and on those of
-several nodes are learned from apart, and so are those that shard parameters (FSDP, HSDP) on several nodes; where none
-are comparable there is no band. Computation of sharded runs was never measured on one GPU, but taken from the smallest
-run of their series: their bands hold nothing of what it takes longer among others.
+distances, in which each source weighs the same however many runs it has (split conformal prediction over groups). Runs
+with gloo, on the GPUs of one node and on those of several nodes are learned from apart, and so are those that shard
+parameters (FSDP, HSDP) on several nodes; where none are comparable there is no band. The computation of sharded runs is
+that of the smallest run of their series: their bands hold nothing of what it takes longer among others.
 
 ``without`` leaves a group of sources out, so that its runs can be held against bands in which they had no part.
 """

@@ -91,10 +91,13 @@ class GroupSearch:
     names:    the blocks, in forward order
     whole, workload: as it is, and condensed
     padding:  bytes of gradients that the condensed workload has beyond those of the whole
+    rules:    of every plan, apart from its groups and flights
+    settings: those that are tried
     """
 
     def __init__(self, workload: Workload, pricing: Pricing, replicas: int = 1, limits: Limits = Limits()) -> None:
         self.names, self.replicas, self.room = blocks(workload), replicas, limits.memory
+        self.rules, self.settings = Sharding((), replicas), SETTINGS
         self.pricing = pricing
         self.whole = workload
         self.workload = condensed(workload, self.names, pricing.workers // replicas)
@@ -121,7 +124,7 @@ class GroupSearch:
         few = FEW if self.room is None else FEW_KEPT
         every = list(self._every()) if len(self.names) <= few else []
         chosen = self.each if self.fits(self.each) else None
-        for setting in SETTINGS:
+        for setting in self.settings:
             if every:
                 found = self._fastest([one.under(*setting) for one in every])
             else:
@@ -160,7 +163,7 @@ class GroupSearch:
         """The plan of a grouping for the workload, as it is or condensed."""
         places = {start: place for place, start in enumerate(grouping.starts)}
         groups = groups_for(self._groups(grouping), grouping.ahead, [places[start] for start in grouping.kept])
-        rules = Sharding((), self.replicas, reduce_inputs=grouping.inputs, separate=grouping.separate)
+        rules = replace(self.rules, reduce_inputs=grouping.inputs, separate=grouping.separate)
         return wrapped(workload, groups, rules)
 
     def _groups(self, grouping: Grouping) -> list[tuple[str, ...]]:
