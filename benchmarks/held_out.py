@@ -124,7 +124,7 @@ def mean(values: Sequence[float]) -> float:
 
 def show(found: dict[str, object]) -> Iterator[str]:
     """The report as Markdown tables."""
-    yield "| source | runs | median | p90 | bias | in band | width / p90 | before: median | bias | in band |"
+    yield "| source | runs | median | p90 | bias | in band | width / p90 inside | before: median | bias | in band |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for row in found["sources"]:  # type: ignore[attr-defined]
         now = (
@@ -144,7 +144,7 @@ def show(found: dict[str, object]) -> Iterator[str]:
         ("mean coverage of 90 % bands", "coverage", ".0%"),
     ):
         yield f"| {name} | {now[key]:{form}} | {then[key]:{form}} |"
-    yield f"| median of half width / p90 | {now['width']:.1f} | |"
+    yield f"| median of half width / p90 of errors inside | {now['width']:.1f} | |"
     yield ""
     yield "| stated | found |"
     yield "|---|---|"

@@ -487,9 +487,7 @@ gloo, with dense and with [sparse](../reference/sparse.md) buckets, on the CPU (
         first = next((run for run in runs if run.problem == name and run.density is not None), None)
         if first is None:
             continue
-        rates = ", ".join(
-            f"{rate:g} ({OPTIMIZERS[key]})" for key, rate in sorted(problem.rates.items())
-        )
+        rates = ", ".join(f"{rate:g} ({OPTIMIZERS[key]})" for key, rate in sorted(problem.rates.items()))
         said = (problem.__doc__ or "").strip().partition("\n")[0]
         yield f"\n## {name.capitalize()}\n\n{said} {problem.model.__doc__}"
         sparsely = first.elements[1] / first.elements[0]

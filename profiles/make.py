@@ -52,7 +52,9 @@ ORIGINS = {
 
 def source(path: str, conditions: str, gpu: str = "not stated") -> Source:
     """Origin and licence as recorded beside the data; conditions = hardware, then what was done here."""
-    entry = json.loads((DATA / "sources.json").read_text(encoding="utf-8"))[path]
+    entry = json.loads((DATA / "sources.json").read_text(encoding="utf-8")).get(path)
+    if entry is None:
+        raise SystemExit(f"{DATA / 'sources.json'} has no entry for {path}: add its repository, licence and hardware")
     commit = entry.get("commit", "")
     repository = entry.get("repo", "own measurement")
     place = entry.get("path", "")

@@ -14,7 +14,7 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import caveat, memory_of
 from osfmodel.engine.optimizers import OPTIMIZERS
-from osfmodel.entities.batches import at_batch
+from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
@@ -78,7 +78,7 @@ def memory_command(
     if len(counts) > 1:
         raise UsageError(f"--workers {workers}: give one count")
     if batch_size is not None:
-        workload = at_batch(workload, batch_size, None if also is None else profiles.load_workload(also))
+        workload = at_batch(workload, batch_size, None if also is None else profiles.load_workload(also), FIXED_SHARE)
     elif also is not None:
         raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
     pricing = pricing_of(cluster, counts[0], workload)

@@ -11,7 +11,7 @@ from osfmodel.cli.app import OneOf, emit, parse_workers
 from osfmodel.cli.groups import RULES, OptionGroup, is_given
 from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.engine.optimizers import OPTIMIZERS
-from osfmodel.entities.batches import at_batch
+from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
@@ -85,7 +85,7 @@ def at_asked_batch(workload: Workload, params: Mapping[str, Any]) -> Workload:
         if also is not None:
             raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
         return workload
-    return at_batch(workload, size, None if also is None else profiles.load_workload(also))
+    return at_batch(workload, size, None if also is None else profiles.load_workload(also), FIXED_SHARE)
 
 
 def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:

@@ -158,7 +158,7 @@ def used_of(
 class UsedSummary(NamedTuple):
     """A source as used: runs, median |error|, median signed error, fraction of runs inside their bands.
 
-    width: median half width of the bands over the 90th percentile of |error|
+    width: median half width of the bands over the 90th percentile of the |error| of runs inside them
     """
 
     source: str
@@ -179,6 +179,7 @@ def summary_of(source: str, rows: Sequence[Used]) -> UsedSummary | None:
     p90 = quantile(sizes, 0.9) or 0.0
     banded = [row for row in rows if row.band is not None]
     widths = [row.band.half_width for row in banded if row.band is not None]
+    covered = quantile([abs(row.error) for row in banded if row.inside], 0.9)
     return UsedSummary(
         source,
         len(rows),
@@ -186,7 +187,7 @@ def summary_of(source: str, rows: Sequence[Used]) -> UsedSummary | None:
         p90,
         median(errors),
         sum(bool(row.inside) for row in banded) / len(banded) if banded else None,
-        median(widths) / p90 if widths and p90 else None,
+        median(widths) / covered if widths and covered else None,
     )
 
 

@@ -181,7 +181,7 @@ def _named(folder: Path, run: RunConditions) -> Named:
     plan = stated_plan(conditions, workload, pricing)
     if plan is None and run.plan.endswith(".json"):
         plan = profiles.load_plan(folder / run.plan)
-    name = "single" if run.plan == UNKNOWN else run.plan  # unknown only of one worker, which sends nothing
+    name = "single" if run.workers == 1 else run.plan  # one worker sends nothing, whatever its plan is called
     return Named(workload, pricing, plan or make_plan(name, workload, pricing), (profile.source, cluster.source))
 
 

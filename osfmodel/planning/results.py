@@ -190,8 +190,10 @@ class Chance(NamedTuple):
     @property
     def words(self) -> str:
         """The chance in words."""
-        ends = f"{show_share(self.low)} to {show_share(self.high)}"
-        return f"{ends} over plausible networks and effects (faster in {self.wins:.0%} of {DRAWS})"
+        drawn = f"over plausible networks and effects (faster in {round(self.wins * DRAWS)} of {DRAWS})"
+        if self.sure or self.high < 0:
+            return f"{show_share(self.low)} to {show_share(self.high)} {drawn}"
+        return f"between {show_share(-self.low)} more and {show_share(self.high)} less {drawn}"
 
 
 @dataclass(frozen=True, slots=True)

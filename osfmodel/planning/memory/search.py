@@ -16,7 +16,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of, require_known
 from osfmodel.engine.optimizers import state_bytes
-from osfmodel.entities.batches import at_batch
+from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
@@ -85,7 +85,8 @@ def tune_memory(
     after = least([fit for fit in fast if _changes(fit) == fewest], lambda fit: 1 / fit.throughput)
     warnings = (*cluster_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
     if other is None and after.batch_size != workload.batch_size:
-        scaled = f"times and activations are scaled in proportion from batch {workload.batch_size}"
+        fixed = f"{FIXED_SHARE:.0%} of the time of the smaller batch taken as fixed"
+        scaled = f"activations are scaled in proportion from batch {workload.batch_size}, times with {fixed}"
         warnings += (f"no profile at batch {after.batch_size}: {scaled} (give --also FILE for a second profile)",)
     return MemoryTuning(workload, cluster, workers, demand, before, after, largest, tuple(fits), warnings)
 
@@ -106,7 +107,7 @@ class _Search:
 
     def at(self, batch_size: int) -> Workload:
         """The workload at another batch size."""
-        return at_batch(self.workload, batch_size, self.other)
+        return at_batch(self.workload, batch_size, self.other, FIXED_SHARE)
 
     def largest(self, fit_of: Callable[[int], Candidate]) -> int:
         """The largest batch size for which ``fit_of`` keeps the limit; 0 for none."""

@@ -121,7 +121,7 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
         sources = {source for band in known for source in band.sources}
         kinds = " or ".join(dict.fromkeys(band.kind for band in known))
         console.print(
-            f"Error band: nine tenths of runs, by measured ones on {kinds} ({how_many(len(sources), 'source')}).",
+            f"Error band: holds nine in ten runs, learned from runs on {kinds} ({how_many(len(sources), 'source')}).",
             markup=False,
         )
 
