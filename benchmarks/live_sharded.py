@@ -297,7 +297,8 @@ A real model's computation is that of the same shards with nothing sent, measure
 CPU FSDP2's own work on the host takes as long as the model, and predictions do not know it. So those cells judge
 communication and its overlap alone.
 
-Measure again: `python benchmarks/live_sharded.py FOLDER`, then `--page`.
+Raw runs are in `benchmarks/live_sharded`. `python benchmarks/live_sharded.py benchmarks/live_sharded` measures what is
+missing there, and `--page` writes this page.
 
 """
 

@@ -182,10 +182,10 @@ def serial(cost: Cost, most: int | None = None) -> Callable[[int], float]:
 
     def least(size: int) -> float:
         largest = size if most is None else min(size, most)
-        if not largest:
+        if most is not None and not size:
             return 0.0
         knot = bisect_right(knots, largest)
-        whole: float = floor(largest) * (size / largest)
+        whole: float = floor(largest) if largest == size else floor(largest) * size / largest
         return min(whole, rates[knot - 1] * size) if knot else whole
 
     return least

@@ -34,7 +34,6 @@ LEDGER: Mapping[str, Recipe] = {
         bcaffe.judge,
         0.05,
         "GoogLeNet on K80 nodes over 10 GbE, with the runs' own all-reduce times",
-        jobs=bcaffe.jobs,
     ),
     "ddl-benchmarks": Recipe(
         ddl_benchmarks.judge,

@@ -17,6 +17,7 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
@@ -164,7 +165,7 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
     if chosen.name == KEPT and limit is None:
         lines = partial(text.written, FsdpKnobs(reshard=False), workload, micro_batches=count)
         return replace(made, written=lines, endings=text.endings)
-    limits = Limits() if name == "ddp" else Limits(memory=limit)
+    limits = Limits(memory=limit) if CONFIG_TARGETS[name].objective.strategy in SHARDED else Limits()
     tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
     worth = tuning.improvement or limit is not None
     knobs = tuning.knobs if worth else CONFIG_TARGETS[name].convert.default_knobs()

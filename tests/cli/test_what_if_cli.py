@@ -241,11 +241,14 @@ def test_a_table_has_no_bandwidth_to_set():
     assert "what larger ones take beyond it" in " ".join(run(*asked, "x2").stdout.split())
 
 
-@pytest.mark.parametrize("extra", ["--memory 4GiB --workers 16", "--live folder"])
-def test_what_measures_or_counts_bytes_takes_no_what_if(extra):
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [("--memory 4GiB --workers 16", "leave out bandwidth x2"), ("--live folder", "--bandwidth does not work with")],
+)
+def test_what_measures_or_counts_bytes_takes_no_what_if(extra, said):
     result = run("tune", "resnet50-memory", "--cluster", "v100-10gbe", *extra.split(), "--bandwidth", "x2")
     assert result.exit_code == 2
-    assert "--bandwidth does not work with" in result.stderr
+    assert said in result.stderr
     kept = run("memory", "resnet50-memory", "--accumulate", "2")
     assert kept.exit_code == 2
     assert "what is kept with 2 micro-batches accumulated is not known here" in kept.stderr

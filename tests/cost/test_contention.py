@@ -115,7 +115,7 @@ def test_start_up_and_transfer():
     assert table.split("all_reduce", 5) == (2.0, 0.0)
     assert table.split("all_reduce", 15) == (1.5, 0.0)
     assert table.split("all_reduce", 25) == (1.0, 2.0)
-    with pytest.raises(CostError, match="no price for broadcast"):
-        lines.split("broadcast", 5)
+    with pytest.raises(CostError, match="no price for all_to_all"):
+        lines.split("all_to_all", 5)
     with pytest.raises(CostError, match="must be 1 or more"):
         Pricing({}, gain=0.5)

@@ -98,7 +98,7 @@ def test_blocks_are_whole_from_their_gather_until_they_are_freed():
         timeline = predict_timeline(workload, plan, prices(2))
         levels = memory_of(workload, plan, timeline, 2).levels
         assert {(one.held["weights"], one.held["optimizer state"]) for one in levels} == {(800, 400)}
-        return {one.during: one.held.get("gathered parameters", 0) for one in levels}
+        return {one.during: one.held.get("unsharded groups", 0) for one in levels}
 
     found = gathered()
     assert [found[f"forward blocks.{place}.weight"] for place in range(4)] == [400] * 4

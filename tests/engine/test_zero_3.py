@@ -133,13 +133,13 @@ def three(limits, **rules):
 def test_what_is_whole_is_fetched_ahead_and_freed_behind():
     """Without reuse each is whole, padded, from its fetch to the end of its use; persistent ones always are."""
     found = three(Fetching(prefetch=0, persistent=0, reuse=0))
-    held = {during: one.get("gathered parameters", 0) for during, one in found.items()}
+    held = {during: one.get("unsharded groups", 0) for during, one in found.items()}
     assert [held[f"forward {name}"] for name in "abc"] == [104, 200, 400]
     assert [held[f"backward {name}"] for name in "cba"] == [400, 200, 104]
     found = three(Fetching(prefetch=1, persistent=0, reuse=0))
-    assert found["forward a"]["gathered parameters"] == 104 + 200
+    assert found["forward a"]["unsharded groups"] == 104 + 200
     found = three(Fetching(persistent=50, reuse=0))
-    assert found["update"]["gathered parameters"] == 104 + 200
+    assert found["update"]["unsharded groups"] == 104 + 200
 
 
 def test_shards_and_buffers_stay():

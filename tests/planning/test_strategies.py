@@ -50,7 +50,8 @@ def test_what_does_not_fit_is_not_taken_and_the_verdict_says_why():
     made = chosen(3 * GIB)
     fits = {row.name: row.fits for row in made.last.rows}
     assert not fits["ddp"]
-    assert all(fits[name] for name in ("zero-1", "fsdp2", "fsdp2:keep", "hsdp"))
+    assert not fits["zero-1"]  # whose buffer alone takes 1.9 GiB by default
+    assert all(fits[name] for name in ("fsdp2", "fsdp2:keep", "hsdp"))
     assert made.last.base.name == "fsdp2"
     assert made.last.chosen.name == "hsdp"
     assert "the largest part is optimizer state, 1.723 GiB: zero-1, fsdp2 or hsdp shard it" in made.verdict
@@ -107,7 +108,7 @@ def test_memory_of_a_profile_with_activations_counts_them():
     workload = load_workload("resnet50-memory")
     made = tune_any(workload, NODES, (8,))
     peaks = {row.name: row.peak.bytes for row in made.last.rows}
-    assert peaks["ddp"] > peaks["zero-1"] > peaks["fsdp2"] > 2 * GIB
+    assert peaks["zero-1"] > peaks["ddp"] > peaks["fsdp2"] > 2 * GIB  # DeepSpeed's buffer is allocated whole
     assert not any("without activations" in note for note in made.notes)
     assert any("without activations" in note for note in chosen(16 * GIB).notes)
 

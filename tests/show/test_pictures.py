@@ -382,9 +382,9 @@ def test_nothing_to_send_is_no_sweep():
 
 
 def test_the_cloud_is_what_the_ledger_counts():
-    (judged,) = check(["bcaffe"])
+    (judged,) = check(["pytorch-ddp"])
     clouds = scatter([judged]).clouds
-    assert [(cloud.source, len(cloud.points)) for cloud in clouds] == [("bcaffe", len(judged.used))]
+    assert [(cloud.source, len(cloud.points)) for cloud in clouds] == [("pytorch-ddp", len(judged.used))]
     (judged,) = check(["ddl-benchmarks"])
     (cloud,) = scatter([judged]).clouds
     errors = sorted(predicted / measured - 1 for measured, predicted in cloud.points)

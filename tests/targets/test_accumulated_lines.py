@@ -21,7 +21,7 @@ SAID = {
     "horovod": "backward_passes_per_step=4",
     "lightning": "Trainer(strategy=strategy, accumulate_grad_batches=4)",
     "megatron": "# 4 times --micro-batch-size times the data-parallel workers",
-    "fsdp1": "run the others inside  with model.no_sync():",
+    "fsdp1": "run the others inside with model.no_sync():",
     "fsdp1-accelerate": "Accelerator(fsdp_plugin=plugin, gradient_accumulation_steps=4)",
     "fsdp1-lightning": "Trainer(strategy=strategy, accumulate_grad_batches=4)",
     "distributed-optimizer": "# 4 times --micro-batch-size times the data-parallel workers",

@@ -10,12 +10,13 @@ Sources:
 Backward stays as logged (202 ms), for the log is of these runs. The rest of the 392 ms comes before it (the log has
 nothing on forward, update and input). No parameter is fitted; since one node gives the compute time, its rows are.
 
-ResNet-50 has no tensor profile on a K80, and is not predicted.
+ResNet-50 has no tensor profile on a K80, and is not predicted. Nothing is judged as used: the only prices of this MPI
+through host memory are the times that these very runs logged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from osfmodel.cost import cost_of
@@ -26,7 +27,6 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan, in_one
 from osfmodel.entities.workload import Workload
-from osfmodel.ledger.as_used import Job
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
 from osfmodel.solve.published import mg_wfbp, regression
@@ -49,13 +49,6 @@ def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) ->
     )
 
 
-def jobs(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
-    """No run: nobody could ask for one without the prices that are those of the runs themselves."""
-    for run in measurements:
-        yield OWN_PRICES if run.workload == PROFILE else NO_PROFILE
-
-
-OWN_PRICES = "the only prices of its MPI through host memory are the times that these very runs logged"
 NO_PROFILE = "no tensor profile of ResNet-50 on a K80"
 
 
