@@ -22,11 +22,14 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import quantile
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.files.measurements import load_measurements
+from osfmodel.entities.files.profiles import load_workload
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.as_used import asked, reliability, summary_of
+from osfmodel.ledger.as_used import Job, UsedSummary, asked, judged_of, reliability, summary_of, used_of
 from osfmodel.ledger.check import check, used_overall
+from osfmodel.ledger.sources import bcaffe
 
 RATIO_EDGES, BANDWIDTH_EDGES = (0.1, 0.3, 1.0, 3.0), (0.3e9, 1e9, 3e9, 3e10)
 BEFORE = {
@@ -70,6 +73,40 @@ def rows_before(source: str) -> Iterator[tuple[float, bool]]:
             yield error, abs(error) <= found[1]
 
 
+def otherwise() -> Iterator[tuple[str, str, UsedSummary]]:
+    """(source, network, figures) with another network in words than the one that its runs are judged with.
+
+    Pollux has ``ena`` there, and the B-Caffe of MPI through host memory none.
+    """
+    for source in LEDGER:
+        recipe, runs = LEDGER[source], load_measurements(source)
+        if source.startswith("pollux") and recipe.jobs is not None:
+            asked_for = [one if isinstance(one, str) else one._replace(cluster=one.cluster.replace("ena", "tcp"))
+                         for one in recipe.jobs(runs)]  # fmt: skip
+            yield source, "nccl:t4x4,50Gbps/node,tcp", figures_of(source, runs, asked_for)
+    runs = load_measurements("bcaffe")
+    yield "bcaffe", RING, figures_of("bcaffe", runs, list(bcaffe_jobs(runs)))
+
+
+RING = "ring:50us,10Gbps"
+
+
+def bcaffe_jobs(runs: Sequence[Measurement]) -> Iterator[Job | str]:
+    """Its runs as if somebody asked for them with a ring in words."""
+    alone = next(run for run in runs if (run.workload, run.workers) == (bcaffe.PROFILE, 1))
+    workload = bcaffe.with_forward(load_workload(bcaffe.PROFILE), alone.iteration_time)
+    for run in runs:
+        yield Job(workload, RING, bcaffe.plan_of(run, workload)) if run.workload == bcaffe.PROFILE else "no profile"
+
+
+def figures_of(source: str, runs: Sequence[Measurement], asked_for: Sequence[Job | str]) -> UsedSummary:
+    """A source under other jobs, in bands and effects in which it has no part."""
+    group = LEDGER[source].group or source
+    found = summary_of(source, used_of([("", one) for _, one in judged_of(source, group, runs, asked_for)]))
+    assert found is not None
+    return found
+
+
 def report() -> dict[str, object]:
     checked = [one for one in check() if one.as_used is not None]
     rows = []
@@ -100,12 +137,17 @@ def report() -> dict[str, object]:
     assert overall is not None
     return {
         "sources": rows,
-        "now": {**overall._asdict(), "width": median(number(row["width"]) for row in real)},
+        "now": {
+            **overall._asdict(),
+            "width": median(number(row["width"]) for row in real),
+            "one_gpu": median(number(row["median"]) for row in compared),
+        },
         "before": {
             "median_abs_error": median(number(row["median_before"]) for row in compared),
             "bias": median(number(row["bias_before"]) for row in compared),
             "coverage": mean([number(row["coverage_before"]) for row in compared]),
         },
+        "otherwise": [(source, network, one._asdict()) for source, network, one in otherwise()],
         "reliability": reliability({one.source: [row.judged for row in one.used] for one in checked if real_of(one)}),
     }
 
@@ -144,7 +186,14 @@ def show(found: dict[str, object]) -> Iterator[str]:
         ("mean coverage of 90 % bands", "coverage", ".0%"),
     ):
         yield f"| {name} | {now[key]:{form}} | {then[key]:{form}} |"
+    yield f"| median of the medians, without sharded sources | {now['one_gpu']:.1%} | |"
     yield f"| median of half width / p90 of errors inside | {now['width']:.1f} | |"
+    yield ""
+    yield "| source | network instead | median | bias | in band |"
+    yield "|---|---|---|---|---|"
+    for source, network, one in found["otherwise"]:  # type: ignore[attr-defined]
+        figures = f"{one['median_abs_error']:.1%} | {one['bias']:+.1%} | {one['coverage']:.0%}"
+        yield f"| {source} | `{network}` | {figures} |"
     yield ""
     yield "| stated | found |"
     yield "|---|---|"

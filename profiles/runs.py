@@ -240,10 +240,9 @@ MOSAICML_PLANS = {"PURE": "fsdp2:bf16", "DEFAULT": "fsdp2:fp32,reduce=bf16"}
 
 def mosaicml(data: Published) -> Iterator[Measurement]:
     """MosaicML's llm-foundry: GPT-like models on A100, nodes of 8 with 1600 Gbit/s of RoCE."""
+    pace = "iteration time = samples x tokens / (tokens per second of a GPU x GPUs)"
+    source = data.source(MOSAICML["2023-04"], f"{pace}; runs of 2023-01 are in the same file @ bf232bf39 (torch 1.12)")
     for system, path in MOSAICML.items():
-        source = data.source(
-            MOSAICML["2023-04"], "iteration time = samples x tokens / (tokens per second of a GPU x GPUs)"
-        )
         for row in data.rows(path):
             workers, sequence = int(row["gpus"]), int(row["seq_len_tokens"])
             tokens = int(row["global_batch_samples"]) * sequence

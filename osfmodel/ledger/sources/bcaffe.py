@@ -63,10 +63,11 @@ def _row(run: Measurement, workload: Workload, effects: Effects) -> Row:
     if run.workload != PROFILE:
         return not_predicted(run, NO_PROFILE)
     cost = cost_of(load_cluster(LOG), run.workers)
-    return row_of(run, workload, Pricing.of(cost, effects), _plan(run, workload), fitted=run.workers == 1)
+    return row_of(run, workload, Pricing.of(cost, effects), plan_of(run, workload), fitted=run.workers == 1)
 
 
-def _plan(run: Measurement, workload: Workload) -> Plan:
+def plan_of(run: Measurement, workload: Workload) -> Plan:
+    """The messages of a run: all in one, one by one as the log has them, or merged by B-Caffe's rule."""
     gradients = workload.gradients
     if run.plan == "single":
         return in_one(workload)
