@@ -38,10 +38,8 @@ PREFERRED = ("ddp", "fsdp2", "hsdp", "fsdp2:keep", "zero-1", "zero-2")
 """The same plans in the order in which they are taken, the first that fits."""
 KEPT = "fsdp2:keep"
 """The plan with reshard_after_forward=False."""
-ZERO_LINES: Mapping[str, str] = MappingProxyType(
-    {f"zero-{stage}": f'{{"zero_optimization": {{"stage": {stage}}}}}\n' for stage in (1, 2)}
-)
-"""DeepSpeed's settings, all others by default, by plan."""
+TARGETS: Mapping[str, str] = MappingProxyType({"zero-1": "deepspeed", KEPT: "fsdp2"})
+"""Targets that print the settings of a plan, where they have another name."""
 
 
 def counts_up_to(cluster: Cluster, workers: int) -> tuple[int, ...]:
@@ -158,9 +156,7 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
     chosen, workers = made.last.chosen, made.last.workers
     if chosen is None:
         return made
-    if chosen.name in ZERO_LINES:
-        return replace(made, written=lambda ending: ZERO_LINES[chosen.name], endings=(".json",))
-    name = chosen.name.partition(":")[0]
+    name = TARGETS.get(chosen.name, chosen.name)
     text, count = CONFIG_TARGETS[name].text, made.what_if.accumulate
     if chosen.name == KEPT and limit is None:
         lines = partial(text.written, FsdpKnobs(reshard=False), workload, micro_batches=count)

@@ -27,10 +27,9 @@ from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
-from osfmodel.targets.deepspeed_file import ACCUMULATION, LAUNCH, document, settings
+from osfmodel.targets.deepspeed_file import LAUNCH, file_of, settings
 from osfmodel.targets.target import (
     Conversion,
-    SettingsText,
     SizeKnob,
     Target,
     exact_or,
@@ -183,14 +182,10 @@ def config(knobs: DeepSpeedKnobs) -> dict[str, Any]:
     return settings(zero, knobs.gather_dtype, knobs.reduce_dtype)
 
 
-def render(knobs: DeepSpeedKnobs, workload: Workload) -> str:
-    """A configuration file: DeepSpeed reads Hjson, so that comments are allowed."""
-    return TEMPLATE.format(
-        name=workload.name,
-        count=len(to_plan(knobs, workload).buckets),
-        tensors=len(workload.gradients),
-        document=document(config(knobs)).rstrip(),
-    )
+def _words(knobs: DeepSpeedKnobs, workload: Workload) -> dict[str, Any]:
+    """The values of the comments."""
+    buckets = to_plan(knobs, workload).buckets
+    return {"name": workload.name, "count": len(buckets), "tensors": len(workload.gradients)}
 
 
 TEMPLATE = """\
@@ -216,14 +211,7 @@ def _target(stage: int, default: str) -> Target:
             exact=exact_of(stage),
             unpriced=True,
         ),
-        text=SettingsText(
-            config=config,
-            render=render,
-            ending=".hjson",
-            files={".json": lambda knobs, workload: document(config(knobs))},
-            caveats=caveats,
-            accumulation=ACCUMULATION,
-        ),
+        text=file_of(config, TEMPLATE, _words, caveats),
         launch=LAUNCH,
         size=SizeKnob(
             "reduce_bucket_size",

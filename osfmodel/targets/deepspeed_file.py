@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from osfmodel.entities.dtypes import SHORT_NAMES
-from osfmodel.targets.target import Accumulation, Launch
+from osfmodel.entities.workload import Workload
+from osfmodel.targets.target import Accumulation, Launch, SettingsText
 
 
 def settings(zero: Mapping[str, Any], gather_dtype: str, reduce_dtype: str) -> dict[str, Any]:
@@ -38,3 +39,28 @@ LAUNCH = Launch(
     arguments=lambda knobs: "--deepspeed --deepspeed_config deepspeed.json",
     script="deepspeed.json: your file, merged with what this command writes without --lines (-o settings.json)",
 )
+
+
+def file_of(
+    config: Callable[[Any], dict[str, Any]],
+    template: str,
+    words: Callable[[Any, Workload], Mapping[str, Any]],
+    caveats: Callable[[Workload], tuple[str, ...]],
+) -> SettingsText:
+    """The text of settings: Hjson with the comments of ``template``, since DeepSpeed reads that, or plain JSON.
+
+    config:   knobs -> the JSON document
+    words:    (knobs, workload) -> values of the template beside its ``document``
+    """
+
+    def render(knobs: Any, workload: Workload) -> str:
+        return template.format(**words(knobs, workload), document=document(config(knobs)).rstrip())
+
+    return SettingsText(
+        config=config,
+        render=render,
+        ending=".hjson",
+        files={".json": lambda knobs, workload: document(config(knobs))},
+        caveats=caveats,
+        accumulation=ACCUMULATION,
+    )

@@ -21,8 +21,8 @@ from osfmodel.entities.sharding import Fetching, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bounded_layout, in_elements
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
-from osfmodel.targets.deepspeed_file import ACCUMULATION, LAUNCH, document, settings
-from osfmodel.targets.target import Conversion, SettingsText, Target, exact_or, ignoring_prices, require_plain
+from osfmodel.targets.deepspeed_file import LAUNCH, file_of, settings
+from osfmodel.targets.target import Conversion, Target, exact_or, ignoring_prices, require_plain
 
 DEFAULT_ELEMENTS = 500_000_000
 BUCKET_PARTS, FETCHED_PARTS = (1, 4, 16, 64), (1, 3, 10, 30, 100, 300)
@@ -160,11 +160,6 @@ def config(knobs: ZeroThreeKnobs) -> dict[str, Any]:
     return settings(zero, knobs.gather_dtype, knobs.reduce_dtype)
 
 
-def render(knobs: ZeroThreeKnobs, workload: Workload) -> str:
-    """A configuration file: DeepSpeed reads Hjson, so that comments are allowed."""
-    return TEMPLATE.format(name=workload.name, document=document(config(knobs)).rstrip())
-
-
 TEMPLATE = """\
 # DeepSpeed settings for {name}, ZeRO stage 3. All sizes are in elements of parameters, not bytes.
 # DeepSpeed reads this file as it is (Hjson); -o FILE.json leaves these lines out, as others want it. Merge with yours.
@@ -184,14 +179,7 @@ TARGET = Target(
         exact=exact,
         unpriced=True,
     ),
-    text=SettingsText(
-        config=config,
-        render=render,
-        ending=".hjson",
-        files={".json": lambda knobs, workload: document(config(knobs))},
-        caveats=caveats,
-        accumulation=ACCUMULATION,
-    ),
+    text=file_of(config, TEMPLATE, lambda knobs, workload: {"name": workload.name}, caveats),
     launch=LAUNCH,
     executor=DEEPSPEED,
     objective=_OBJECTIVE,

@@ -53,6 +53,18 @@ def found(module: str, names: Sequence[str], world: int = 2) -> list[Any]:
     return [dict(pair for line in rank.stdout.splitlines() for pair in json.loads(line).items()) for rank in ended]
 
 
+def told(script: str, ranks: int, folder: Path, *words: str) -> Any:
+    """The JSON that a script writes to the file named by its first argument, on ``ranks`` ranks of torchrun."""
+    program, answer = folder / "train.py", folder / "found.json"
+    program.write_text(script)
+    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [*launch, "--nproc-per-node", str(ranks), str(program), str(answer), *words]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(answer.read_text())
+
+
 def free_port() -> int:
     """A port that nothing listens on now."""
     with socket.socket() as probe:

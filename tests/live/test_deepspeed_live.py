@@ -83,7 +83,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deepspeed")
     workload = workload_of([float(i) for i in range(len(SIZES))], [4 * size for size in SIZES])
     for number, knobs in enumerate(KNOBS):
-        lines = deepspeed.render(knobs, workload)
+        lines = deepspeed.TARGET.text.render(knobs, workload)
         own = '{\n  "train_micro_batch_size_per_gpu": 1,\n  "zero_allow_untested_optimizer": true,'
         folder.joinpath(f"{number}.json").write_text(lines.replace("{", own, 1))
     script = folder / "train.py"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +12,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.strategies import lower
 from osfmodel.targets import fsdp1
 from osfmodel.targets.fsdp1 import FlatKnobs
+from tests.live.launching import told
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
@@ -105,17 +104,11 @@ def workload():
 
 
 def test_real_collectives_are_those_predicted(tmp_path):
-    script, found = tmp_path / "train.py", tmp_path / "found.json"
-    script.write_text(SCRIPT)
     lines = [fsdp1.TARGET.text.render(knobs, workload()) for knobs in KNOBS]
-    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [*launch, "--nproc-per-node", str(RANKS), str(script), str(found), json.dumps(HIDDEN), *lines]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = told(SCRIPT, RANKS, tmp_path, json.dumps(HIDDEN), *lines)
     own = []
     for knobs in KNOBS:
         program = lower(workload(), fsdp1.to_plan(knobs, workload(), Pricing.free(RANKS)), Pricing.free(RANKS))
         own.append([[one.kind, one.size] for one in program.operations if one.size])
-    assert json.loads(found.read_text()) == own
+    assert found == own
     assert len({json.dumps(one) for one in own}) == len(KNOBS) - 1  # POST and PRE send in the same order

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
@@ -15,6 +13,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.strategies import lower
 from osfmodel.targets import fsdp2
 from osfmodel.targets.fsdp2 import FsdpKnobs
+from tests.live.launching import told
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
@@ -96,15 +95,8 @@ def workload():
 
 
 def test_real_collectives_are_those_predicted(tmp_path):
-    script, found = tmp_path / "train.py", tmp_path / "found.json"
-    script.write_text(SCRIPT)
     lines = [fsdp2.render(knobs, workload()) for knobs in KNOBS]
-    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [*launch, str(script), str(found), json.dumps(WIDTHS), *lines]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    for knobs, sent in zip(KNOBS, json.loads(found.read_text()), strict=True):
+    for knobs, sent in zip(KNOBS, told(SCRIPT, 2, tmp_path, json.dumps(WIDTHS), *lines), strict=True):
         pricing = Pricing.free(2)
         program = lower(workload(), fsdp2.to_plan(knobs, workload(), pricing), pricing)
         assert sent == [[one.kind, one.size // 4] for one in program.operations if one.kind in KINDS]

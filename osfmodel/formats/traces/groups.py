@@ -94,7 +94,7 @@ def _parts(gathered: Collective | None, reduced: Collective | None) -> Iterator[
 
 
 def _distance(step: Step, module: str, order: Sequence[str], backward: bool) -> int:
-    """How far ahead of a group others are gathered in its hooks, in the order of forward."""
+    """Groups from this one to the farthest that its hooks gather, in the order of forward; 0 if they gather none."""
     place = order.index(module)
     found = [
         abs(order.index(one.shard.module) - place)

@@ -12,11 +12,9 @@ from osfmodel.engine.horovod_loop import Loop
 from osfmodel.engine.horovod_settings import PREFIX, name_of
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16, NONE, compressed
-from osfmodel.entities.display import show_time
 from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files import profiles
-from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import CPU_SHARE, Measurement
 from osfmodel.entities.plan import Plan
@@ -26,7 +24,7 @@ from osfmodel.runtime.horovod import HorovodTurns, require_horovod
 from osfmodel.runtime.job.cores import Use, share
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
 from osfmodel.runtime.training import LEAST_WARM_UPS, TrainingSettings, apart, furthest
-from osfmodel.runtime.training.request import RunRequest, plan_called
+from osfmodel.runtime.training.request import RunRequest, keep_turns, plan_called
 from osfmodel.targets import CONFIG_TARGETS, horovod
 
 NOTED = 10
@@ -133,9 +131,7 @@ def run_all(series: Series, turns: HorovodTurns, output: str, tell: Callable[[st
                 run = replace(run, conditions=(*run.conditions, ("loss_difference", f"{difference:.3g}")))
             runs.append(run)
             if turns.place.rank == 0:
-                save_measurements(Path(output).stem, runs, output)
-                turns.watch.kept = f"; {len(runs)} finished turns are in {output}"
-                tell(f"{len(runs)} of {series.repeats * len(series.loops)}: {label} {show_time(run.iteration_time)}")
+                keep_turns(runs, series.repeats * len(series.loops), output, turns.watch, tell)
     if series.timeline is not None:
         _note(series, turns, Path(series.timeline), tell)
     return runs

@@ -12,15 +12,13 @@ from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.strategies import lower
-from osfmodel.entities.display import show_bytes, show_time
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files import profiles
-from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import COMPUTATION, CPU_SHARE, SHARDED_COMPUTATION, Measurement
 from osfmodel.entities.plan import Plan
@@ -33,7 +31,7 @@ from osfmodel.runtime.sharded.communication import SentCollective, ShardedCommun
 from osfmodel.runtime.sharded.replay import replay_of_groups, sharded_replay_step
 from osfmodel.runtime.training import TrainingSettings
 from osfmodel.runtime.training.pace import SleepingPace
-from osfmodel.runtime.training.request import RunRequest, plan_called
+from osfmodel.runtime.training.request import RunRequest, keep_turns, plan_called
 from osfmodel.runtime.training.run import default_of
 from osfmodel.runtime.training.subjects import TrainingSubject, agreed, trained
 
@@ -118,10 +116,7 @@ def run(
             runs.append(_measured(one, plan, job, beat))
             gc.collect()  # a sharded model is part of cycles
             if place.rank == 0:
-                save_measurements(Path(asked.output).stem, runs, asked.output)
-                watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
-                done = f"{len(runs)} of {settings.repeats * len(plans)}"
-                voice.progress(f"{done}: {label} {show_time(runs[-1].iteration_time)} per iteration")
+                keep_turns(runs, settings.repeats * len(plans), asked.output, watch, voice.progress)
     return runs
 
 

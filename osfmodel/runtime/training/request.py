@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,15 +11,28 @@ from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.entities.batches import Variation
+from osfmodel.entities.display import show_time
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.measurements import save_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
+from osfmodel.runtime.job.ranks import Watchdog
 from osfmodel.runtime.training.factories import is_factory
 from osfmodel.targets.named_plans import make_plan
 
 UNMEASURED = Pricing.of(FREE, workers=2)
 """Placeholder prices, for plans that can be made without any."""
+
+
+def keep_turns(
+    runs: Sequence[Measurement], total: int, output: str, watch: Watchdog, tell: Callable[[str], None]
+) -> None:
+    """Save the finished turns in ``output``, and tell of the last of them; for the rank that keeps the file."""
+    save_measurements(Path(output).stem, runs, output)
+    watch.kept = f"; {len(runs)} finished turns are in {output}"
+    tell(f"{len(runs)} of {total}: {runs[-1].plan} {show_time(runs[-1].iteration_time)} per iteration")
 
 
 class RunRequest(NamedTuple):

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import without_priority
-from osfmodel.entities.display import show_time
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
-from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.measurement import COMPUTATION, Measurement
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
@@ -20,7 +17,7 @@ from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
 from osfmodel.runtime.profiler.conditions import other_threads
 from osfmodel.runtime.training import TrainingSettings
 from osfmodel.runtime.training.ddp_buckets import Carried, carried
-from osfmodel.runtime.training.request import UNMEASURED, RunRequest, is_executed, is_file, plan_called
+from osfmodel.runtime.training.request import UNMEASURED, RunRequest, is_executed, is_file, keep_turns, plan_called
 from osfmodel.runtime.training.subjects import TrainingSubject, agreed, replayed, trained
 from osfmodel.targets.named_plans import make_plan
 
@@ -61,10 +58,7 @@ def run(
         one = training.measurement_of(ran, first, losses)
         runs.append(replace(one, plan=asked.relative(one.plan)))
         if place.rank == 0:
-            save_measurements(Path(asked.output).stem, runs, asked.output)
-            watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
-            done = f"{len(runs)} of {settings.repeats * len(plans)}"
-            voice.progress(f"{done}: {runs[-1].plan} {show_time(runs[-1].iteration_time)} per iteration")
+            keep_turns(runs, settings.repeats * len(plans), asked.output, watch, voice.progress)
     return runs
 
 
