@@ -65,7 +65,7 @@ def show_in_axes(axes: Any, picture: Scatter, inside: bool = True) -> None:
     low, high = _diagonal(axes, picture)
     for number, cloud in enumerate(picture.clouds):
         measured, predicted = zip(*cloud.points, strict=True)
-        marker = MARKERS[number % len(MARKERS)]
+        marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]  # no colour with the same mark twice
         style = _style(cloud, COLOURS[number % len(COLOURS)])
         label = fill(f"{cloud.name} ({cloud.runs})", LONGEST, break_long_words=False, break_on_hyphens=False)
         axes.scatter(measured, predicted, s=18, label=label, zorder=2, marker=marker, **style)
