@@ -175,7 +175,7 @@ def measure(folder: Path, settings: Sequence[Setting], most: int) -> None:
 
 
 class Cell(NamedTuple):
-    """A plan on a setting: measured and predicted seconds, the spread of repeats, and the cores that ranks used."""
+    """A plan on a setting: measured and predicted seconds, spread of repeats, cores used, and collectives in a step."""
 
     setting: Setting
     plan: str
@@ -185,6 +185,7 @@ class Cell(NamedTuple):
     used: float
     busy: bool
     as_planned: bool
+    collectives: int
 
     @property
     def error(self) -> float:
@@ -215,6 +216,7 @@ def cells_of(folder: Path, setting: Setting) -> Iterator[Cell]:
             max(times) / min(times) - 1, max(float(run.condition("cpu_share")) for run in turns),
             any(run.saturated(asleep) for run in turns),
             all(run.condition("buckets_as_planned") == "yes" for run in turns),
+            sum(int(part.split()[0]) for part in turns[0].condition("collectives").split(", ")),
         )  # fmt: skip
 
 
@@ -253,6 +255,11 @@ def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
         yield f"* {words}: {len(errors)} cells, {found}; {rest}"
     other = [f"{cell.setting.name} {cell.plan}" for cell in cells if not cell.as_planned]
     yield f"* collectives not as planned: {', '.join(other) or 'none'}"
+    gaps = [(cell.measured - cell.predicted) / cell.collectives * 1e3 for cell in cells
+            if cell.counts and cell.setting.ratio and OVERLAPPING in cell.plan]  # fmt: skip
+    if gaps:
+        ends = f"{min(gaps):.2f} to {max(gaps):.2f} ms"
+        yield f"* replays, overlapping, measured less predicted, for each collective: {median(gaps):.2f} ms ({ends})"
     yield from _gains(cells)
     missing = [setting.name for setting in settings if not (folder / f"{setting.name}-runs.json").exists()]
     yield f"* not measured: {', '.join(missing) or 'nothing'}"
@@ -292,6 +299,10 @@ that was fixed before. Each network was measured with `osf bench`, and nothing i
 FSDP2 over gloo as it is: each collective holds up the host. `overlapping` launches collectives in the background, one
 at a time. Each setting ran under one group per block and under the groups that the planner found, by turns. Cells in
 which ranks used more than 90 % of the cores, or whose repeats differ by more than 5 %, do not count.
+
+Steps take longer than predicted, the more so the more ranks share the cores and the faster the network; overlapping
+ones by the time for each collective that is given below. It is likely the work of the host between collectives, which
+the model leaves out and nothing here measures.
 
 A real model's computation is that of the same shards with nothing sent, measured in the run on all ranks at once: on a
 CPU FSDP2's own work on the host takes as long as the model, and predictions do not know it. So those cells judge
