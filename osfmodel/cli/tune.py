@@ -139,7 +139,7 @@ def _lines(tuning: Tuning, snippet: str | None) -> Lines:
     target = CONFIG_TARGETS[tuning.target]
     if snippet is None:
         count = tuning.what_if.accumulate
-        written = partial(target.text.written, tuning.knobs, tuning.workload, micro_batches=count)
+        written = partial(target.text.written, tuning.knobs, tuning.workload, micro_batches=count, form=tuning.form)
         return Lines(target.text.endings, written, target.executes)
     text = SNIPPETS[snippet].write(tuning)
     return Lines(target.text.endings, lambda ending: text, target.executes, other=True)

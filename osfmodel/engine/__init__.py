@@ -11,6 +11,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import recursion
 from osfmodel.engine.entry import Engine
 from osfmodel.engine.strategies import lower
+from osfmodel.entities.batches import accumulating
 from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
@@ -37,7 +38,9 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     from osfmodel.engine.simulator import run  # not loaded where all plans are plain
 
     workload, pricing = pricing.loaded(workload)
-    return run(lower(workload, plan, pricing), pricing).timeline(plan.computed(workload)[0].compute_time)
+    count = plan.sharding.micro_batches if plan.sharding else 1
+    alone = accumulating(plan.computed(workload)[0], count).compute_time
+    return run(lower(workload, plan, pricing), pricing).timeline(alone)
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:

@@ -195,7 +195,9 @@ def accumulating(workload: Workload, micro_batches: int) -> Workload:
     name = next(name for number in range(len(layers) + 1) if (name := f"accumulated{number or ''}") not in taken)
     first = Layer(name, before * (workload.forward_time + workload.backward_time), 0 * workload.backward_time, 0)
     batch = None if workload.batch_size is None else workload.batch_size * micro_batches
-    return replace(workload, layers=(*layers, first), batch_size=batch)
+    found = replace(workload, layers=(*layers, first), batch_size=batch)
+    object.__setattr__(found, "accumulated", (micro_batches, workload))
+    return found
 
 
 def require_micro_batches(value: int, what: str) -> None:

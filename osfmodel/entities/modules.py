@@ -10,7 +10,7 @@ from dataclasses import replace
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import Block, Bucket, Plan
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding
 from osfmodel.entities.workload import Layer, Workload
 
 FULLY_SHARDED, HYBRID_SHARDED = "fully-sharded", "hybrid-sharded"
@@ -26,6 +26,8 @@ ZERO_3 = "zero-3"
 """Strategy of DeepSpeed's stage 3, which gathers parameters by module."""
 DISTRIBUTED_OPTIMIZER = "distributed-optimizer"
 """Strategy of plans with whole parameters, of which each rank updates a shard."""
+SHARDING = (*SHARDED, FLAT_SHARDED, *ZERO, OWNERS, ZERO_3, DISTRIBUTED_OPTIMIZER)
+"""Strategies that shard the optimizer's state at least: their plans say how they accumulate over micro-batches."""
 NUMBERED, ENDING = re.compile(r"(.*_)?\d+"), re.compile(r".*\d+")
 """Names of members of a list of modules: a number, alone or behind ``_``; in a model without such, any at the end."""
 SMALL = 0.001
@@ -134,3 +136,35 @@ def _buckets(layers: Sequence[Layer]) -> Iterator[Bucket]:
     """A bucket of these layers for each dtype."""
     for dtype in dict.fromkeys(layer.dtype for layer in layers):
         yield Bucket(tuple(Block(layer.name, 0, layer.gradient_bytes) for layer in layers if layer.dtype == dtype))
+
+
+def step_of(workload: Workload, strategy: str) -> tuple[int, Workload]:
+    """(micro-batches, the workload of each) of a step under a strategy.
+
+    A strategy of SHARDING carries out each micro-batch of an accumulated workload by itself, since it may gather and
+    reduce in each. Others communicate once a step, as an accumulated workload says, and so have it as one.
+    """
+    return workload.accumulated if workload.accumulated and strategy in SHARDING else (1, workload)
+
+
+def in_micro_batches(plan: Plan, count: int, form: Form = EACH) -> Plan:
+    """The plan of a step with ``count`` micro-batches of this form, for a strategy of SHARDING.
+
+    Raises PlanError for more micro-batches than such plans may have.
+    """
+    rules = plan.sharding or _unstated(plan)
+    made = rules.accumulating(count, form)
+    return plan if made == rules else replace(plan, sharding=made)
+
+
+def in_one_micro_batch(plan: Plan) -> Plan:
+    """The plan of a step with one micro-batch."""
+    if plan.sharding is None or plan.sharding.micro_batches == 1:
+        return plan
+    made = plan.sharding.accumulating(1, EACH)
+    return replace(plan, sharding=None if made == _unstated(plan) else made)
+
+
+def _unstated(plan: Plan) -> Sharding:
+    """The sharding of a plan that states none."""
+    return Sharding((ParameterGroup(),) * len(plan.buckets))

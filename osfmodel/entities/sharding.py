@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.display import brief
@@ -68,6 +69,24 @@ class Fetching:
             require_count(getattr(self, name), f"elements of {name!r} of the plan's sharding")
 
 
+class Form(NamedTuple):
+    """A way to accumulate gradients over micro-batches, by the fields of :class:`Sharding`."""
+
+    reduce_each: bool = True
+    replicas_each: bool = True
+    keep: bool = False
+
+
+EACH = Form()
+"""Gather and reduce in each micro-batch: sharded gradients are added up, as frameworks do unless told otherwise."""
+SHARDS_EACH = Form(replicas_each=False)
+"""Reduce to shards in each micro-batch, and between replicas in the last."""
+LAST, LAST_KEPT = Form(reduce_each=False), Form(reduce_each=False, keep=True)
+"""Reduce in the last micro-batch, with whole gradients until then; and keep parameters after backward as well."""
+MOST_MICRO_BATCHES = 1024
+"""Largest number of micro-batches of a plan that shards, whose steps are followed collective by collective."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """How a plan shards.
@@ -118,6 +137,19 @@ class Sharding:
                 raise PlanError(
                     f"the plan gathers or reduces in {dtype!r}: it must be one of {', '.join(ELEMENT_BYTES)}"
                 )
+
+    @property
+    def form(self) -> Form:
+        """The way in which gradients are accumulated."""
+        return Form(self.reduce_each, self.replicas_each, self.keep)
+
+    def accumulating(self, count: int, form: Form) -> Sharding:
+        """The same with ``count`` micro-batches of this form. Raises PlanError for more than MOST_MICRO_BATCHES."""
+        if count > MOST_MICRO_BATCHES:
+            raise PlanError(
+                f"{count} micro-batches: a plan that shards has {MOST_MICRO_BATCHES} at most, lower --accumulate"
+            )
+        return replace(self, micro_batches=count, **form._asdict())
 
     def require_fits(self, buckets: int, wants: Mapping[str, str]) -> None:
         """Raise PlanError unless there is a group for each bucket, and no other want excludes sharding."""

@@ -150,9 +150,8 @@ class Gradients:
 class Workload:
     """The computation of one worker: layers from the input to the output, then an update of all parameters.
 
-    Backward visits the layers in reverse, so ``layers`` are in the reverse of the order in which their
-    gradients become ready. ``update_time`` is seconds of optimizer step per iteration; ``batch_size`` is
-    samples per worker and iteration, if known.
+    Backward visits the layers in reverse, so ``layers`` are in the reverse of the order in which gradients become
+    ready. ``update_time``: seconds of optimizer step per iteration; ``batch_size``: samples per worker, if known.
 
     segments:     parts that can be recomputed, in the order of the layers; they do not overlap
     state_bytes:  of the optimizer's state, if known
@@ -161,6 +160,7 @@ class Workload:
     sent_as:      the compression of its gradients, such as "fp16" or "powersgd:4"; "" without
     grain:        kind of its layers if their names are made up: "gradient" or "bucket" of a trace, of GRAINS
     computing:    fraction of its time in which the device really computed, above 0 to 1; None if not known
+    accumulated:  of several micro-batches added up: their number, and the workload of one
     profiled_workers, doubt: workers of the profiled job, whose times include usual effects if there are more than one;
                   and a fraction by which times may be off, either way, as of a batch size that was not profiled
 
@@ -181,6 +181,7 @@ class Workload:
     computing: float | None = None
     profiled_workers: int = 1
     doubt: float = 0
+    accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
@@ -289,8 +290,7 @@ class Workload:
 
 def _require_unique(names: Sequence[str], workload: str) -> None:
     if len(set(names)) < len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise DataError(f"workload {workload!r} has two layers named {twice!r}: names must be unique")
 
 

@@ -161,9 +161,9 @@ def _part_of_a_node(cluster: Cluster, workers: int) -> tuple[str, ...]:
     return (f"{workers} workers fill nodes of {each} unevenly: the last node has {workers % each}",)
 
 
-def slower_than_one(workload: Workload, workers: int, iteration_time: float) -> tuple[str, ...]:
-    """A note where the workers together train more slowly than one of them alone."""
-    if iteration_time <= workers * workload.compute_time:
+def slower_than_one(alone: float, workers: int, iteration_time: float) -> tuple[str, ...]:
+    """A note where the workers together train more slowly than one of them, which takes ``alone`` seconds."""
+    if iteration_time <= workers * alone:
         return ()
     remedies = "send less (--accumulate, --compression) or use a faster network"
     return (f"{workers} workers train more slowly than one alone: {remedies}",)

@@ -26,6 +26,8 @@ from osfmodel.solve.solution import PlanRule
 
 STEPS = tuple(1.1347241384015194**-place for place in (1, 2, 3, 4, 5))
 """Steps of an even sequence in five dimensions: powers of the root of x^6 = x + 1 (additive recurrence)."""
+MICRO_BATCHES = 3
+"""Largest number of micro-batches of a draw."""
 TIE = 0.002
 """Difference of mean times, as a fraction, within which two configurations are as good."""
 COMPUTE = 0.05
@@ -74,15 +76,19 @@ def _even(values: Sequence[float]) -> list[float]:
 
 
 def drawn(problem: TuningProblem) -> list[TuningProblem]:
-    """The problem under each draw, with its first prices alone; made once, so that their times are kept."""
+    """The problem under each draw, with its first prices alone; made once, so that their times are kept.
+
+    Of many micro-batches there are MICRO_BATCHES: those between the first and the last are alike.
+    """
     if not problem.drawn:
         problem.drawn.extend(_drawn(problem))
     return problem.drawn
 
 
 def _drawn(problem: TuningProblem) -> list[TuningProblem]:
+    count, form = problem.micro_batches
     return [
-        replace(problem, workload=workload, stock=(pricing,), leads=())
+        replace(problem, workload=workload, stock=(pricing,), leads=(), micro_batches=(min(count, MICRO_BATCHES), form))
         for workload, pricing in doubted(problem.workload, problem.stock[0])
     ]
 

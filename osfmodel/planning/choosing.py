@@ -17,7 +17,7 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
-from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.modules import SHARDED, step_of
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
@@ -147,7 +147,10 @@ def _row(prediction: Prediction, workers: int, limit: MemoryLimit | None, sized:
 def _chance(workload: Workload, cluster: Cluster, workers: int, mine: Prediction, theirs: Prediction) -> Chance:
     """The chance that a step under ``mine`` is shorter than under ``theirs``."""
     stock = pricing_of(cluster, workers, workload)
-    one, other = (plan_times(workload, stock, each.plan, named_plan(each.name)) for each in (mine, theirs))
+    one, other = (
+        plan_times(step_of(workload, each.plan.strategy)[1], stock, each.plan, named_plan(each.name))
+        for each in (mine, theirs)
+    )
     return chance(one, other, gain_doubt(stock))
 
 
@@ -165,5 +168,6 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
     tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
     worth = tuning.improvement or limit is not None
     knobs = tuning.knobs if worth else CONFIG_TARGETS[name].convert.default_knobs()
-    written = partial(text.written, knobs, workload, micro_batches=count)
+    form = tuning.form if worth else None
+    written = partial(text.written, knobs, workload, micro_batches=count, form=form)
     return replace(made, tuning=tuning, written=written, endings=text.endings)

@@ -13,8 +13,10 @@ from osfmodel.engine import AUTO, engine_called
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import ExecutorRow
-from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.modules import SHARDING, step_of
+from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
 from osfmodel.entities.rounding import within
+from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
@@ -66,7 +68,7 @@ def compare(
     subject = _Subject(workload, cluster, workers, engine)
     predictions = tuple(_said_of_optimal([_predict(subject, plan, rules) for plan in plans]))
     bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
-        subject.bound(PLAIN, subject.paid(PLAIN)),
+        subject.bound(PLAIN, subject.paid(PLAIN), REPLICATED),
     )
     return Comparison(workload, cluster, workers, bounds, predictions)
 
@@ -106,9 +108,13 @@ class _Subject:
         """Prices for plans under these rules and this executor, as far as the engine models them."""
         return self.engine.seen(self.pricing.for_rules(objective, executor))
 
-    def bound(self, objective: Objective, pricing: Pricing) -> Bound:
-        """The lower bound under these rules; plans with the same prices and rules share one."""
-        question = Question(self.workload, pricing, objective)
+    def bound(self, objective: Objective, pricing: Pricing, strategy: str, form: Form = EACH) -> Bound:
+        """The lower bound under these rules; plans with the same prices and rules share one.
+
+        strategy: of the plan; form: in which it accumulates, if it shards
+        """
+        count, workload = step_of(self.workload, strategy)
+        question = Question(workload, pricing, objective, micro_batches=(count, form))
         for bound in self._bounds:
             if bound.question == question:
                 return bound
@@ -122,7 +128,7 @@ class _Subject:
     def timeline(self, solution: Solution) -> Timeline:
         """The engine's timeline; with our own engine, the one that came with the solution."""
         plan, question = solution.require_plan(), solution.question
-        return solution.require()[1] if self.ours else self.engine.carry_out(self.workload, plan, question.pricing)
+        return solution.require()[1] if self.ours else self.engine.carry_out(question.workload, plan, question.pricing)
 
 
 def _labelled(given: Given) -> tuple[str, Plan | PlanRule]:
@@ -140,23 +146,35 @@ def _require_valid(plan: Plan, workload: Workload, place: str) -> None:
         raise type(error)(f"{place}{error}") from None
 
 
+def _require_as_many(planned: int, asked: int, label: str) -> None:
+    """Raise PlanError where a plan of several micro-batches is predicted for another number of them."""
+    if planned not in (1, asked):
+        raise PlanError(f"{label}: the plan is for {planned} micro-batches a step, not {asked}: --accumulate {planned}")
+
+
 def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Prediction:
     label, entry = _labelled(given)
     if isinstance(entry, PlanRule):
         objective = replace(PLAIN if entry.chooses and rules else entry.objective, **rules)
-        bound = subject.bound(objective, subject.paid(objective, entry.executor))
+        own = entry.objective.strategy
+        strategy = own if own in SHARDING else objective.strategy
+        bound = subject.bound(objective, subject.paid(objective, entry.executor), strategy, entry.form)
         solution, caveats = entry.make(bound.question), entry.caveats(subject.workload)
     else:
         objective, caveats = replace(entry.objective, **rules), ()
         _require_valid(entry, subject.workload, "" if isinstance(given, Plan) else f"{label}: ")
         plan = entry.under(objective)
-        bound = subject.bound(objective, subject.engine.seen(subject.pricing.for_plan(plan)))
-        solution = Solution(bound.question, plan, Status.HEURISTIC)
+        shards = plan.sharding or Sharding(())
+        bound = subject.bound(
+            objective, subject.engine.seen(subject.pricing.for_plan(plan)), plan.strategy, shards.form
+        )
+        _require_as_many(shards.micro_batches, bound.question.micro_batches[0], label)
+        solution = Solution(bound.question, bound.question.step(plan), Status.HEURISTIC)
     plan = solution.require_plan()
     timeline = subject.timeline(solution)
     if subject.ours:
         caveats += band_caveats(plan, bound.question.pricing) + subject.busy(plan, timeline)
-        caveats += slower_than_one(subject.workload, subject.pricing.workers, timeline.iteration_time)
+        caveats += slower_than_one(subject.workload.compute_time, subject.pricing.workers, timeline.iteration_time)
     return Prediction(
         name=label,
         plan=plan,

@@ -12,6 +12,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_share, show_time
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
+from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import plan_extrapolation
@@ -241,7 +242,8 @@ class Tuning:
     """The configuration for ``target``, its plan, and its times at each worker count.
 
     ``plan`` is the one at the first worker count. ``warnings`` name extrapolated prices; ``remarks`` name losses,
-    changes on a slower network, and assumptions of a prediction for this framework.
+    changes on a slower network, and assumptions of a prediction for this framework. ``form`` is the way in which plans
+    that shard accumulate over micro-batches.
     """
 
     workload: Workload
@@ -255,6 +257,7 @@ class Tuning:
     warnings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     what_if: WhatIf = WhatIf()
+    form: Form = EACH
 
     def __repr__(self) -> str:
         times = (f"{show_time(one.tuned_time)} with {how_many(one.workers, 'worker')}" for one in self.outcomes)
@@ -268,7 +271,7 @@ class Tuning:
             self,
             what_if=what_if,
             config=text.settings(self.config, what_if.accumulate),
-            rendered=text.written(self.knobs, self.workload, micro_batches=what_if.accumulate),
+            rendered=text.written(self.knobs, self.workload, micro_batches=what_if.accumulate, form=self.form),
             remarks=(*self.remarks, *what_if.caveats(self.workload, self.cluster), *told),
         )
 

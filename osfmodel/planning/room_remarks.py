@@ -27,9 +27,9 @@ def room_remarks(task: TuningProblem, knobs: Any) -> list[str]:
     if not known(task.workload):
         found.append("memory is without activations, which this profile does not have: leave room for them")
     default = task.target.convert.default_knobs()
-    usual = _level(task, default, room)
+    usual = _level(task.usual, default, room)
     if usual.bytes > room.bytes:
-        found.append(f"the default {shortfall(usual, task.planned(default)[0][0], room.bytes)}")
+        found.append(f"the default {shortfall(usual, task.usual.planned(default)[0][0], room.bytes)}")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,12 +12,10 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_predicted_time, show_share
-from osfmodel.entities.effects import NO_EFFECTS
-from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
-from osfmodel.entities.modules import SHARDED
-from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
-from osfmodel.entities.rounding import within
+from osfmodel.entities.modules import SHARDED, step_of
+from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
@@ -32,24 +30,15 @@ from osfmodel.planning.cautions import (
     size_warnings,
     slower_than_one,
 )
-from osfmodel.planning.chances import best_of, chance, drawn, times
+from osfmodel.planning.chances import chance, drawn, times
 from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
-from osfmodel.planning.tiny_buckets import without_tiny
+from osfmodel.planning.settling import NEGLIGIBLE, settled
 from osfmodel.planning.tuning_task import TuningProblem
-from osfmodel.solve import SOLVERS
-from osfmodel.solve.search.robust import penalised, robust_ends
-from osfmodel.solve.solution import Limits, PlanRule, Question, planner_of
-from osfmodel.solve.under_effects import as_timed
+from osfmodel.solve.solution import Limits, PlanRule, planner_of
 from osfmodel.targets import CONFIG_TARGETS
 
-NEGLIGIBLE = 0.001
-"""Largest loss against the optimum, as a fraction, that is accepted for robustness on a slower network."""
-STRESS = (1.25, 1.5, 2.0)
-"""Factors by which the real network may be slower than described; plans are made robust against them."""
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
-FEWER = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Numbers of buckets of the plans that are tried beside the best one."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
 """Factors of network slowness at which a plan is compared with the default."""
 
@@ -64,6 +53,7 @@ def tuned_rule(tuning: Tuning) -> PlanRule:
         target.text.caveats,
         tuning.plan.objective,
         executor=None if default else target.executor,
+        form=tuning.form,
     )
 
 
@@ -107,15 +97,15 @@ def tune(
         has = "one collective at a time and a barrier" if chosen.objective.plain else "rules of its own"
         raise UsageError(f"{target or 'ddp'} has {has}: tune --for runtime instead")
     prices = tuple(pricing_of(cluster, count, workload) for count in counts)
-    task = TuningProblem(workload, chosen, prices, limits, objective)
+    alone = workload.compute_time
+    micro_batches, workload = step_of(workload, objective.strategy)
+    several = (micro_batches, chosen.text.accumulation.form)
+    task = TuningProblem(workload, chosen, prices, limits, objective, micro_batches=several)
     task = replace(task, leads=_leads(task, leads))
     if len(task.leads) == 1:
         task = replace(task, workload=workload.ahead(*task.leads), leads=())
-    optima = task.optima()
     default = task.times(task.target.convert.default_knobs())
-    searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
-    knobs = _likeliest(task, optima, _choose(task, optima, default, searched), searched)
-    knobs = task.complete(knobs if knobs is searched else without_tiny(task, knobs))
+    task, knobs, optima, searched, remarks = settled(task, default)
     plan, _ = task.planned(knobs)[0]
     return Tuning(
         workload,
@@ -132,9 +122,10 @@ def tune(
             *task.extrapolation(plan),
         ),
         (
-            *slower_than_one(workload, counts[0], outcomes[0].tuned_time),
+            *slower_than_one(alone, counts[0], outcomes[0].tuned_time),
             *_shortfall(outcomes),
             *_of_memory(task, knobs),
+            *_of_forms(task, knobs),
             *_without(task, knobs, searched),
             *remarks,
             *_margin(task, knobs),
@@ -148,7 +139,17 @@ def tune(
             *busy_caveats(cluster, workload, plan, counts[0], outcomes[0].tuned_time),
             *network_caveats(cluster, max(counts)),
         ),
+        form=task.micro_batches[1],
     )
+
+
+def _of_forms(task: TuningProblem, knobs: Any) -> list[str]:
+    """Remarks on the time and memory of other ways to accumulate."""
+    if not task.forms:
+        return []
+    from osfmodel.planning.form_remarks import form_remarks  # not loaded for one micro-batch
+
+    return form_remarks(task, knobs)
 
 
 def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
@@ -184,97 +185,10 @@ def _outcomes(
 
 def _chance(task: TuningProblem, knobs: Any) -> Chance | None:
     default = task.target.convert.default_knobs()
-    same = knobs == default or task.planned(knobs)[0][0] == task.planned(default)[0][0]
-    problems = [] if same else drawn(task)
-    if not problems:
+    if task.planned(knobs)[0][0] == task.usual.planned(default)[0][0]:
         return None
-    return chance(times(problems, knobs), times(problems, default), gain_doubt(task.stock[0]))
-
-
-def _likeliest(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], chosen: Any, searched: Any | None) -> Any:
-    """For one count, whichever does best on plausible networks.
-
-    Tried are ``chosen``, the default, plans with fewer buckets, and plans for slower networks.
-    """
-    if len(task.stock) > 1 or task.leads or searched is not None or task.target.executes:
-        return chosen
-    options = [task.target.convert.default_knobs(), chosen]
-    options += [task.from_plan(plan, task.pricings[0]) for plan in _alternatives(task, *optima[0])]
-    return best_of(task, [knobs for knobs in options if task.keeps_limits(knobs)] or [chosen])
-
-
-def _alternatives(task: TuningProblem, plan: Plan, timeline: Timeline) -> Iterator[Plan]:
-    """The best plans with fewer buckets and for slower networks, for the ready times that effects led to."""
-    if not task.objective.plain:
-        return
-    seen, pricing = as_timed(task.workload, timeline), task.pricings[0]
-    bare = replace(pricing, effects=NO_EFFECTS)
-    asked = [
-        Question(seen, bare, limits=replace(task.limits, max_buckets=most))
-        for most in FEWER
-        if most < min(len(plan.buckets), task.limits.max_buckets or len(plan.buckets))
-    ]
-    asked += [Question(seen, bare.slower(factor), limits=task.limits) for factor in STRESS]
-    for question in asked:
-        found = SOLVERS["optimal"].solve(question).plan
-        if found is not None:
-            yield found
-
-
-def _choose(
-    task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float], searched: Any | None
-) -> Any:
-    """The first candidate whose worst slow-down is the smallest, or almost. Raises PlanError without candidates."""
-    best = [timeline.iteration_time for _, timeline in optima]
-    several = len(task.costs) > 1
-    ceilings = list(default) if several else [time * (1 + NEGLIGIBLE) for time in best]
-    found = [searched, *_candidates(task, optima, ceilings)]
-    candidates = [knobs for knobs in found if knobs is not None and task.keeps_limits(knobs)]
-    if not candidates:
-        raise PlanError(task.limits.unmet("settings of this framework"))
-    # The target's own search wins unless another candidate is much better; then, for one count, the robust plan.
-    values = [penalised(task.judged(knobs), best, ceilings if several else ()) for knobs in candidates]
-    close = 0 if several else NEGLIGIBLE
-    search = task.target.search
-    allowed = [1 + (search.reluctance if search and knobs is searched else close) for knobs in candidates]
-    rows = zip(candidates, values, allowed, strict=True)
-    return next(knobs for knobs, value, factor in rows if value <= within(min(values) * factor))
-
-
-def _candidates(
-    task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]
-) -> Iterator[Any]:
-    """Knobs to choose among: those of a robust plan, of the best plan of each count, and the defaults."""
-    robust = _robust(task, optima, ceilings)
-    pairs = [(robust, task.pricings[0])] if robust is not None else []
-    pairs += [(plan, pricing) for (plan, _), pricing in zip(optima, task.pricings, strict=True)]
-    # The defaults are spelled out if the target can do so, for a complete recommendation.
-    pairs.append((task.target.convert.default(task.workload, task.pricings[0]), task.pricings[0]))
-    seen: set[Plan] = set()
-    for plan, pricing in pairs:
-        if plan not in seen:
-            seen.add(plan)
-            yield task.from_plan(plan, pricing)
-    yield task.target.convert.default_knobs()
-
-
-def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
-    """One plan for all counts; for one count, one that suits slower networks too. None if dtypes alternate."""
-    if not task.objective.plain:
-        return None  # the search for robust plans knows the barrier only
-    costs, known = list(task.costs), list(optima)
-    if len(costs) == 1:
-        for factor in STRESS:
-            slower = task.slower(factor)
-            costs, known = [*costs, *slower.costs], [*known, *slower.optima()]
-    starts = [ends for plan, _ in known if (ends := contiguous_ends(plan, task.workload)) is not None]
-    if len(starts) < len(known) or not task.workload.gradients:
-        return None
-    best = [timeline.iteration_time for _, timeline in known]
-    seen = task.workload
-    if task.pricings[0].effects.active:
-        seen = as_timed(task.workload, optima[0][1])
-    return contiguous_plan(task.workload, robust_ends(seen, costs, best, starts, task.limits, ceilings))
+    mine, theirs = times(drawn(task), knobs), times(drawn(task.usual), default)
+    return chance(mine, theirs, gain_doubt(task.stock[0]))
 
 
 def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
@@ -334,12 +248,12 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
 def _margin(task: TuningProblem, knobs: Any) -> list[str]:
     """A remark on how much slower than stated the network may be before the default would be better."""
     default = task.target.convert.default_knobs()
-    now = zip(task.judged(knobs), task.judged(default), strict=True)
+    now = zip(task.judged(knobs), task.usual.judged(default), strict=True)
     if any(mine >= theirs * (1 + WORTHWHILE) for mine, theirs in now):
         return []  # it loses on this network too, as the verdict says
     for factor in MARGINS:
         slower = task.slower(factor)
-        pairs = zip(slower.judged(knobs), slower.judged(default), strict=True)
+        pairs = zip(slower.judged(knobs), slower.usual.judged(default), strict=True)
         if any(mine > theirs * (1 + NEGLIGIBLE) for mine, theirs in pairs):
             return [f"if the real network is {factor:g} times slower than described, this plan loses to the default"]
     return []

@@ -13,8 +13,9 @@ from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.modules import SHARDED, in_one_micro_batch
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
+from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import extrapolation
@@ -30,6 +31,7 @@ class TuningProblem:
 
     stock: prices for a stock framework; ``pricings`` are the same unless the target has an executor of its own
     leads: how many times as fast as the device the host may be, if the target's settings depend on that
+    micro_batches: of a step under a strategy that shards, and their form; ``workload`` is one of them
     drawn: the problem under each draw of plausible prices, once ``planning.chances`` has asked for it
     """
 
@@ -39,6 +41,7 @@ class TuningProblem:
     limits: Limits = Limits()
     objective: Objective = PLAIN
     leads: tuple[float, ...] = ()
+    micro_batches: tuple[int, Form] = (1, EACH)
     drawn: list[TuningProblem] = field(init=False, repr=False, compare=False, default_factory=list)
     _timed: dict[Any, list[tuple[Plan, Timeline]]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -72,7 +75,10 @@ class TuningProblem:
         return [self._optimum(question).require() for question in self._questions()]
 
     def _questions(self) -> list[Question]:
-        return [Question(self.workload, pricing, self.objective, self.limits) for pricing in self.pricings]
+        return [
+            Question(self.workload, pricing, self.objective, self.limits, self.micro_batches)
+            for pricing in self.pricings
+        ]
 
     def _optimum(self, question: Question) -> Solution:
         """The best plan of whole tensors in ready order under plain rules; under others the best known."""
@@ -117,7 +123,23 @@ class TuningProblem:
         return self._timed[knobs]
 
     def _plan(self, knobs: Any, pricing: Pricing) -> Plan:
-        return self.target.convert.to_plan(knobs, self.workload, pricing)
+        plan = self.target.convert.to_plan(knobs, self.workload, pricing)
+        return Question(self.workload, pricing, self.objective, micro_batches=self.micro_batches).step(plan)
+
+    @cached_property
+    def usual(self) -> TuningProblem:
+        """The same problem with the target's own way to accumulate."""
+        return self.accumulating(self.target.text.accumulation.form)
+
+    def accumulating(self, form: Form) -> TuningProblem:
+        """The same problem with another way to accumulate."""
+        count, chosen = self.micro_batches
+        return self if form == chosen else replace(self, micro_batches=(count, form))
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The target's ways to accumulate, its own first; none for one micro-batch."""
+        return tuple(self.target.text.accumulation.forms) if self.micro_batches[0] > 1 else ()
 
     def times(self, knobs: Any) -> list[float]:
         """Iteration time of ``knobs`` at each price."""
@@ -130,8 +152,10 @@ class TuningProblem:
         return [max(times) for times in zip(*(problem.times(knobs) for problem in self._led), strict=True)]
 
     def bounds(self) -> list[float]:
-        """Seconds that no schedule can beat under these rules, at each price."""
-        return [question.lower_bound for question in self._questions()]
+        """Seconds that no schedule can beat under these rules, at each price; within memory in any of the forms."""
+        tried = list(map(self.accumulating, self.forms if self.limits.memory else ())) or [self]
+        rows = [[question.lower_bound for question in task._questions()] for task in tried]
+        return [min(bounds) for bounds in zip(*rows, strict=True)]
 
     def bands(self, knobs: Any) -> list[Band | None]:
         """The error band of the tuned time at each price."""
@@ -140,7 +164,7 @@ class TuningProblem:
 
     def from_plan(self, plan: Plan, pricing: Pricing) -> Any:
         """The target's knobs for ``plan``."""
-        return self.target.convert.from_plan(plan, self.workload, pricing, self.limits)
+        return self.target.convert.from_plan(in_one_micro_batch(plan), self.workload, pricing, self.limits)
 
     def complete(self, knobs: Any) -> Any:
         """``knobs`` completed with settings that only the final choice needs."""

@@ -26,6 +26,7 @@ from dataclasses import replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost, serial, transfer
 from osfmodel.engine.sparse import Sparsity, part_bytes
+from osfmodel.entities.batches import accumulating
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.modules import (
     DISTRIBUTED_OPTIMIZER,
@@ -34,12 +35,13 @@ from osfmodel.entities.modules import (
     HYBRID_SHARDED,
     OWNERS,
     SHARDED,
+    SHARDING,
     ZERO,
     ZERO_3,
 )
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.sharding import EACH, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.scheduling import Jobs, tails_of
 from osfmodel.solve.windows import CostLine, below, minorants, optimum
@@ -62,7 +64,7 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     of its computation.
     """
     workload, pricing = pricing.loaded(workload)
-    if objective.strategy in (*SHARDED, FLAT_SHARDED, *ZERO, OWNERS, ZERO_3, DISTRIBUTED_OPTIMIZER):
+    if objective.strategy in SHARDING:
         shards = replace(workload, update_time=workload.update_time / pricing.workers)
         if objective.strategy in (FULLY_SHARDED, FLAT_SHARDED, ZERO_3):
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
@@ -86,8 +88,10 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     workload, pricing = pricing.loaded(workload)
     workload, plan = plan.computed(workload)
     if plan.sharding is not None or plan.strategy in (*ZERO, OWNERS, DISTRIBUTED_OPTIMIZER):
-        strategy = _bounded(plan.strategy, plan.sharding or Sharding(()))
-        bound = objective_bound(workload, pricing, replace(PLAIN, strategy=strategy))
+        rules = plan.sharding or Sharding(())
+        strategy = _bounded(plan.strategy, rules)
+        several = accumulating(workload, rules.micro_batches)
+        bound = objective_bound(several, pricing, replace(PLAIN, strategy=strategy))
         if plan.strategy not in SHARDED:
             return bound
         from osfmodel.solve.sharded_bounds import grouped_bound  # not loaded for other strategies
@@ -115,9 +119,12 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
 
 
 def _bounded(strategy: str, rules: Sharding) -> str:
-    """The strategy whose bound holds: with other types, two communicators or several micro-batches, computation's."""
+    """The strategy whose bound holds: with other types or two communicators, computation's.
+
+    Of several micro-batches the first gathers and the last reduces at least, as accumulated ones would.
+    """
     plain = Sharding(()) == replace(
-        rules,
+        rules.accumulating(1, EACH),
         groups=(),
         reduce_inputs=1,
         asynchronous=False,

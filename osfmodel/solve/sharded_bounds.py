@@ -17,6 +17,9 @@ backward enters first, the last d groups at most:
 
     t >= F + AG(blocks - d groups) + RS(all)
 
+Each of several micro-batches begins when all that came before it has ended, so that their bounds add up. One that
+finds its parameters there (``keep``) gathers none before its forward; one that only adds gradients up reduces none.
+
 Copies count as computation. Two communicators share the network, so that their start-ups may overlap but not their
 transfers. With replicas the all-reduces of shards follow in the place of RS. Where launching blocks, all adds up.
 """
@@ -34,7 +37,8 @@ from osfmodel.engine.strategies.padding import gathered_bytes, reduced_bytes
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import HYBRID_SHARDED, blocks, inside
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.workload import Layer, Workload
 
 GROWTH = 2
@@ -88,14 +92,21 @@ class GroupRules:
     depth: int = AHEAD[-1][1]
 
 
-def planned_bound(workload: Workload, pricing: Pricing, strategy: str, most: int | None, kept: bool) -> float:
+def planned_bound(
+    workload: Workload,
+    pricing: Pricing,
+    strategy: str,
+    most: int | None,
+    kept: bool,
+    micro_batches: tuple[int, Form] = (1, EACH),
+) -> float:
     """Seconds that none of the groupings beats that are searched for (``solve.search.sharded``).
 
     most: largest bytes of a group, None for the usual limit; kept: whether groups may stay until backward
     """
     bounds, pricing = [], replace(pricing, parts=pricing.parts and cache(pricing.parts))
     for count in replica_counts(strategy, pricing, kept):
-        sharding = Sharding((), count, separate=True)
+        sharding = Sharding((), count, separate=True).accumulating(*micro_batches)
         largest = most or GROWTH * max(block_bytes(workload, sharding.ranks(pricing.workers)), default=0)
         bounds.append(sharded_bound(workload, pricing, GroupRules(sharding, (largest, largest), not kept)))
     return min(bounds)
@@ -120,7 +131,7 @@ def block_of(name: str, names: Sequence[str]) -> str | None:
 def grouped_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     """Seconds that no grouping of blocks as large, with the other rules of ``plan``, beats; 0 for other modules."""
     rules = plan.sharding
-    if rules is None or rules.micro_batches > 1:
+    if rules is None:
         return 0.0
     layers, ranks = {layer.name: layer for layer in workload.layers}, rules.ranks(pricing.workers)
     pairs = list(zip(plan.buckets, rules.groups, strict=True))
@@ -140,9 +151,28 @@ def grouped_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
 
 
 def sharded_bound(workload: Workload, pricing: Pricing, rules: GroupRules) -> float:
-    """Seconds that no grouping of whole blocks under these rules beats."""
+    """Seconds that no grouping of whole blocks under these rules beats: the sum over micro-batches, and the update."""
     workload, pricing = pricing.loaded(workload)
-    return _ShardedLimit(workload, pricing, rules).bound()
+    count, form = rules.sharding.micro_batches, rules.sharding.form
+    middle = _Part(not form.keep, form.reduce_each, form.reduce_each and form.replicas_each)
+    first, last = middle._replace(gathers=True), middle._replace(reduces=True, replicas=True)
+    parts = [(first, 1), (middle, count - 2), (last, 1)] if count > 1 else [(_Part(), 1)]
+    one_by_one = plain_sum(
+        times * _ShardedLimit(workload, pricing, rules, part).bound() for part, times in parts if times
+    )
+    return one_by_one + workload.update_time / rules.sharding.ranks(pricing.workers)
+
+
+class _Part(NamedTuple):
+    """A micro-batch.
+
+    gathers:  whether it gathers before its forward
+    reduces:  whether it reduces gradients; replicas: also between replicas
+    """
+
+    gathers: bool = True
+    reduces: bool = True
+    replicas: bool = True
 
 
 class _SentLayer(NamedTuple):
@@ -155,14 +185,14 @@ class _SentLayer(NamedTuple):
 
 
 class _ShardedLimit:
-    """Bytes and prices of a step.
+    """Bytes and prices of a micro-batch.
 
     root, inner:   bytes of what is in no block, and of blocks, as gathered and as reduced
     gather, reduce: least time of bytes of blocks
     """
 
-    def __init__(self, workload: Workload, pricing: Pricing, rules: GroupRules) -> None:
-        self.workload, self.pricing, self.rules = workload, pricing, rules
+    def __init__(self, workload: Workload, pricing: Pricing, rules: GroupRules, part: _Part) -> None:
+        self.workload, self.pricing, self.rules, self.part = workload, pricing, rules, part
         sharding, names = rules.sharding, blocks(workload)
         self.ranks = sharding.ranks(pricing.workers)
         self.prices = pricing.between(self.ranks)
@@ -170,7 +200,8 @@ class _ShardedLimit:
         for layer in workload.layers:
             trained = [layer] if layer.gradient_bytes else []
             gathered, reduced = (size(sharding, trained, self.ranks) for size in (gathered_bytes, reduced_bytes))
-            self.rows.append(_SentLayer(layer, block_of(layer.name, names) is not None, gathered, reduced))
+            held = block_of(layer.name, names) is not None
+            self.rows.append(_SentLayer(layer, held, gathered, reduced if part.reduces else 0))
         self.root, self.inner = (
             (sum(row.gathered for row in some), sum(row.reduced for row in some))
             for some in ([row for row in self.rows if row.held is held] for held in (False, True))
@@ -178,7 +209,11 @@ class _ShardedLimit:
         kinds = ("all_gather", "reduce_scatter")
         costs = [self.prices.cost(kind) for kind in kinds]
         self.gather, self.reduce = (serial(cost, most) for cost, most in zip(costs, rules.most, strict=True))
-        self.root_gather, self.root_reduce = (serial(cost)(size) for cost, size in zip(costs, self.root, strict=True))
+        sent = (self.root[0] * part.gathers, self.root[1])
+        self.root_gather, self.root_reduce = (
+            serial(cost)(size) if size else 0.0 for cost, size in zip(costs, sent, strict=True)
+        )
+        self.before_forward = self.gather(self.inner[0]) if part.gathers else 0.0
         self.slopes = [  # measured start-ups may leave less for the transfer than the line does
             0.0 if kind in self.prices.startups else transfer(cost)(max(1, most)) / max(1, most)
             for kind, cost, most in zip(kinds, costs, rules.most, strict=True)
@@ -187,38 +222,45 @@ class _ShardedLimit:
 
     def bound(self) -> float:
         """The largest of the bounds."""
-        forward, update = self.forward_end(), self.workload.update_time / self.ranks
+        forward = self.forward_end()
         computed = self.workload.forward_time + self.workload.backward_time + self.copies()
         again = self.gather(self.inner[0]) if self.rules.again else 0.0
         reduced = self.root_reduce + self.reduce(self.inner[1])
-        sent = self.together(self.root_gather + self.gather(self.inner[0]) + again, reduced, self.rules.again)
+        sent = self.together(self.root_gather + self.before_forward + again, reduced)
         slowdown = self.pricing.effects.compute_slowdown
         found = [forward + self.backward(), computed + sent * slowdown / (1 + slowdown), sent]
         if self.rules.again:
             later = max(0, self.inner[0] - self.rules.depth * self.rules.most[0])
-            found.append(forward + self.together(self.gather(later), reduced, True, later))
+            found.append(forward + self.together(self.gather(later), reduced, later))
         else:
             found.append(forward + reduced)
         if self.pricing.blocking and not self.rules.sharding.asynchronous:
-            found.append(computed + self.root_gather + self.gather(self.inner[0]) + again + reduced)
-        return max(found) + update
+            found.append(computed + self.root_gather + self.before_forward + again + reduced)
+        return max(found)
 
     def copies(self) -> float:
         """Seconds of copies into and out of messages on the compute stream."""
-        times = 2 if self.rules.again else 1
         copy_out, copy_in = self.copied
-        return copy_out * (self.root[0] + times * self.inner[0]) + copy_in * (self.root[1] + self.inner[1])
+        gathered = self.part.gathers * self.root[0] + self.times * self.inner[0]
+        return copy_out * gathered + copy_in * (self.root[1] + self.inner[1])
 
-    def together(self, gathered: float, reduced: float, again: bool, later: int | None = None) -> float:
+    @property
+    def times(self) -> int:
+        """How often blocks are gathered: before forward, and again in backward."""
+        return self.part.gathers + self.rules.again
+
+    def together(self, gathered: float, reduced: float, later: int | None = None) -> float:
         """The shortest time of all-gathers and reduce-scatters that take so long one after the other."""
         if not self.rules.sharding.separate:
             return gathered + reduced
-        size = self.inner[0] * (2 if again else 1) if later is None else later
+        size = self.inner[0] * self.times if later is None else later
         sent = size * self.slopes[0] + self.inner[1] * self.slopes[1]
         return max(gathered, reduced, sent / self.pricing.together(2))
 
     def forward_end(self) -> float:
         """F: the earliest end of forward."""
+        if not self.part.gathers:
+            return self.workload.forward_time
         end, done, left = 0.0, 0, self.workload.forward_time
         for layer, held, gathered, _ in self.rows:
             copied = self.copied[0] * (self.inner[0] - done)
@@ -231,7 +273,8 @@ class _ShardedLimit:
         """Seconds from the end of forward to that of the last collective that waits for gradients."""
         time, found, left = 0.0, 0.0, self.inner[1]
         replicas, copied = self.rules.sharding.replicas, self.copied[0] if self.rules.again else 0.0
-        shards = serial(self.pricing.between(replicas, self.ranks).cost()) if replicas > 1 else None
+        between = replicas > 1 and self.part.replicas
+        shards = serial(self.pricing.between(replicas, self.ranks).cost()) if between else None
         for layer, held, gathered, reduced in reversed(self.rows):
             time += layer.backward_time + (copied * gathered if held else 0.0)
             last = time + self.root_reduce + self.reduce(left)

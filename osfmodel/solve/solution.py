@@ -17,11 +17,13 @@ from typing import NamedTuple, TypeAlias
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.recursion import communication_finish
+from osfmodel.entities.batches import accumulating
 from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
-from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.modules import SHARDED, in_micro_batches
 from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.bounds import COLLECTIVES, objective_bound
@@ -93,12 +95,15 @@ class Question:
     """A question: the best plan for ``workload`` at these prices, under these rules and within these limits.
 
     Effects that lengthen computation whatever the plan are moved from the prices into the workload.
+
+    micro_batches: of a step under a strategy that shards, and their form; ``workload`` is one of them
     """
 
     workload: Workload
     pricing: Pricing
     objective: Objective = PLAIN
     limits: Limits = Limits()
+    micro_batches: tuple[int, Form] = (1, EACH)
 
     def __post_init__(self) -> None:
         workload, pricing = self.pricing.loaded(self.workload)
@@ -119,8 +124,14 @@ class Question:
             from osfmodel.solve.sharded_bounds import planned_bound  # not loaded for other strategies
 
             most, kept = self.limits.max_bucket_bytes, self.limits.memory is not None
-            return planned_bound(self.workload, self.pricing, self.objective.strategy, most, kept)
-        return objective_bound(self.workload, self.pricing, self.objective)
+            strategy, several = self.objective.strategy, self.micro_batches
+            return planned_bound(self.workload, self.pricing, strategy, most, kept, several)
+        step = accumulating(self.workload, self.micro_batches[0])
+        return objective_bound(step, self.pricing, self.objective)
+
+    def step(self, plan: Plan) -> Plan:
+        """The plan of a whole step, made for one micro-batch or more: here micro-batches go into plans."""
+        return plan if self.micro_batches[0] == 1 else in_micro_batches(plan, *self.micro_batches)
 
     @property
     def undisturbed(self) -> bool:
@@ -224,6 +235,7 @@ class PlanRule(NamedTuple):
     chooses:    whether its plan may use less than the rules permit
     on_request: whether it is shown only if asked for
     executor:   the one that runs it, on which prices depend; None if not given
+    form:       the way in which a plan that shards accumulates over micro-batches
     unpriced:   whether its plan needs no prices
     """
 
@@ -236,6 +248,7 @@ class PlanRule(NamedTuple):
     chooses: bool = False
     on_request: bool = False
     executor: ExecutorRow | None = None
+    form: Form = EACH
     unpriced: bool = False
 
     def make(self, question: Question) -> Solution:
@@ -249,10 +262,14 @@ class PlanRule(NamedTuple):
 def answer(
     question: Question, plan: Plan, status: Status = Status.HEURISTIC, timed: Timeline | None = None
 ) -> Solution:
-    """``plan`` as the solution; no plan, with status BEYOND_LIMITS, if it breaks the limits."""
+    """``plan`` as the solution; no plan, with status BEYOND_LIMITS, if it breaks the limits.
+
+    timed: its timeline with one micro-batch, if known
+    """
     if not question.limits.allow(plan):
         return Solution(question, None, Status.BEYOND_LIMITS)
-    return Solution(question, plan, status, timed)
+    step = question.step(plan)
+    return Solution(question, step, status, timed if step is plan else None)
 
 
 def planner_of(make: Callable[[Workload, Pricing], Plan]) -> Planner:

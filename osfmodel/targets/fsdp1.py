@@ -22,7 +22,7 @@ from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FLAT_SHARDED, blocks, wrapped
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import least
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import EACH, LAST, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import replicas_in
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
@@ -252,20 +252,45 @@ trainer = Trainer(strategy=strategy)  # add devices=..., num_nodes=... as usual
 """
 
 
-def accumulating(text: str, ending: str, count: int) -> str:
-    """Lines that accumulate, after those that wrap the model."""
-    return text + ACCUMULATED.format(count=count)
+def accumulating(said: str, text: str, ending: str, count: int) -> str:
+    """The lines with a comment on how to accumulate, after those that wrap the model."""
+    return text + said.format(count=count)
 
 
-ACCUMULATED = """
+REDUCED_EACH = """
+# The plan is for {count} micro-batches a step, gathered and reduced in each: a forward and a backward for each of
+# them, and then the optimizer's step.
+"""
+REDUCED_LAST = """
 # The plan is for {count} micro-batches a step, sent with the last: run the others inside  with model.no_sync():
 """
+ACCUMULATION = Accumulation(
+    partial(accumulating, REDUCED_EACH),
+    forms={
+        EACH: (partial(accumulating, REDUCED_EACH), "reducing in each"),
+        LAST: (partial(accumulating, REDUCED_LAST), "no_sync"),
+    },
+)
 
 
 def accelerate_accumulating(text: str, ending: str, count: int) -> str:
-    """The lines with an Accelerator that accumulates."""
+    """The lines with an Accelerator that accumulates inside no_sync."""
     made = "Accelerator(fsdp_plugin=plugin"
     return text.replace(f"{made})", f"{made}, gradient_accumulation_steps={count})")
+
+
+def accelerate_reducing(text: str, ending: str, count: int) -> str:
+    """The lines with an Accelerator that reduces in each micro-batch."""
+    made, plugin = "Accelerator(fsdp_plugin=plugin", f"GradientAccumulationPlugin({count}, sync_each_batch=True)"
+    imported = "from accelerate.utils import GradientAccumulationPlugin\n\nplugin = "
+    text = text.replace("\nplugin = ", imported, 1)
+    return text.replace(f"{made})", f"{made}, gradient_accumulation_plugin={plugin})")
+
+
+IN_ACCUMULATE = {
+    LAST: (accelerate_accumulating, "no_sync, as gradient_accumulation_steps does"),
+    EACH: (accelerate_reducing, "sync_each_batch=True"),
+}
 
 
 def lightning_accumulating(text: str, ending: str, count: int) -> str:
@@ -294,11 +319,13 @@ def _target(made: str, summary: str, aligned: bool, accumulation: Accumulation, 
 
 
 TARGET = _target(
-    TORCH, "PyTorch FSDP1 with each block wrapped, FULL_SHARD", False, Accumulation(accumulating)
+    TORCH, "PyTorch FSDP1 with each block wrapped, FULL_SHARD", False, ACCUMULATION
 )  # fmt: skip
 IN_ACCELERATE = _target(
     ACCELERATE, "Hugging Face Accelerate or Trainer on PyTorch FSDP1", True,
-    Accumulation(accelerate_accumulating, lambda count: {"gradient_accumulation_steps": count}), "fsdp1",
+    Accumulation(
+        accelerate_accumulating, lambda count: {"gradient_accumulation_steps": count}, forms=IN_ACCUMULATE
+    ), "fsdp1",
 )  # fmt: skip
 IN_LIGHTNING = _target(
     LIGHTNING, "PyTorch Lightning on PyTorch FSDP1", True,

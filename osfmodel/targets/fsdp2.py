@@ -20,17 +20,16 @@ from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, blocks, inside, wrapped
 from osfmodel.entities.plan import Objective, Plan
-from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.search.group_search import groups_for
 from osfmodel.solve.sharded_bounds import AHEAD, replicas_in
 from osfmodel.solve.solution import Limits, PlanRule, planner_of
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs, choice_of
-from osfmodel.targets.fsdp2_lines import accumulating, config, render
+from osfmodel.targets.fsdp2_lines import accumulation, config, render
 from osfmodel.targets.fsdp2_patterns import modules_of
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
-    Accumulation,
     Conversion,
     SettingsText,
     Target,
@@ -159,7 +158,7 @@ def rule_of(name: str) -> PlanRule:
 TARGET = Target(
     summary="PyTorch FSDP2 with one group per block, gathered again in backward",
     convert=Conversion(default_knobs=FsdpKnobs, from_plan=from_plan, to_plan=to_plan, exact=exact, unpriced=True),
-    text=SettingsText(config=config, render=render, caveats=caveats, accumulation=Accumulation(accumulating)),
+    text=SettingsText(config=config, render=render, caveats=caveats, accumulation=accumulation(EACH, LAST, LAST_KEPT)),
     executor=FSDP,
     objective=Objective(strategy=FULLY_SHARDED),
 )
@@ -171,7 +170,7 @@ HYBRID = Target(
         to_plan=to_plan,
         exact=any_exact,
     ),
-    text=TARGET.text,
+    text=replace(TARGET.text, accumulation=accumulation(EACH, SHARDS_EACH, LAST, LAST_KEPT)),
     executor=FSDP,
     objective=Objective(strategy=HYBRID_SHARDED),
 )

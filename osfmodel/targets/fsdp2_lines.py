@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from osfmodel.entities.modules import blocks
+from osfmodel.entities.sharding import Form
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import AHEAD
 from osfmodel.targets.fsdp2_knobs import FSDP2, HSDP, FsdpKnobs
 from osfmodel.targets.fsdp2_patterns import pattern_text, runs_of
+from osfmodel.targets.target import Accumulation
 
 
 def config(knobs: FsdpKnobs) -> dict[str, Any]:
@@ -122,19 +125,48 @@ def _members(names: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def accumulating(text: str, ending: str, count: int) -> str:
-    """Lines that accumulate, after those that shard the model."""
-    return text + ACCUMULATED.format(count=count)
+def accumulating(form: Form, text: str, ending: str, count: int) -> str:
+    """Lines that accumulate in this way, after those that shard the model."""
+    calls = "".join(line.format(count=count) for line, asked in zip(CALLS, _asked(form), strict=True) if asked)
+    return text + ACCUMULATED.format(count=count, when=WHEN[form.reduce_each], calls=calls)
 
 
+def _asked(form: Form) -> tuple[bool, bool, bool]:
+    """Whether each of CALLS is needed."""
+    return not form.reduce_each, form.reduce_each and not form.replicas_each, form.keep
+
+
+def words(form: Form) -> str:
+    """The calls of a way to accumulate, in words."""
+    called = [name for name, asked in zip(NAMES, _asked(form), strict=True) if asked]
+    return " and ".join(f"{name}(False)" for name in called) or REDUCING
+
+
+def accumulation(*forms: Form) -> Accumulation:
+    """The ways to accumulate, the usual one first."""
+    ways = {form: (partial(accumulating, form), words(form)) for form in forms}
+    return Accumulation(ways[forms[0]][0], forms=ways)
+
+
+NAMES = ("set_requires_gradient_sync", "set_requires_all_reduce", "set_reshard_after_backward")
+CALLS = tuple(
+    f"        model.{name}(number == {{count}})  # before, {what}\n"
+    for name, what in zip(
+        NAMES,
+        ("gradients are added up, whole", "shards are added up in each replica", "parameters stay, and take memory"),
+        strict=True,
+    )
+)
+"""Calls in each micro-batch but the last."""
+REDUCING = "reducing in each"
+"""The words for a way without calls."""
+WHEN = {True: "gathered and reduced in each", False: "reduced in the last"}
 ACCUMULATED = """
-# The plan is for {count} micro-batches a step, sent with the last: train with this instead of a backward in each step.
+# The plan is for {count} micro-batches a step, {when}: train with this in place of one backward.
 def train_step(batches, loss_of, optimizer):  # {count} micro-batches; loss_of(batch) calls the model
     optimizer.zero_grad()
     for number, batch in enumerate(batches, 1):
-        model.set_requires_gradient_sync(number == {count})  # before, gradients are added up, whole
-        model.set_reshard_after_backward(number == {count})  # before, parameters stay, and are gathered once
-        (loss_of(batch) / {count}).backward()
+{calls}        (loss_of(batch) / {count}).backward()
     optimizer.step()
 """
 MESH = """

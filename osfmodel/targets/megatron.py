@@ -21,7 +21,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import MEGATRON
 from osfmodel.entities.filling import Closes, fill_by_dtype
-from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER
+from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.workload import Gradients, Workload
@@ -98,7 +98,7 @@ def exact_distributed(plan: Plan, workload: Workload) -> MegatronKnobs:
         require_plain(plan, workload, "Megatron")
         raise PlanError("Megatron's distributed optimizer updates shards: this plan updates all on every rank")
     plan.require_valid(workload)
-    elements = in_elements(workload.gradients)
+    plan, elements = in_one_micro_batch(plan), in_elements(workload.gradients)
     order = {name: position for position, name in enumerate(elements.names)}
     groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
     for size in (*(_end(group, elements.sizes) for group in groups), sum(elements.sizes) * ALIGNED + 1):

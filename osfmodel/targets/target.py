@@ -10,7 +10,9 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE, Cost
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import ExecutorRow
+from osfmodel.entities.modules import in_one_micro_batch
 from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Case, Limits, PlanRule
 
@@ -52,7 +54,11 @@ class Conversion:
         return self.to_plan(self.default_knobs(), workload, pricing)
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
-        """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""
+        """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times.
+
+        How it accumulates over micro-batches does not count.
+        """
+        plan = in_one_micro_batch(plan)
         try:
             if self.exact is not None:
                 self.exact(plan, workload)
@@ -68,6 +74,8 @@ class Accumulation:
     """A framework's way to add up gradients over several micro-batches and send them with the last.
 
     text:     (lines or file, its ending, micro-batches) -> the same with what accumulates
+    forms:    of a framework that shards: the ways that it has, each with its ``text`` and a few words; the first is
+              that of ``text``
     settings: (micro-batches) -> settings by their names; {} where only code does it
     note:     (micro-batches) -> a sentence on what the text leaves to the script, or ""
     """
@@ -75,6 +83,12 @@ class Accumulation:
     text: Callable[[str, str, int], str]
     settings: Callable[[int], dict[str, int]] = lambda count: {}
     note: Callable[[int], str] = lambda count: ""
+    forms: Mapping[Form, tuple[Callable[[str, str, int], str], str]] = field(default_factory=dict)
+
+    @property
+    def form(self) -> Form:
+        """The way that the framework takes unless told otherwise."""
+        return next(iter(self.forms), EACH)
 
 
 def _not_told(count: int) -> str:
@@ -109,10 +123,15 @@ class SettingsText:
         """Endings of files that the framework reads, or to paste from."""
         return tuple(filter(None, (self.ending, *self.files)))
 
-    def written(self, knobs: Any, workload: Workload, ending: str = "", micro_batches: int = 1) -> str:
-        """The settings as a file with this ending has them, for steps of so many micro-batches."""
+    def written(
+        self, knobs: Any, workload: Workload, ending: str = "", micro_batches: int = 1, form: Form | None = None
+    ) -> str:
+        """The settings as a file with this ending has them, for steps of so many micro-batches; ``form``: see Form."""
         text = self.files.get(ending, self.render)(knobs, workload)
-        return text if micro_batches == 1 else self.accumulation.text(text, ending or self.ending, micro_batches)
+        if micro_batches == 1:
+            return text
+        accumulated, _ = self.accumulation.forms.get(form or self.accumulation.form, (self.accumulation.text, ""))
+        return accumulated(text, ending or self.ending, micro_batches)
 
     def settings(self, config: Mapping[str, Any], micro_batches: int) -> dict[str, Any]:
         """``config`` of knobs, with the settings for steps of so many micro-batches."""

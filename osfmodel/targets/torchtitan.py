@@ -149,8 +149,8 @@ def render(knobs: TitanKnobs, workload: Workload) -> str:
 def accumulate(text: str, ending: str, count: int) -> str:
     """The tables with a note on the batch sizes, which set the number of micro-batches."""
     return text + (
-        f"# The plan is for {count} micro-batches a step, sent with the last: give global_batch_size {count} times\n"
-        "# local_batch_size times the data-parallel ranks.\n"
+        f"# The plan is for {count} micro-batches a step, gathered and reduced in each: give global_batch_size\n"
+        f"# {count} times local_batch_size times the data-parallel ranks.\n"
     )
 
 

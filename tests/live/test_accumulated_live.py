@@ -12,6 +12,7 @@ import pytest
 from osfmodel import CONFIG_TARGETS
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
+from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.solution import Limits
 
@@ -50,8 +51,8 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
-def test_a_step_of_three_micro_batches_is_one_of_the_whole_batch(tmp_path, name):
+@pytest.mark.parametrize(("name", "form"), [("ddp", EACH), ("fsdp2", EACH), ("fsdp2", LAST), ("fsdp2", LAST_KEPT)])
+def test_a_step_of_three_micro_batches_is_one_of_the_whole_batch(tmp_path, name, form):
     layers = tuple(
         Layer(f"{number}.{kind}", 1e-3, 1e-3, size)
         for number, kind, size in [(0, "weight", 512), (0, "bias", 64), (1, "weight", 256), (1, "bias", 16)]
@@ -61,7 +62,7 @@ def test_a_step_of_three_micro_batches_is_one_of_the_whole_batch(tmp_path, name)
     knobs = target.convert.complete(
         target.convert.from_plan(plan, workload, pricing, Limits()), workload, [pricing], Limits()
     )
-    lines = target.text.written(knobs, workload, micro_batches=3)
+    lines = target.text.written(knobs, workload, micro_batches=3, form=form)
     words = [sys.executable, "-c", SCRIPT, lines, str(tmp_path / "store")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -121,7 +121,9 @@ def test_ties_go_to_the_default_and_then_to_fewest_buckets(gains, buckets, best)
 
 def test_what_does_best_on_plausible_networks_is_recommended(monkeypatch):
     asked = []
-    monkeypatch.setattr("osfmodel.planning.tuning.best_of", lambda task, options: asked.extend(options) or options[-1])
+    monkeypatch.setattr(
+        "osfmodel.planning.settling.best_of", lambda task, options: asked.extend(options) or options[-1]
+    )
     found = osf.tune(WORKLOAD, osf.load_cluster("v100-10gbe"), 16)
     assert found.knobs.limits == asked[-1].limits
     assert len({knobs.limits for knobs in asked}) > 3

@@ -12,9 +12,9 @@ from osfmodel import Effects, Layer, PlanError, UsageError, Workload, load_clust
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.modules import SHARDED, blocks, wrapped
+from osfmodel.entities.modules import SHARDED, blocks, in_micro_batches, wrapped
 from osfmodel.entities.plan import PLAIN
-from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Sharding
 from osfmodel.solve import SOLVERS, Limits, Question
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.room import peak_of, peak_within
@@ -240,6 +240,40 @@ def test_the_bound_is_below_every_grouping(rules, blocking):
         each = group_search.groups_for([(name,) for name in blocks(workload)])
         low = wrapped(workload, each, Sharding((), counts[0], "bfloat16", "float32"))
         assert plan_bound(workload, low, pricing) <= seconds(workload, low, pricing) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("form", [EACH, SHARDS_EACH, LAST, LAST_KEPT])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_the_bound_of_several_micro_batches_is_below_every_grouping(rules, form, count):
+    """Bounds add up over micro-batches, and more than computation is left of them where the network is slow."""
+    rng = np.random.default_rng(count)
+    replicas = 1 if rules.strategy == SHARDED[0] else 2
+    for number in range(8):
+        workload, pricing = drawn(rng, 4)
+        pricing = replace(pricing.slower(10.0 ** (number % 3)), blocking=number == 7)
+        pricing = replace(pricing, parts=lambda ranks, apart, pricing=pricing: replace(pricing, workers=ranks))
+        limits = Limits(memory=MemoryLimit(10**9))
+        resharded = Question(workload, pricing, rules, micro_batches=(count, form)).lower_bound
+        kept = Question(workload, pricing, rules, limits, (count, form)).lower_bound
+        one = (workload.forward_time + workload.backward_time) * count
+        assert resharded >= kept >= one + workload.update_time / 4
+        for groups in every_grouping(workload):
+            for setting in group_search.SETTINGS:
+                for places, bound in (((), resharded), (range(0, len(groups), 2), kept)):
+                    plan = in_micro_batches(plan_of(workload, groups, setting, places, replicas), count, form)
+                    time = seconds(workload, plan, pricing)
+                    assert bound <= time * (1 + 1e-12)
+                    assert plan_bound(workload, plan, pricing) <= time * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("form", "least"), [(EACH, 0.8), (LAST, 0.8), (LAST_KEPT, 0.7)])
+def test_the_bound_of_several_micro_batches_counts_what_each_sends(form, least):
+    workload, pricing = drawn(np.random.default_rng(8), 12)
+    each = [(name,) for name in blocks(workload)]
+    plan = in_micro_batches(plan_of(workload, each, group_search.SETTINGS[0]), 4, form)
+    slow = pricing.slower(100)
+    assert plan_bound(workload, plan, slow) > least * seconds(workload, plan, slow)
 
 
 def test_the_bound_counts_what_is_gathered_again():

@@ -138,7 +138,8 @@ class FlatStep(ShardedStep):
         """Free the parameters of a group that are there, and note the computation that used them last."""
         if group in self.whole:
             self.give(self.whole.pop(group))
-            self.freed.append(max(number for number, one in enumerate(self.operations) if one.stream == COMPUTE))
+            backward = range(len(self.operations) - 1, -1, -1)
+            self.freed.append(next(number for number in backward if self.operations[number].stream == COMPUTE))
 
     def _gather(self, group: int, backward: bool = False) -> None:
         """Issue the all-gather of a group, unless that was done, or its parameters are there."""

@@ -81,6 +81,7 @@ class ShardedStep(IssuedStep):
         self.buffers: dict[int, Taken] = {}
         self.whole: dict[int, Taken] = {}
         self.gradients: dict[int, dict[str, Taken]] = {group: {} for group in numbers}
+        self.added: dict[int, Taken] = {}
         self.reduced: set[int] = set()
         self.last = True
         self.arrived: tuple[int, Taken] | None = None
@@ -220,6 +221,26 @@ class ShardedStep(IssuedStep):
             self.give(self.whole.pop(group, None))
         if self.last or self.rules.reduce_each:
             self._reduce(group)
+        else:
+            self._add_up(group)
+
+    def _add_up(self, group: int) -> None:
+        """Add the gradients of a group to those of earlier micro-batches, in the type in which they are reduced.
+
+        Where that is their own type, autograd has done so.
+        """
+        dtype, members = self.rules.reduce_dtype, self.members[group]
+        if dtype and any(dtype != (self.rules.gather_dtype or layer.dtype) for layer in members):
+            if group not in self.added:
+                size = sum(layer.elements for layer in members) * element_bytes(dtype)
+                self.added[group] = self.take(GRADIENTS, size)
+            self._give_gradients(group)
+
+    def _give_gradients(self, group: int) -> None:
+        """Give the gradients back that autograd has made for a group."""
+        for gradient in self.gradients[group].values():
+            self.give(gradient)
+        self.gradients[group].clear()
 
     def _backward_over(self) -> None:
         """Deal with what backward leaves behind, before the groups that are reduced last: nothing."""
@@ -236,11 +257,12 @@ class ShardedStep(IssuedStep):
     def _reduce(self, group: int) -> None:
         """Reduce the gradients of a group to shards, and its shard between replicas."""
         layers, size, waits = self.names[group], self.reduced_bytes(self.members[group]), self._oldest()
+        if group in self.added:
+            self._give_gradients(group)
         taken, time = self.take(REDUCED, size), self.effects.copy_in * size
         packed = self.add(Operation("pack", COMPUTE, layers, time, waits=waits, bucket=group, quiet=True))
-        for gradient in self.gradients[group].values():
-            self.give(gradient)
-        self.gradients[group].clear()
+        self._give_gradients(group)
+        self.give(self.added.pop(group, None))
         startup, transfer = self.between(self.ranks).split("reduce_scatter", size)
         stream = REDUCE if self.rules.separate else CHANNEL
         self.ends.append(

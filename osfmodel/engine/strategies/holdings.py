@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from osfmodel.engine.optimizers import state_bytes, update_scratch
 from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Hold, Instant, Program
@@ -140,8 +141,8 @@ class Holdings:
         """
         layers, again = self.workload.layers, self._again()
         kept, alive = self._kept(), activation_levels(self.workload, self.plan.recompute)
-        for place, layer in enumerate(layers):
-            forward, backward = self.numbers["forward", layer.name], self.numbers["backward", layer.name]
+        for numbers, (place, layer) in product(self._passes(), enumerate(layers)):
+            forward, backward = numbers["forward", layer.name], numbers["backward", layer.name]
             done, begins = Instant(backward, ended=True), Instant(forward, ended=False)
             if self.plan.forward_overlap:
                 yield Hold(ACTIVATIONS, kept[place], (), done)
@@ -152,9 +153,17 @@ class Holdings:
             if place in again:
                 begun, last = again[place]
                 there += sum(layer.activation_bytes or 0 for layer in layers[begun : place + 1])
-                since = Instant(self.numbers["backward", layers[last].name], ended=True)
+                since = Instant(numbers["backward", layers[last].name], ended=True)
                 yield Hold(ACTIVATIONS, layer.activation_bytes or 0, (since,), done)
             yield Hold(ACTIVATIONS, alive[place] - there, (Instant(backward, ended=False),), done)
+
+    def _passes(self) -> list[dict[tuple[str, str], int]]:
+        """Numbers of forward and backward by kind and layer, for each micro-batch."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for number, one in enumerate(self.bare.operations):
+            if one.kind in ("forward", "backward"):
+                found.setdefault((one.kind, one.layers[0]), []).append(number)
+        return [dict(zip(found, numbers, strict=True)) for numbers in zip(*found.values(), strict=True)]
 
     def _again(self) -> dict[int, tuple[int, int]]:
         """First and last layer of the recomputed segment, by the index of each of its layers but the last."""

@@ -23,7 +23,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import blocks, wrapped
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import least, plain_sum
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.room import peak_within
@@ -91,13 +91,22 @@ class GroupSearch:
     names:    the blocks, in forward order
     whole, workload: as it is, and condensed
     padding:  bytes of gradients that the condensed workload has beyond those of the whole
-    rules:    of every plan, apart from its groups and flights
+    rules:    of every plan, apart from its groups and flights. Of several micro-batches the first, the last and, where
+              parameters are kept, one between are searched with: others take as long and as much memory as one of these
     settings: those that are tried
     """
 
-    def __init__(self, workload: Workload, pricing: Pricing, replicas: int = 1, limits: Limits = Limits()) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        pricing: Pricing,
+        replicas: int = 1,
+        limits: Limits = Limits(),
+        micro_batches: tuple[int, Form] = (1, EACH),
+    ) -> None:
         self.names, self.replicas, self.room = blocks(workload), replicas, limits.memory
-        self.rules, self.settings = Sharding((), replicas), SETTINGS
+        count, form = micro_batches
+        self.rules, self.settings = Sharding((), replicas).accumulating(min(count, 2 + form.keep), form), SETTINGS
         self.pricing = pricing
         self.whole = workload
         self.workload = condensed(workload, self.names, pricing.workers // replicas)

@@ -48,7 +48,8 @@ def _best(question: Question) -> tuple[GroupSearch, Grouping] | None:
     workload, limits = question.workload, question.limits
     pricing = replace(question.pricing, parts=question.pricing.parts and cache(question.pricing.parts))
     counts = replica_counts(question.objective.strategy, pricing, limits.memory is not None)
-    searches = [GroupSearch(workload, pricing, count, limits) for count in counts]
+    several = question.micro_batches
+    searches = [GroupSearch(workload, pricing, count, limits, several) for count in counts]
     able = [search for search in searches if search.fits(search.each)] or searches
     ordered = sorted(able, key=lambda search: search.time(search.each))
     fastest = ordered[0].time(ordered[0].each)
@@ -66,7 +67,7 @@ def _lacking(question: Question) -> str:
     """A message that no plan fits, with the largest part of the memory of a group per block, and a remedy."""
     room = question.limits.memory
     assert room is not None
-    search = GroupSearch(question.workload, question.pricing, 1)
+    search = GroupSearch(question.workload, question.pricing, 1, micro_batches=question.micro_batches)
     plan = search.plan(search.each, search.whole)
     timeline = predict_timeline(search.whole, plan, search.pricing)
     level = peak_within(room, search.whole, plan, timeline, question.pricing.workers)

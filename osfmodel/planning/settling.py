@@ -1,0 +1,146 @@
+"""Settle on the settings of a framework: candidates of the best plans, and the one that does best on them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from osfmodel.entities.effects import NO_EFFECTS
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Plan, contiguous_ends, contiguous_plan
+from osfmodel.entities.rounding import within
+from osfmodel.entities.timeline import Timeline
+from osfmodel.planning.chances import best_of
+from osfmodel.planning.results import WORTHWHILE
+from osfmodel.planning.tiny_buckets import without_tiny
+from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.solve import SOLVERS
+from osfmodel.solve.search.robust import penalised, robust_ends
+from osfmodel.solve.solution import Question
+from osfmodel.solve.under_effects import as_timed
+
+NEGLIGIBLE = 0.001
+"""Largest loss against the optimum, as a fraction, that is accepted for robustness on a slower network."""
+STRESS = (1.25, 1.5, 2.0)
+"""Factors by which the real network may be slower than described; plans are made robust against them."""
+FEWER = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Numbers of buckets of the plans that are tried beside the best one."""
+
+
+class SettledTask(NamedTuple):
+    """The settings that were chosen, and how: the problem, the best plans, and what the target's search says."""
+
+    task: TuningProblem
+    knobs: Any
+    optima: Sequence[tuple[Plan, Timeline]]
+    searched: Any | None
+    remarks: tuple[str, ...]
+
+
+def settled(task: TuningProblem, default: Sequence[float]) -> SettledTask:
+    """The best settings; within memory in the way to accumulate that is faster by WORTHWHILE than the usual one."""
+    found = _best(task, default)
+    for form in task.forms[1:] if task.limits.memory is not None else ():
+        with suppress(PlanError):  # it does not fit
+            other = _best(task.accumulating(form), default)
+            pairs = zip(other.task.times(other.knobs), found.task.times(found.knobs), strict=True)
+            if all(mine < theirs * (1 - WORTHWHILE) for mine, theirs in pairs):
+                found = other
+    return found
+
+
+def _best(task: TuningProblem, default: Sequence[float]) -> SettledTask:
+    """The best settings in one way to accumulate. Raises PlanError if none keep the limits."""
+    optima = task.optima()
+    searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
+    knobs = _likeliest(task, optima, _choose(task, optima, default, searched), searched)
+    knobs = task.complete(knobs if knobs is searched else without_tiny(task, knobs))
+    return SettledTask(task, knobs, optima, searched, remarks)
+
+
+def _likeliest(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], chosen: Any, searched: Any | None) -> Any:
+    """For one count, whichever does best on plausible networks.
+
+    Tried are ``chosen``, the default, plans with fewer buckets, and plans for slower networks.
+    """
+    if len(task.stock) > 1 or task.leads or searched is not None or task.target.executes:
+        return chosen
+    options = [task.target.convert.default_knobs(), chosen]
+    options += [task.from_plan(plan, task.pricings[0]) for plan in _alternatives(task, *optima[0])]
+    return best_of(task, [knobs for knobs in options if task.keeps_limits(knobs)] or [chosen])
+
+
+def _alternatives(task: TuningProblem, plan: Plan, timeline: Timeline) -> Iterator[Plan]:
+    """The best plans with fewer buckets and for slower networks, for the ready times that effects led to."""
+    if not task.objective.plain:
+        return
+    seen, pricing = as_timed(task.workload, timeline), task.pricings[0]
+    bare = replace(pricing, effects=NO_EFFECTS)
+    asked = [
+        Question(seen, bare, limits=replace(task.limits, max_buckets=most))
+        for most in FEWER
+        if most < min(len(plan.buckets), task.limits.max_buckets or len(plan.buckets))
+    ]
+    asked += [Question(seen, bare.slower(factor), limits=task.limits) for factor in STRESS]
+    for question in asked:
+        found = SOLVERS["optimal"].solve(question).plan
+        if found is not None:
+            yield found
+
+
+def _choose(
+    task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float], searched: Any | None
+) -> Any:
+    """The first candidate whose worst slow-down is the smallest, or almost. Raises PlanError without candidates."""
+    best = [timeline.iteration_time for _, timeline in optima]
+    several = len(task.costs) > 1
+    ceilings = list(default) if several else [time * (1 + NEGLIGIBLE) for time in best]
+    found = [searched, *_candidates(task, optima, ceilings)]
+    candidates = [knobs for knobs in found if knobs is not None and task.keeps_limits(knobs)]
+    if not candidates:
+        raise PlanError(task.limits.unmet("settings of this framework"))
+    # The target's own search wins unless another candidate is much better; then, for one count, the robust plan.
+    values = [penalised(task.judged(knobs), best, ceilings if several else ()) for knobs in candidates]
+    close = 0 if several else NEGLIGIBLE
+    search = task.target.search
+    allowed = [1 + (search.reluctance if search and knobs is searched else close) for knobs in candidates]
+    rows = zip(candidates, values, allowed, strict=True)
+    return next(knobs for knobs, value, factor in rows if value <= within(min(values) * factor))
+
+
+def _candidates(
+    task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]
+) -> Iterator[Any]:
+    """Knobs to choose among: those of a robust plan, of the best plan of each count, and the defaults."""
+    robust = _robust(task, optima, ceilings)
+    pairs = [(robust, task.pricings[0])] if robust is not None else []
+    pairs += [(plan, pricing) for (plan, _), pricing in zip(optima, task.pricings, strict=True)]
+    # The defaults are spelled out if the target can do so, for a complete recommendation.
+    pairs.append((task.target.convert.default(task.workload, task.pricings[0]), task.pricings[0]))
+    seen: set[Plan] = set()
+    for plan, pricing in pairs:
+        if plan not in seen:
+            seen.add(plan)
+            yield task.from_plan(plan, pricing)
+    yield task.target.convert.default_knobs()
+
+
+def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
+    """One plan for all counts; for one count, one that suits slower networks too. None if dtypes alternate."""
+    if not task.objective.plain:
+        return None  # the search for robust plans knows the barrier only
+    costs, known = list(task.costs), list(optima)
+    if len(costs) == 1:
+        for factor in STRESS:
+            slower = task.slower(factor)
+            costs, known = [*costs, *slower.costs], [*known, *slower.optima()]
+    starts = [ends for plan, _ in known if (ends := contiguous_ends(plan, task.workload)) is not None]
+    if len(starts) < len(known) or not task.workload.gradients:
+        return None
+    best = [timeline.iteration_time for _, timeline in known]
+    seen = task.workload
+    if task.pricings[0].effects.active:
+        seen = as_timed(task.workload, optima[0][1])
+    return contiguous_plan(task.workload, robust_ends(seen, costs, best, starts, task.limits, ceilings))
