@@ -1,10 +1,16 @@
-"""Settle on the settings of a framework: candidates of the best plans, and the one that does best on them all."""
+"""Settle on the settings of a framework: candidates of the best plans, and the one that does best on them all.
+
+A message costs the host more than a model of the network shows, so tiny buckets are merged where that loses little.
+"""
 
 from __future__ import annotations
 
+import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from osfmodel.entities.effects import NO_EFFECTS
@@ -12,15 +18,17 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
-from osfmodel.planning.chances import best_of
+from osfmodel.entities.units import MIB
+from osfmodel.planning.chances import TIE, best_of
 from osfmodel.planning.results import WORTHWHILE
-from osfmodel.planning.tiny_buckets import without_tiny
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
 from osfmodel.solve.solution import Question
 from osfmodel.solve.under_effects import as_timed
 
+TINY = MIB
+"""Bytes below which a bucket is not worth a message of its own, unless it saves more than a tie: DDP's first limit."""
 NEGLIGIBLE = 0.001
 """Largest loss against the optimum, as a fraction, that is accepted for robustness on a slower network."""
 STRESS = (1.25, 1.5, 2.0)
@@ -144,3 +152,44 @@ def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilin
     if task.pricings[0].effects.active:
         seen = as_timed(task.workload, optima[0][1])
     return contiguous_plan(task.workload, robust_ends(seen, costs, best, starts, task.limits, ceilings))
+
+
+def without_tiny(task: TuningProblem, knobs: Any) -> Any:
+    """``knobs`` with buckets below TINY merged or grown, as long as no time grows by more than TIE in all."""
+    if knobs == task.target.convert.default_knobs() or not task.objective.plain:
+        return knobs
+    most = [time * (1 + TIE) for time in task.judged(knobs)]
+
+    def better(ends: tuple[int, ...]) -> Iterator[Any]:
+        for changed in less_tiny(ends, task.workload.gradients.sizes):
+            found = task.from_plan(contiguous_plan(task.workload, changed), task.pricings[0])
+            formed = contiguous_ends(task.planned(found)[0][0], task.workload)
+            if formed == changed and task.keeps_limits(found) and all(map(operator.le, task.judged(found), most)):
+                yield found
+
+    while True:
+        ends = contiguous_ends(task.planned(knobs)[0][0], task.workload)
+        found = next(better(ends), None) if ends else None
+        if found is None:
+            return knobs
+        knobs = found
+
+
+def less_tiny(ends: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The ends with the smallest bucket, if it is below TINY, merged with a neighbour or twice as large, best first."""
+    starts, prefix = (0, *ends[:-1]), [0, *accumulate(sizes)]
+    held = [prefix[end] - prefix[start] for start, end in zip(starts, ends, strict=True)]
+    least_size, last = min(held), len(ends) - 1
+    if least_size >= TINY:
+        return
+    tiny = held.index(least_size)
+    yield from ((*ends[:gone], *ends[gone + 1 :]) for gone in (tiny, tiny - 1) if 0 <= gone < last)
+    wanted = TINY
+    while wanted >= 2 * least_size:
+        before = bisect_right(prefix, prefix[ends[tiny]] - wanted) - 1
+        after = bisect_left(prefix, prefix[starts[tiny]] + wanted)
+        if tiny and before > starts[tiny - 1]:
+            yield (*ends[: tiny - 1], before, *ends[tiny:])
+        if tiny < last and after < ends[tiny + 1]:
+            yield (*ends[:tiny], after, *ends[tiny + 1 :])
+        wanted //= 2

@@ -13,7 +13,7 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.units import MIB
 from osfmodel.planning.chances import TIE, best_of, chance, draws, gain_over
 from osfmodel.planning.results import DRAWS, Chance, Outcome
-from osfmodel.planning.tiny_buckets import less_tiny
+from osfmodel.planning.settling import less_tiny
 
 WORKLOAD = osf.load_workload("resnet50-v100")
 
