@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from osfmodel.cost.clusters import pricing_of as pricing_of
     from osfmodel.cost.faster_network import Change as Change
     from osfmodel.cost.pricing import Pricing as Pricing
+    from osfmodel.counting import load_workload as load_workload
     from osfmodel.diagnosis import Explanation as Explanation
     from osfmodel.diagnosis import Remedy as Remedy
     from osfmodel.engine import ENGINES as ENGINES
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from osfmodel.entities.files.measurements import load_measurements as load_measurements
     from osfmodel.entities.files.measurements import save_measurements as save_measurements
     from osfmodel.entities.files.profiles import load_plan as load_plan
-    from osfmodel.entities.files.profiles import load_workload as load_workload
     from osfmodel.entities.files.profiles import save as save
     from osfmodel.entities.measurement import Measurement as Measurement
     from osfmodel.entities.plan import Block as Block
@@ -109,7 +109,8 @@ PUBLIC = {
     "entities.effects": "EFFECTS Effects",
     "entities.errors": "CostError DataError ForeignFileError JobError OsfError PlanError UsageError",
     "entities.files.measurements": "load_measurements save_measurements",
-    "entities.files.profiles": "load_plan load_workload save",
+    "counting": "load_workload",
+    "entities.files.profiles": "load_plan save",
     "entities.measurement": "Measurement",
     "entities.plan": "Block Bucket Objective Plan contiguous_plan grouped_plan",
     "entities.source": "Source",

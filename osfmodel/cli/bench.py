@@ -14,6 +14,7 @@ import click
 from osfmodel.cli.app import WORKLOAD, OneOf, parse_limit, print_text, require_writable, save_or_print, teller, warn
 from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
 from osfmodel.cost.clusters import load_cluster
+from osfmodel.counting import load_workload
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.executors import DDP, EXECUTORS, RunSupport
@@ -160,7 +161,7 @@ def _mergeable(merge: str | None) -> Cluster | None:
 
 def _sizes(workload: str | None, smallest: int, largest: int) -> tuple[int, ...]:
     if workload is not None:
-        return sizes_for(profiles.load_workload(workload))
+        return sizes_for(load_workload(workload))
     if not bench.FLOAT <= smallest < largest:
         raise UsageError(f"--min-size and --max-size: sizes go from {bench.FLOAT} B up, the smaller one first")
     return powers(smallest, largest)

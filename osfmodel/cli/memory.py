@@ -11,6 +11,7 @@ from osfmodel.cli.groups import GroupedCommand
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cost.clusters import pricing_of
+from osfmodel.counting import load_workload
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import caveat, memory_of
 from osfmodel.engine.optimizers import OPTIMIZERS
@@ -18,7 +19,6 @@ from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
-from osfmodel.entities.files import profiles
 from osfmodel.entities.units import parse_room
 from osfmodel.show.documents.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
@@ -78,7 +78,7 @@ def memory_command(
     if len(counts) > 1:
         raise UsageError(f"--workers {workers}: give one count")
     if batch_size is not None:
-        workload = at_batch(workload, batch_size, None if also is None else profiles.load_workload(also), FIXED_SHARE)
+        workload = at_batch(workload, batch_size, None if also is None else load_workload(also), FIXED_SHARE)
     elif also is not None:
         raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
     pricing = pricing_of(cluster, counts[0], workload)

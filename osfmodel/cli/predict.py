@@ -13,9 +13,9 @@ from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.groups import OUTPUT, RULES, GroupedCommand, OptionGroup
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
+from osfmodel.counting import load_workload
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.files import profiles
 from osfmodel.entities.plan import PLAIN, SPLIT
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.economics import TrainingCosts, economics
@@ -128,7 +128,7 @@ def _profile_beside(path: str | None, what_if: WhatIf) -> Workload | None:
         return None
     if what_if.batch_size is None and what_if.global_batch is None:
         raise UsageError("--also is for --batch-size or --global-batch: without, the profile is taken as it is")
-    return profiles.load_workload(path)
+    return load_workload(path)
 
 
 def _costs(comparisons: Sequence[Comparison], samples: str | None, price: float | None) -> TrainingCosts | None:

@@ -10,11 +10,11 @@ import click
 from osfmodel.cli.app import OneOf, emit, parse_workers
 from osfmodel.cli.groups import RULES, OptionGroup, is_given
 from osfmodel.cli.options.subject import Subject, load_subject
+from osfmodel.counting import load_workload
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
-from osfmodel.entities.files import profiles
 from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import MemoryLimit
@@ -85,7 +85,7 @@ def at_asked_batch(workload: Workload, params: Mapping[str, Any]) -> Workload:
         if also is not None:
             raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
         return workload
-    return at_batch(workload, size, None if also is None else profiles.load_workload(also), FIXED_SHARE)
+    return at_batch(workload, size, None if also is None else load_workload(also), FIXED_SHARE)
 
 
 def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
         params["mirror"],
         parse_room(params["communicator"] or "0B"),
     )
-    other = None if params["also"] is None else profiles.load_workload(params["also"])
+    other = None if params["also"] is None else load_workload(params["also"])
     tuning = tune_memory(workload, cluster, counts[0], demand, other)
     emit(params["style"], params["as_json"], params["output"], MemoryTuned(tuning))
 

@@ -27,10 +27,11 @@ from osfmodel.engine import simulate
 from osfmodel.engine.recursion import Compute
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB
-from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.entities.workload import Workload
 
 DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001

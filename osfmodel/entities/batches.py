@@ -127,7 +127,9 @@ def _mapped(workload: Workload, other: Workload, batch_size: int, value: Mapped,
         replace(segment, kept_bytes=math.ceil(value(segment.kept_bytes, twin.kept_bytes)))
         for segment, twin in zip(workload.segments, other.segments, strict=True)
     )
-    return replace(workload, batch_size=batch_size, layers=layers, segments=segments)
+    ratio = batch_size / workload.batch_size if workload.batch_size else 1
+    ideal = None if workload.ideal_time is None else workload.ideal_time * ratio
+    return replace(workload, batch_size=batch_size, layers=layers, segments=segments, ideal_time=ideal)
 
 
 def _peak(layer: Layer, twin: Layer, size: Callable[[int | None, int | None], int | None]) -> int | None:
@@ -195,7 +197,8 @@ def accumulating(workload: Workload, micro_batches: int) -> Workload:
     name = next(name for number in range(len(layers) + 1) if (name := f"accumulated{number or ''}") not in taken)
     first = Layer(name, before * (workload.forward_time + workload.backward_time), 0 * workload.backward_time, 0)
     batch = None if workload.batch_size is None else workload.batch_size * micro_batches
-    found = replace(workload, layers=(*layers, first), batch_size=batch)
+    ideal = None if workload.ideal_time is None else workload.ideal_time * micro_batches
+    found = replace(workload, layers=(*layers, first), batch_size=batch, ideal_time=ideal)
     object.__setattr__(found, "accumulated", (micro_batches, workload))
     return found
 

@@ -98,7 +98,7 @@ def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Shardin
     used: dict[int, list[str]] = {len(groups): [layer.name for layer in workload.layers]}
     held: dict[str, set[int]] = {}
     for layer in workload.layers:
-        holders = [module for module in _around(layer.name) if module in numbers]
+        holders = [module for module in around(layer.name) if module in numbers]
         held[layer.name] = {numbers[module] for module in holders}
         for number in held[layer.name]:
             used.setdefault(number, []).append(layer.name)
@@ -117,7 +117,7 @@ def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Shardin
     return Plan(workload.name, tuple(bucket for bucket, _ in made), strategy=strategy, sharding=sharding)
 
 
-def _around(name: str) -> list[str]:
+def around(name: str) -> list[str]:
     """The names of the modules that hold ``name``, the outermost first, and ``name`` itself."""
     ends = [place for place, letter in enumerate(name) if letter == "."]
     return [*(name[:end] for end in ends), name]
@@ -125,9 +125,9 @@ def _around(name: str) -> list[str]:
 
 def _require_held(modules: Iterable[str], names: Sequence[str], workload: str) -> None:
     """Raise PlanError for a module that holds no parameter of these ``names``."""
-    around = {module for name in names for module in _around(name)}
+    holders = {module for name in names for module in around(name)}
     for module in modules:
-        if module not in around:
+        if module not in holders:
             known = dict.fromkeys(name.rpartition(".")[0] for name in names)
             raise PlanError(f"{workload!r} has no parameters in a module {module!r}: {suggestion(module, known)}")
 

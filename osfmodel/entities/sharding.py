@@ -151,6 +151,15 @@ class Sharding:
             )
         return replace(self, micro_batches=count, **form._asdict())
 
+    def typed(self, computed_in: str, reduced_in: str = "float32") -> Sharding:
+        """These rules for a workload that is ``computed_in`` another type than its parameters', where they state none.
+
+        Parameters are gathered in it; gradients are ``reduced_in``, unless the rules say otherwise.
+        """
+        if not computed_in or self.gather_dtype:
+            return self
+        return replace(self, gather_dtype=computed_in, reduce_dtype=self.reduce_dtype or reduced_in)
+
     def require_fits(self, buckets: int, wants: Mapping[str, str]) -> None:
         """Raise PlanError unless there is a group for each bucket, and no other want excludes sharding."""
         if len(self.groups) != buckets:

@@ -10,6 +10,7 @@ from osfmodel.entities.checks import require_count, require_name, require_positi
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.timeline import Span
@@ -104,49 +105,6 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
-    """The gradients of a workload in ready order: the input of planners.
-
-    Parallel tuples, one entry per layer that has parameters. ``ready_times`` are seconds after the start of
-    the iteration and never decrease; ``enqueue_times`` are when the host submits them (= ready times if the
-    profile does not say). ``held`` are the sizes in memory of compressed gradients; empty without compression.
-    """
-
-    names: tuple[str, ...]
-    ready_times: tuple[float, ...]
-    sizes: tuple[int, ...]
-    dtypes: tuple[str, ...]
-    enqueue_times: tuple[float, ...]
-    held: tuple[int, ...] = ()
-
-    @property
-    def held_sizes(self) -> tuple[int, ...]:
-        """Size of each gradient in memory: the bytes that DDP counts, since it compresses by bucket."""
-        return self.held or self.sizes
-
-    @property
-    def elements(self) -> dict[str, int]:
-        """Bytes of an element by dtype; tensors may be cut at multiples of it. 1 if sizes are not multiples of it."""
-        kinds = {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
-        pairs = list(zip(self.dtypes, self.sizes, strict=True))
-        return {
-            kind: element if all(size % element == 0 for dtype, size in pairs if dtype == kind) else 1
-            for kind, element in kinds.items()
-        }
-
-    @property
-    def chains(self) -> list[list[int]]:
-        """Positions in ready order, by dtype: gradients that may share a bucket."""
-        kinds = dict.fromkeys(self.dtypes)
-        if len(kinds) == 1:
-            return [list(range(len(self.dtypes)))]
-        return [[i for i, dtype in enumerate(self.dtypes) if dtype == kind] for kind in kinds]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-@dataclass(frozen=True, slots=True)
 class Workload:
     """The computation of one worker: layers from the input to the output, then an update of all parameters.
 
@@ -163,6 +121,10 @@ class Workload:
     accumulated:  of several micro-batches added up: their number, and the workload of one
     profiled_workers, doubt: workers of the profiled job, whose times include usual effects if there are more than one;
                   and a fraction by which times may be off, either way, as of a batch size that was not profiled
+    computed_in:  type of computation, if it is not that of the parameters (mixed precision)
+    sample_tokens: tokens of a sample, if samples have tokens
+    ideal_time:   seconds in which the device's data sheet would have the model's operations of one iteration done,
+                  nothing recomputed, if known: the base of model FLOPs utilisation (MFU)
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -181,6 +143,9 @@ class Workload:
     computing: float | None = None
     profiled_workers: int = 1
     doubt: float = 0
+    computed_in: str = ""
+    sample_tokens: int | None = None
+    ideal_time: float | None = None
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
@@ -199,6 +164,10 @@ class Workload:
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
         require_count(self.profiled_workers, f"profiled workers of workload {self.name!r}", least=1)
+        if self.sample_tokens is not None:
+            require_count(self.sample_tokens, f"tokens of a sample of workload {self.name!r}", least=1)
+        if self.ideal_time is not None:
+            require_positive(self.ideal_time, f"the ideal time of workload {self.name!r}")
         if self.grain not in GRAINS:
             raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
         if self.computing is not None and not 0 < self.computing <= 1:

@@ -160,14 +160,15 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
     if chosen is None:
         return made
     name = TARGETS.get(chosen.name, chosen.name)
-    text, count = CONFIG_TARGETS[name].text, made.what_if.accumulate
+    text, convert, count = CONFIG_TARGETS[name].text, CONFIG_TARGETS[name].convert, made.what_if.accumulate
     if chosen.name == KEPT and limit is None:
-        lines = partial(text.written, FsdpKnobs(reshard=False), workload, micro_batches=count)
+        knobs = convert.complete(FsdpKnobs(reshard=False), workload, (), Limits())
+        lines = partial(text.written, knobs, workload, micro_batches=count)
         return replace(made, written=lines, endings=text.endings)
     limits = Limits(memory=limit) if CONFIG_TARGETS[name].objective.strategy in SHARDED else Limits()
     tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
     worth = tuning.improvement or limit is not None
-    knobs = tuning.knobs if worth else CONFIG_TARGETS[name].convert.default_knobs()
+    knobs = tuning.knobs if worth else convert.complete(convert.default_knobs(), workload, (), limits)
     form = tuning.form if worth else None
     written = partial(text.written, knobs, workload, micro_batches=count, form=form)
     return replace(made, tuning=tuning, written=written, endings=text.endings)

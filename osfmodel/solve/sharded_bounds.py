@@ -106,7 +106,8 @@ def planned_bound(
     """
     bounds, pricing = [], replace(pricing, parts=pricing.parts and cache(pricing.parts))
     for count in replica_counts(strategy, pricing, kept):
-        sharding = Sharding((), count, separate=True).accumulating(*micro_batches)
+        rules = Sharding((), count, separate=True).typed(workload.computed_in)
+        sharding = rules.accumulating(*micro_batches)
         largest = most or GROWTH * max(block_bytes(workload, sharding.ranks(pricing.workers)), default=0)
         bounds.append(sharded_bound(workload, pricing, GroupRules(sharding, (largest, largest), not kept)))
     return min(bounds)

@@ -34,6 +34,7 @@ from osfmodel.targets.target import (
     Target,
     exact_or,
     ignoring_prices,
+    in_types,
     require_plain,
 )
 
@@ -74,7 +75,8 @@ def to_plan(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
         asynchronous=knobs.overlap,
         buffer=knobs.elements,
     )
-    return replace(plan, strategy=ZERO[knobs.stage - 1], sharding=rules)
+    typed = rules.typed(workload.computed_in, workload.computed_in)
+    return replace(plan, strategy=ZERO[knobs.stage - 1], sharding=typed)
 
 
 def _buckets(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
@@ -209,6 +211,7 @@ def _target(stage: int, default: str) -> Target:
             from_plan=exact_or(exact_of(stage), nearest_of(stage)),
             to_plan=ignoring_prices(to_plan),
             exact=exact_of(stage),
+            complete=in_types(),
             unpriced=True,
         ),
         text=file_of(config, TEMPLATE, _words, caveats),

@@ -33,6 +33,7 @@ from osfmodel.targets.target import (
     SettingsText,
     Target,
     exact_or,
+    in_types,
     require_plain,
 )
 
@@ -84,7 +85,7 @@ def to_plan(knobs: FlatKnobs, workload: Workload, pricing: Pricing) -> Plan:
         (), replicas_in(pricing) if knobs.replicas is None else knobs.replicas, knobs.gather_dtype, knobs.reduce_dtype,
         late_prefetch=knobs.backward_prefetch == POST, unlimited=not knobs.limit, aligned=knobs.aligned,
     )  # fmt: skip
-    plan = wrapped(workload, groups, rules)
+    plan = wrapped(workload, groups, rules.typed(workload.computed_in))
     assert plan.sharding is not None
     every = tuple(replace(one, forward_prefetch=ahead, backward_prefetch=behind) for one in plan.sharding.groups)
     return replace(plan, strategy=FLAT_SHARDED, sharding=replace(plan.sharding, groups=every))
@@ -308,6 +309,7 @@ def _target(made: str, summary: str, aligned: bool, accumulation: Accumulation, 
             from_plan=exact_or(exact, nearest_of(aligned)),
             to_plan=to_plan,
             exact=exact,
+            complete=in_types("float32"),
             unpriced=True,
         ),
         text=SettingsText(config=config, render=lines_with(made), caveats=caveats, accumulation=accumulation),

@@ -34,6 +34,7 @@ from osfmodel.targets.target import (
     SettingsText,
     Target,
     exact_or,
+    in_types,
     require_plain,
 )
 
@@ -48,7 +49,7 @@ def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
     kept = [place for place, freed in enumerate(knobs.freed(len(names))) if not freed]
     replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
     rules = Sharding((), replicas, knobs.gather_dtype, knobs.reduce_dtype, knobs.inputs, knobs.separate)
-    return wrapped(workload, groups_for(names, ahead, kept), rules)
+    return wrapped(workload, groups_for(names, ahead, kept), rules.typed(workload.computed_in))
 
 
 def _named(workload: Workload) -> Workload:
@@ -157,7 +158,14 @@ def rule_of(name: str) -> PlanRule:
 
 TARGET = Target(
     summary="PyTorch FSDP2 with one group per block, gathered again in backward",
-    convert=Conversion(default_knobs=FsdpKnobs, from_plan=from_plan, to_plan=to_plan, exact=exact, unpriced=True),
+    convert=Conversion(
+        default_knobs=FsdpKnobs,
+        from_plan=from_plan,
+        to_plan=to_plan,
+        exact=exact,
+        complete=in_types("float32"),
+        unpriced=True,
+    ),
     text=SettingsText(config=config, render=render, caveats=caveats, accumulation=accumulation(EACH, LAST, LAST_KEPT)),
     executor=FSDP,
     objective=Objective(strategy=FULLY_SHARDED),
@@ -169,6 +177,7 @@ HYBRID = Target(
         from_plan=exact_or(any_exact, nearest_of(replicas=None)),
         to_plan=to_plan,
         exact=any_exact,
+        complete=in_types("float32"),
     ),
     text=replace(TARGET.text, accumulation=accumulation(EACH, SHARDS_EACH, LAST, LAST_KEPT)),
     executor=FSDP,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from osfmodel.cost.pricing import Pricing
@@ -12,7 +12,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import in_one_micro_batch
 from osfmodel.entities.plan import PLAIN, Objective, Plan
-from osfmodel.entities.sharding import EACH, Form
+from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Case, Limits, PlanRule
 
@@ -67,6 +67,20 @@ class Conversion:
         except PlanError:
             return False
         return self.to_plan(knobs, workload, PLACEHOLDER_PRICES) == plan
+
+
+def in_types(reduced_in: str = "") -> Callable[..., Any]:
+    """(knobs, workload, pricings, limits) -> knobs with the types of a workload in mixed precision: ``complete``.
+
+    reduced_in: type of gradients; "" for that of computation
+    """
+
+    def complete(knobs: Any, workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits()) -> Any:
+        stated = Sharding((), 1, knobs.gather_dtype, knobs.reduce_dtype)
+        types = stated.typed(workload.computed_in, reduced_in or workload.computed_in)
+        return replace(knobs, gather_dtype=types.gather_dtype, reduce_dtype=types.reduce_dtype)
+
+    return complete
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bounded_layout, in_elements
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
 from osfmodel.targets.deepspeed_file import LAUNCH, file_of, settings
-from osfmodel.targets.target import Conversion, Target, exact_or, ignoring_prices, require_plain
+from osfmodel.targets.target import Conversion, Target, exact_or, ignoring_prices, in_types, require_plain
 
 DEFAULT_ELEMENTS = 500_000_000
 BUCKET_PARTS, FETCHED_PARTS = (1, 4, 16, 64), (1, 3, 10, 30, 100, 300)
@@ -57,7 +57,7 @@ def to_plan(knobs: ZeroThreeKnobs, workload: Workload) -> Plan:
         (ParameterGroup(),) * len(plan.buckets), 1, knobs.gather_dtype, knobs.reduce_dtype, asynchronous=knobs.overlap,
         buffer=knobs.elements, fetching=knobs.fetching,
     )  # fmt: skip
-    return replace(plan, strategy=ZERO_3, sharding=rules)
+    return replace(plan, strategy=ZERO_3, sharding=rules.typed(workload.computed_in, workload.computed_in))
 
 
 def exact(plan: Plan, workload: Workload) -> ZeroThreeKnobs:
@@ -177,6 +177,7 @@ TARGET = Target(
         from_plan=exact_or(exact, nearest),
         to_plan=ignoring_prices(to_plan),
         exact=exact,
+        complete=in_types(),
         unpriced=True,
     ),
     text=file_of(config, TEMPLATE, lambda knobs, workload: {"name": workload.name}, caveats),

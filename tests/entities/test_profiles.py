@@ -303,6 +303,9 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         computing=0.5,
         profiled_workers=4,
         doubt=0.1,
+        computed_in="bfloat16",
+        sample_tokens=12,
+        ideal_time=0.5,
     )
     block = Block("a", 0, 3)
     plans = (

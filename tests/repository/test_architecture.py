@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "osfmodel"
 FLOORS = (
     ("entities",),
-    ("cost",),
+    ("cost", "counting"),
     ("engine",),
     ("solve", "formats"),
     ("targets", "diagnosis"),

@@ -79,6 +79,7 @@ def in_design() -> list[str]:
 
 
 OF_ONE_MODULE = {
+    "RELATIVES": "decoders after Llama, each a row of MODEL_FAMILIES",
     "KEEPERS": "those of EXECUTORS whose storage is known",
     "RUNNING": "those of EXECUTORS that osf run trains under",
     "MEASURING": "those of EXECUTORS whose collectives osf bench measures",

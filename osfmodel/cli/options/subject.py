@@ -16,11 +16,11 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.cost.spec import rate_from_spec, says_per
+from osfmodel.counting import load_workload
 from osfmodel.entities.batches import FIXED_SHARE, scaling_uncertainty
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import EFFECTS, Effects, effects_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.files import profiles
 from osfmodel.entities.files.usual_effects import usual_effects
 from osfmodel.entities.units import parse_bandwidth, parse_part, parse_time
 from osfmodel.entities.workload import Workload
@@ -161,7 +161,7 @@ def _effect_value(text: str) -> float | None:
 
 def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
     """The workload as profiled, and the cluster with its effects and the changes of ``subject.what_if``."""
-    workload, cluster = profiles.load_workload(subject.workload_name), load_cluster(str(subject.cluster_name))
+    workload, cluster = load_workload(subject.workload_name), load_cluster(str(subject.cluster_name))
     if subject.cost_model is not None:
         cluster = replace(cluster, cost_model=subject.cost_model)
     if subject.effects:

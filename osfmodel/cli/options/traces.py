@@ -10,6 +10,7 @@ from typing import Any
 
 from osfmodel.cli.app import WORKLOAD, warn
 from osfmodel.cli.groups import TRACES
+from osfmodel.counting import load_workload
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.trace import Trace
@@ -36,7 +37,7 @@ def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
         hints = Hints(
             "",
             ddp_logging=None if ddp_logging is None else read_log(ddp_logging),
-            model=None if model is None else profiles.load_workload(model),
+            model=None if model is None else load_workload(model),
             steps=None if steps is None else parse_steps(steps),
         )
         return command(hints=hints, **others)

@@ -43,6 +43,7 @@ KEYS = {
     "backward_time": "backward_time_s",
     "enqueue_time": "enqueue_time_s",
     "update_time": "update_time_s",
+    "ideal_time": "ideal_time_s",
     "release_time": "release_time_s",
     "smallest": "smallest_bytes",
     "largest": "largest_bytes",

@@ -20,7 +20,12 @@ Decoded = TypeVar("Decoded")
 LOGGER = logging.getLogger("osfmodel")
 """Silent unless the program that uses the library sets a handler: the files that names led to, at level DEBUG."""
 LOGGER.addHandler(logging.NullHandler())
-FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "measurements"}
+FOLDERS = {
+    "architecture": "architectures",
+    "workload": "workloads",
+    "cluster": "clusters",
+    "measurements": "measurements",
+}
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
 HEAD = 65_536

@@ -25,7 +25,7 @@ SECONDS_PER_FLOP, SECONDS_PER_BYTE, SECONDS_PER_NORMALISED_BYTE = 1 / 10.5e12, 1
 """Constants of the FLOPs-and-bytes model fitted to ResNet-50 on a V100 (profiles/reconstruct.py); only ratios count."""
 
 
-class Module(NamedTuple):
+class TimedModule(NamedTuple):
     """A module of a model: its name, the time of its backward pass, and the shapes of its parameters."""
 
     name: str
@@ -33,7 +33,7 @@ class Module(NamedTuple):
     shapes: Sequence[tuple[int, ...]]
 
 
-def workload(name: str, modules: Sequence[Module], batch: int | None, conditions: str) -> Workload:
+def workload(name: str, modules: Sequence[TimedModule], batch: int | None, conditions: str) -> Workload:
     """A workload of modules from input to output. Gradients of one are ready together; forward is half of backward."""
     layers = [
         Layer(f"{module.name}.{number}", time / 2, time, FLOAT32 * prod(shape))
@@ -95,15 +95,15 @@ def deepspeech2() -> Workload:
     first = (CHANNELS, 1, *FIRST_KERNEL)
     second = (CHANNELS, CHANNELS, *SECOND_KERNEL)
     modules = [
-        Module("conv1", _product(BANDS[0] * prod(first), passes=1), [first, (CHANNELS,)]),
+        TimedModule("conv1", _product(BANDS[0] * prod(first), passes=1), [first, (CHANNELS,)]),
         _norm("bn1", CHANNELS, BANDS[0]),
-        Module("conv2", _product(BANDS[1] * prod(second)), [second, (CHANNELS,)]),
+        TimedModule("conv2", _product(BANDS[1] * prod(second)), [second, (CHANNELS,)]),
         _norm("bn2", CHANNELS, BANDS[1]),
         _recurrent(0, CHANNELS * BANDS[1]),
     ]
     for number in range(1, RECURRENT_LAYERS):
         modules += [_norm(f"rnn{number}.bn", HIDDEN, 1), _recurrent(number, HIDDEN)]
-    modules += [_norm("fc.bn", HIDDEN, 1), Module("fc", _product(HIDDEN * CHARACTERS), [(CHARACTERS, HIDDEN)])]
+    modules += [_norm("fc.bn", HIDDEN, 1), TimedModule("fc", _product(HIDDEN * CHARACTERS), [(CHARACTERS, HIDDEN)])]
     note = f"batch {SPEECH_BATCH}; tensors counted; shares of time from FLOPs, and bytes of weights read at each step"
     return workload("deepspeech2-reconstructed", modules, SPEECH_BATCH, note)
 
@@ -113,17 +113,17 @@ def _product(multiplications: float, passes: int = 2) -> float:
     return passes * 2 * multiplications * SPEECH_BATCH * SECONDS_PER_FLOP
 
 
-def _norm(name: str, channels: int, places: int) -> Module:
+def _norm(name: str, channels: int, places: int) -> TimedModule:
     moved = FLOAT32 * channels * places * SPEECH_BATCH
-    return Module(name, moved * SECONDS_PER_NORMALISED_BYTE, [(channels,), (channels,)])
+    return TimedModule(name, moved * SECONDS_PER_NORMALISED_BYTE, [(channels,), (channels,)])
 
 
-def _recurrent(number: int, inputs: int) -> Module:
+def _recurrent(number: int, inputs: int) -> TimedModule:
     rows = GATES * HIDDEN
     reread = 2 * FLOAT32 * DIRECTIONS * rows * HIDDEN * SECONDS_PER_BYTE
     one_way: list[tuple[int, ...]] = [(rows, inputs), (rows, HIDDEN), (rows,), (rows,)]
     time = _product(DIRECTIONS * rows * (inputs + HIDDEN)) + reread
-    return Module(f"rnn{number}", time, DIRECTIONS * one_way)
+    return TimedModule(f"rnn{number}", time, DIRECTIONS * one_way)
 
 
 # ------------------------------------------------------------------------------------------------------------- NCF
@@ -141,12 +141,12 @@ def ncf() -> Workload:
     widths = [FACTORS * 2**power for power in range(LINEAR_LAYERS, -1, -1)]
     wide = widths[1]
     modules = [
-        Module("embed_user_GMF", 1.0, [(USERS, FACTORS)]),
-        Module("embed_item_GMF", 1.0, [(ITEMS, FACTORS)]),
-        Module("embed_user_MLP", 1.0, [(USERS, wide)]),
-        Module("embed_item_MLP", 1.0, [(ITEMS, wide)]),
+        TimedModule("embed_user_GMF", 1.0, [(USERS, FACTORS)]),
+        TimedModule("embed_item_GMF", 1.0, [(ITEMS, FACTORS)]),
+        TimedModule("embed_user_MLP", 1.0, [(USERS, wide)]),
+        TimedModule("embed_item_MLP", 1.0, [(ITEMS, wide)]),
     ]
     for number, (inputs, outputs) in enumerate(pairwise(widths)):
-        modules.append(Module(f"MLP_layers.{number}", 1.0, [(outputs, inputs), (outputs,)]))
-    modules.append(Module("predict_layer", 1.0, [(1, 2 * FACTORS), (1,)]))
+        modules.append(TimedModule(f"MLP_layers.{number}", 1.0, [(outputs, inputs), (outputs,)]))
+    modules.append(TimedModule("predict_layer", 1.0, [(1, 2 * FACTORS), (1,)]))
     return workload("ncf-reconstructed", modules, None, "tensors counted; every module takes the same time")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from osfmodel.counting import load_workload
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16
 from osfmodel.entities.errors import DataError, OsfError
@@ -107,13 +108,12 @@ def train(
 
 
 def _subject(name: str, variation: Sequence[Any] | None, workload: str | None, device: str) -> Any:
-    from osfmodel.entities.files import profiles
     from osfmodel.runtime.training.factories import is_factory
     from osfmodel.runtime.training.subjects import replayed, trained
 
     if is_factory(name):
-        return trained(name, device, None if workload is None else profiles.load_workload(workload))
-    return replayed(Variation(*variation or ()).of(profiles.load_workload(name)), device)
+        return trained(name, device, None if workload is None else load_workload(workload))
+    return replayed(Variation(*variation or ()).of(load_workload(name)), device)
 
 
 def _meet(hvd: Any) -> None:

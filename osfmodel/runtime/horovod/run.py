@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.counting import load_workload
 from osfmodel.engine.horovod_loop import Loop
 from osfmodel.engine.horovod_settings import PREFIX, name_of
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16, NONE, compressed
 from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.executors import HOROVOD
-from osfmodel.entities.files import profiles
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import CPU_SHARE, Measurement
 from osfmodel.entities.plan import Plan
@@ -64,7 +64,7 @@ def run(
 ) -> list[Measurement]:
     """Run all turns under Horovod; rank 0 keeps a file of finished ones. Raises as :func:`run_all`."""
     require_agreement(repr((asked, settings)))
-    workload = asked.variation.of(profiles.load_workload(asked.workload or asked.subject))
+    workload = asked.variation.of(load_workload(asked.workload or asked.subject))
     workload = compressed(workload, asked.compression or NONE)
     watch.patience += 2 * workload.compute_time
     pricing = asked.pricing(place.world).under(HOROVOD.conditions | ({} if asked.real else REPLAYED_ON_CPU))

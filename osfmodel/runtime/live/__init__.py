@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from osfmodel.cost.clusters import load_cluster
+from osfmodel.counting import load_workload
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_time
@@ -120,7 +121,7 @@ def _workload(here: Session) -> Workload:
     if given is None:
         workload = here.decided(_profiled(here), "comparing profiles")
     else:
-        workload = here.decided(lambda: profiles.load_workload(given), "reading the workload")
+        workload = here.decided(lambda: load_workload(given), "reading the workload")
         note = other_threads(workload, here.place.device) if asked.real else ""
         if note and here.first:
             here.voice.line(f"warning: {note}")

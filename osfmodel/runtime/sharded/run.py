@@ -15,10 +15,10 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.counting import load_workload
 from osfmodel.engine.strategies import lower
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.executors import FSDP
-from osfmodel.entities.files import profiles
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import COMPUTATION, CPU_SHARE, SHARDED_COMPUTATION, Measurement
 from osfmodel.entities.plan import Plan
@@ -123,9 +123,9 @@ def run(
 def _job(asked: RunRequest, settings: TrainingSettings, place: Place) -> ShardedJob:
     meshes = cache(partial(mesh_of, workers=place.world))
     if not asked.real:
-        workload = asked.variation.of(profiles.load_workload(asked.subject))
+        workload = asked.variation.of(load_workload(asked.subject))
         return ShardedJob(TrainingSubject(None, None, workload, _no_begin, []), settings, place, meshes)
-    known = None if asked.workload is None else profiles.load_workload(asked.workload)
+    known = None if asked.workload is None else load_workload(asked.workload)
     return ShardedJob(agreed(trained(asked.subject, place.device, known)), settings, place, meshes)
 
 

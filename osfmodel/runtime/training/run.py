@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.counting import load_workload
 from osfmodel.engine import without_priority
 from osfmodel.entities.executors import RUNTIME
-from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import COMPUTATION, Measurement
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
@@ -64,8 +64,8 @@ def run(
 
 def _subject(asked: RunRequest, place: Place, voice: Voice) -> TrainingSubject:
     if not asked.real:
-        return replayed(asked.variation.of(profiles.load_workload(asked.subject)), place.device)
-    known = None if asked.workload is None else profiles.load_workload(asked.workload)
+        return replayed(asked.variation.of(load_workload(asked.subject)), place.device)
+    known = None if asked.workload is None else load_workload(asked.workload)
     note = "" if known is None or place.rank else other_threads(known, place.device)
     if note:
         voice.line(f"warning: {note}")

@@ -105,8 +105,8 @@ class GroupSearch:
         micro_batches: tuple[int, Form] = (1, EACH),
     ) -> None:
         self.names, self.replicas, self.room = blocks(workload), replicas, limits.memory
-        count, form = micro_batches
-        self.rules, self.settings = Sharding((), replicas).accumulating(min(count, 2 + form.keep), form), SETTINGS
+        (count, form), shared = micro_batches, Sharding((), replicas).typed(workload.computed_in)
+        self.rules, self.settings = shared.accumulating(min(count, 2 + form.keep), form), SETTINGS
         self.pricing = pricing
         self.whole = workload
         self.workload = condensed(workload, self.names, pricing.workers // replicas)

@@ -1,0 +1,31 @@
+"""Workloads without a profile: a model's operations, counted from its dimensions, and a GPU's time for them."""
+
+from __future__ import annotations
+
+import os
+
+from osfmodel.entities.files import profiles
+from osfmodel.entities.workload import Workload
+
+
+def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
+    """A bundled workload by name, one from a JSON file, or one in words.
+
+    In words: ``"llama3-8b:h100,seq8192,batch2,bf16"``, an architecture (``osf list architectures``) or the path of a
+    Hugging Face ``config.json``, and a GPU (``osf list gpus``); then the tokens of a sample, the samples of a
+    micro-batch, the type of computation, ``ac=selective`` or ``ac=full`` for activation checkpointing, ``compile``. Its
+    times are learned from published runs on other models, and carry a doubt.
+
+    Raises UsageError for an unknown name or impossible words, DataError for a file that cannot be used.
+    """
+    if isinstance(name_or_path, str) and in_words(name_or_path):
+        from osfmodel.counting.words import counted  # not loaded for a profile
+
+        return counted(name_or_path)
+    return profiles.load_workload(name_or_path)
+
+
+def in_words(text: str) -> bool:
+    """Whether a workload is described in words, and no file has that name."""
+    model, _, rest = text.rpartition(":")
+    return bool(model) and not rest.startswith(("/", "\\")) and not os.path.exists(text)

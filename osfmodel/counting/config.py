@@ -1,0 +1,58 @@
+"""Configurations of models, as Hugging Face writes them: numbers and flags by name, checked as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.entities.errors import DataError
+
+LARGEST = 10**9
+"""Above any dimension of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Fields of a model's configuration; ``name`` is said in errors."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+    def count(self, *names: str, default: int | None = None) -> int:
+        """The whole number, from 1 on, under the first of ``names`` that has one. Raises DataError."""
+        for name in names:
+            value = self.fields.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+                raise DataError(f"{self.name}: {name!r} is {value!r}: it must be a whole number from 1 to {LARGEST}")
+            return value
+        if default is None:
+            raise DataError(f"{self.name}: the configuration has no {names[0]!r}, which its model needs")
+        return default
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Whether ``name`` is set. Raises DataError for anything but true and false."""
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise DataError(f"{self.name}: {name!r} is {value!r}: it must be true or false")
+        return value
+
+    def word(self, name: str, default: str = "") -> str:
+        """The text under ``name``. Raises DataError for anything else."""
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise DataError(f"{self.name}: {name!r} is {value!r}: it must be a text")
+        return value
+
+    def part(self, name: str) -> Config:
+        """The configuration inside this one under ``name``. Raises DataError where there is none."""
+        value = self.fields.get(name)
+        if not isinstance(value, Mapping):
+            raise DataError(f"{self.name}: the configuration has no {name!r} with fields of its own")
+        return Config(f"{self.name}: {name}", value)

@@ -1,0 +1,150 @@
+"""Modules of a model: the shapes of their parameters, and their work for one sample, counted from dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from osfmodel.entities.display import brief, how_many
+from osfmodel.entities.modules import around
+
+Shape = tuple[int, ...]
+
+
+class Product(NamedTuple):
+    """``times`` products of a matrix of ``rows`` x ``inner`` and one of ``inner`` x ``columns``, for one sample."""
+
+    rows: int
+    inner: int
+    columns: int
+    times: int = 1
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations: a multiplication and an addition for each pair of elements."""
+        return 2 * self.rows * self.inner * self.columns * self.times
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module with parameters, and the work of one sample in its forward.
+
+    name:       in the model, such as ``model.layers.0.mlp.up_proj``
+    parameters: (name in the module, shape), in the order of definition
+    products:   with its parameters; backward has two for each
+    scores:     products without parameters that belong to it, as those of attention; half of one that is causal
+    moved:      elements that are read from memory or written to it apart from products, as by a norm or an activation
+    kept:       elements that stay in memory from forward to backward
+    """
+
+    name: str
+    parameters: tuple[tuple[str, Shape], ...]
+    products: tuple[Product, ...] = ()
+    scores: tuple[Product, ...] = ()
+    moved: int = 0
+    kept: int = 0
+    __repr__ = brief
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of its parameters."""
+        return sum(prod(shape) for _, shape in self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as its modules, in forward order.
+
+    name:    of the architecture
+    modules: whose names are those of the library's own class
+    tokens:  in a sample; 0 where samples are images
+    blocks:  names of the modules that users wrap or recompute one by one
+    causal:  whether half of attention is not computed
+    """
+
+    name: str
+    modules: tuple[Module, ...]
+    tokens: int
+    blocks: tuple[str, ...]
+    causal: bool = False
+    _holders: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known = set(self.blocks)
+        inside = {module.name: [name for name in around(module.name) if name in known] for module in self.modules}
+        found = {name: "".join(names[:1]) for name, names in inside.items()}
+        object.__setattr__(self, "_holders", found)
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.name}: {self.parameters:,} parameters in {how_many(len(self.modules), 'module')}")
+
+    def block_of(self, module: Module) -> str:
+        """The block that holds ``module``; "" for none."""
+        return self._holders.get(module.name, "")
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters; one that is used twice counts once."""
+        return sum(module.elements for module in self.modules)
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations of a sample in a step: forward once, backward twice, nothing recomputed.
+
+        Half of causal attention is not computed, and does not count.
+        """
+        return 3 * (self._products + self._scores)
+
+    @property
+    def utilised(self) -> int:
+        """Operations of a sample by which utilisation (MFU) is counted: as ``operations``, with all of attention."""
+        return 3 * (self._products + self._scores * (1 + self.causal))
+
+    @property
+    def _products(self) -> int:
+        return sum(product.operations for module in self.modules for product in module.products)
+
+    @property
+    def _scores(self) -> int:
+        return sum(product.operations for module in self.modules for product in module.scores)
+
+
+def linear(  # noqa: PLR0913, PLR0917
+    name: str,
+    inner: int,
+    columns: int,
+    rows: int,
+    bias: bool = False,
+    moved: int = 0,
+    kept: int = 0,
+    scores: Iterable[Product] = (),
+    transposed: bool = False,
+) -> Module:
+    """A linear layer from ``inner`` to ``columns`` features, of ``rows`` vectors for each sample.
+
+    moved, kept, scores: of what comes right before it and has no parameters. It keeps its input on top of ``kept``.
+    transposed: whether its weight has the shape (inner, columns)
+    """
+    weight = (inner, columns) if transposed else (columns, inner)
+    parameters = (("weight", weight), *([("bias", (columns,))] if bias else []))
+    return Module(name, parameters, (Product(rows, inner, columns),), tuple(scores), moved, kept + rows * inner)
+
+
+def norm(name: str, width: int, rows: int, bias: bool = False, added: bool = True) -> Module:
+    """A normalisation of ``rows`` vectors; ``added``: behind the addition of a residual."""
+    parameters = (("weight", (width,)), *([("bias", (width,))] if bias else []))
+    return Module(name, parameters, moved=(2 + 3 * added) * rows * width, kept=rows * width)
+
+
+def embedding(name: str, size: int, width: int, rows: int) -> Module:
+    """A table of ``size`` vectors, of which ``rows`` are looked up for each sample."""
+    return Module(name, (("weight", (size, width)),), moved=2 * rows * width)
+
+
+def attention(tokens: int, heads: int, width: int, keys: int = 0, causal: bool = False) -> tuple[Product, Product]:
+    """The two products of attention between ``tokens`` queries and as many keys (or ``keys``) of ``width`` a head."""
+    columns = keys or tokens
+    seen = (columns + 1) // 2 if causal else columns
+    return Product(tokens, width, seen, heads), Product(tokens, seen, width, heads)

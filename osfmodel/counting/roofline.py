@@ -1,0 +1,191 @@
+"""Time of a counted model on a GPU by a roofline, and what it keeps in memory.
+
+A matrix product takes its operations at the part of the GPU's rate that such products reach, or its bytes at that of
+the memory's bandwidth, whichever is longer; all else is bound by memory. Backward has two products for each of forward
+and moves twice as much; attention without stored scores (flash) computes its first product once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from osfmodel.counting.efficiency import Efficiency, efficiency_of
+from osfmodel.counting.gpus import GPUS, Gpu
+from osfmodel.counting.modules import Model, Module, Product
+from osfmodel.entities.display import brief
+from osfmodel.entities.dtypes import element_bytes
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.source import Source
+from osfmodel.entities.workload import Layer, Segment, Workload
+
+NOTHING, SELECTIVE, FULL = "none", "selective", "full"
+CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
+"""Activation checkpointing: of nothing, of all that is no product, or of whole blocks."""
+WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
+"""Bytes of an element of activations, by type of computation."""
+PARAMETERS = "float32"
+"""Type of parameters, gradients and optimizer state, under mixed precision too."""
+ADAM_BYTES, ADAM_STATE = 28, 8
+"""Bytes for each parameter that an update of Adam moves (weight and two moments read and written, gradient read), and
+that its moments take."""
+SCORES_BACKWARD = 2.5
+"""Products of attention in backward, over those of forward: five for two."""
+FUSED = 0.5
+"""Part of the elements that a compiled model moves apart from products, since neighbours are one kernel."""
+LEARNED_ON = 8
+"""Workers of most runs that efficiencies were learned from: what computing takes beside others is in them."""
+SPARE = 0.1
+"""Part of a GPU's memory that its context, the communication library and fragmentation are taken to need."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSetup:
+    """How a model is trained on one GPU.
+
+    gpu:           its name in GPUS
+    dtype:         of computation
+    batch:         samples of a micro-batch
+    checkpointing: one of CHECKPOINTING
+    compiled:      whether torch.compile fuses what moves elements
+    """
+
+    gpu: str
+    dtype: str = "bfloat16"
+    batch: int = 1
+    checkpointing: str = NOTHING
+    compiled: bool = False
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise UsageError(f"a micro-batch of {self.batch} samples: it must have 1 or more")
+        GPUS[self.gpu].rate(self.dtype)
+
+
+def workload_of(model: Model, setting: TrainingSetup, name: str) -> Workload:
+    """The workload of ``model`` on one GPU; the times are learned from published runs, not measured."""
+    gpu = GPUS[setting.gpu]
+    learned = efficiency_of(gpu.called)
+    clock = Roofline(gpu, learned, setting)
+    layers = tuple(_layers(model, clock))
+    conditions = f"counted from dimensions and data sheets, not measured: {setting.dtype}, batch {setting.batch}"
+    return Workload(
+        name,
+        layers,
+        setting.batch,
+        ADAM_BYTES * model.parameters / (gpu.bandwidth * learned.update),
+        Source("the dimensions of the model and the GPU's data sheet", conditions, "facts", gpu.called),
+        segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
+        state_bytes=ADAM_STATE * model.parameters,
+        profiled_workers=LEARNED_ON,
+        doubt=learned.doubt,
+        computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
+        sample_tokens=model.tokens or None,
+        ideal_time=model.utilised * setting.batch / gpu.rate(setting.dtype),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Times of modules on a GPU under a setting, in seconds for a whole micro-batch."""
+
+    gpu: Gpu
+    learned: Efficiency
+    setting: TrainingSetup
+
+    def product(self, product: Product) -> float:
+        """Time of a product with parameters."""
+        rows, narrow = product.rows * self.setting.batch, self.learned.narrow
+        operations = product.operations * self.setting.batch
+        longer = 1 + narrow * (1 / product.inner + 1 / product.columns)
+        moved = (rows * (product.inner + product.columns) + product.inner * product.columns) * product.times
+        rate = self.gpu.rate(self.setting.dtype) * self.learned.matrix
+        return max(operations * longer / rate, self.moving(moved))
+
+    def scores(self, product: Product) -> float:
+        """Time of a product inside attention."""
+        rate = self.gpu.rate(self.setting.dtype) * self.learned.attention
+        return product.operations * self.setting.batch / rate
+
+    def moving(self, elements: float) -> float:
+        """Time to read or write elements."""
+        return elements * self.width / (self.gpu.bandwidth * self.learned.memory)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element of activations."""
+        return WIDTHS[self.setting.dtype]
+
+    def times(self, module: Module, in_block: bool) -> tuple[float, float]:
+        """Forward and backward of a module."""
+        products, scores = sum(map(self.product, module.products)), sum(map(self.scores, module.scores))
+        moved = self.moving(module.moved * self.setting.batch * (FUSED if self.setting.compiled else 1))
+        forward = products + scores + moved
+        again = {NOTHING: 0.0, SELECTIVE: moved, FULL: forward}[self.setting.checkpointing] if in_block else 0.0
+        return forward, 2 * products + SCORES_BACKWARD * scores + 2 * moved + again
+
+    def kept(self, module: Module, in_block: bool) -> int:
+        """Bytes that a module keeps from forward to backward; with whole blocks recomputed, while one is."""
+        elements = module.kept
+        if self.setting.checkpointing == SELECTIVE and in_block:
+            elements = min(elements, sum(product.rows * product.columns for product in module.products))
+        return max(0, elements) * self.setting.batch * self.width
+
+
+def _layers(model: Model, clock: Roofline) -> Iterator[Layer]:
+    """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
+    kept = [clock.kept(module, bool(model.block_of(module))) for module in model.modules]
+    held = list(_held(model, clock, kept))
+    for module, own, peak in zip(model.modules, kept, held, strict=True):
+        forward, backward = clock.times(module, bool(model.block_of(module)))
+        shapes = module.parameters or (("", ()),)
+        for place, (parameter, shape) in enumerate(shapes):
+            last = place == len(shapes) - 1
+            yield Layer(
+                f"{module.name}.{parameter}" if parameter else module.name,
+                forward if last else 0.0,
+                backward if last else 0.0,
+                _bytes(shape),
+                PARAMETERS,
+                activation_bytes=own if last else 0,
+                peak_bytes=peak,
+                shape=shape,
+            )
+
+
+def _bytes(shape: tuple[int, ...]) -> int:
+    size = element_bytes(PARAMETERS) if shape else 0
+    for length in shape:
+        size *= length
+    return size
+
+
+def _held(model: Model, clock: Roofline, kept: list[int]) -> Iterator[int]:
+    """Bytes of activations during the backward of each module: what those before it keep, and gradients beside it."""
+    width, batch = clock.width, clock.setting.batch
+    if clock.setting.checkpointing != FULL:
+        before = list(accumulate(kept))
+    else:
+        before, finished, current = [], 0, ""
+        totals: dict[str, int] = {}
+        for module, own in zip(model.modules, kept, strict=True):
+            totals[model.block_of(module)] = totals.get(model.block_of(module), 0) + own
+        for module, own in zip(model.modules, kept, strict=True):
+            name = model.block_of(module)
+            if name != current:
+                finished += module.kept * width * batch if name else 0  # the input of the block
+                current = name
+            finished += 0 if name else own
+            before.append(finished + (totals[name] if name else 0))
+    for module, sum_before in zip(model.modules, before, strict=True):
+        beside = max((product.rows * max(product.inner, product.columns) for product in module.products), default=0)
+        yield sum_before + 2 * beside * width * batch
+
+
+def _segments(model: Model, layers: tuple[Layer, ...]) -> Iterator[Segment]:
+    """The blocks as parts that can be recomputed."""
+    for name in model.blocks:
+        inside = [layer for layer in layers if layer.name.startswith(f"{name}.")]
+        yield Segment(name, inside[0].name, inside[-1].name, sum(layer.activation_bytes or 0 for layer in inside))

@@ -1,0 +1,136 @@
+"""Workloads in words: ``llama3-8b:h100,seq8192,batch2,bf16``, a model and a GPU, and how it is trained."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from osfmodel.counting.config import Config
+from osfmodel.counting.families import MODEL_FAMILIES
+from osfmodel.counting.gpus import gpu_called
+from osfmodel.counting.modules import Model
+from osfmodel.counting.roofline import CHECKPOINTING, TrainingSetup, workload_of
+from osfmodel.entities.display import brief
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.workload import Workload
+
+TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
+FORM = "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full][,compile]"
+MOST_TOKENS = 10**8
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A workload in words, as parts.
+
+    model:    name of an architecture, or path of a configuration
+    setting:  GPU, type of element, batch, checkpointing and compilation
+    sequence: tokens of a sample; None for the model's usual
+    """
+
+    model: str
+    setting: TrainingSetup
+    sequence: int | None
+    text: str
+    __repr__ = brief
+
+
+@lru_cache(maxsize=16)
+def counted(text: str) -> Workload:
+    """The workload that these words describe. Raises as :func:`osfmodel.counting.load_workload`."""
+    words = parse_words(text)
+    return workload_of(model_of(words), words.setting, text)
+
+
+def parse_words(text: str) -> Words:
+    """The parts of a workload in words. Raises UsageError."""
+    model, _, rest = text.rpartition(":")
+    gpu, *parts = (part.strip() for part in rest.split(","))
+    try:
+        gpu_called(gpu)
+        words = Words(model, TrainingSetup(gpu.lower(), _usual_type(gpu)), None, text)
+        said: set[str] = set()
+        for part in parts:
+            words = _with(words, part, said)
+    except UsageError as error:
+        raise UsageError(f"workload {text!r}: {error}") from None
+    return words
+
+
+def _usual_type(gpu: str) -> str:
+    """bfloat16 where a GPU has it, else float16, else float32."""
+    rates = gpu_called(gpu).rates
+    return next(dtype for dtype in ("bfloat16", "float16", "float32") if dtype in rates)
+
+
+def _with(words: Words, part: str, said: set[str]) -> Words:
+    """The words with one more part."""
+    match = re.fullmatch(r"(seq|batch)(-?[0-9]{1,12})", part)
+    kind = match[1] if match else "ac" if part.startswith("ac=") else "type" if part in TYPES else part
+    if kind in said:
+        raise UsageError(f"{part!r} says a second time what was said before")
+    said.add(kind)
+    setting = words.setting
+    if match:
+        number = int(match[2])
+        if not 1 <= number <= MOST_TOKENS:
+            raise UsageError(f"{part!r}: the number must be from 1 to {MOST_TOKENS}")
+        found = replace(words, sequence=number) if kind == "seq" else None
+        return found or replace(words, setting=replace(setting, batch=number))
+    if part in TYPES:
+        return replace(words, setting=replace(setting, dtype=TYPES[part]))
+    if part == "compile":
+        return replace(words, setting=replace(setting, compiled=True))
+    if kind == "ac":
+        how = part.removeprefix("ac=")
+        if how not in CHECKPOINTING:
+            raise UsageError(f"{part!r}: {suggestion(how, CHECKPOINTING)}")
+        return replace(words, setting=replace(setting, checkpointing=how))
+    raise UsageError(f"{part!r} is not known here: {FORM}")
+
+
+def model_of(words: Words) -> Model:
+    """The model that the words name. Raises UsageError or DataError."""
+    config = _config(words.model)
+    kind = config.word("model_type")
+    if kind not in MODEL_FAMILIES:
+        raise DataError(f"{config.name}: models of type {kind!r} cannot be counted: {suggestion(kind, MODEL_FAMILIES)}")
+    family = MODEL_FAMILIES[kind]
+    longest = family.longest(config)
+    tokens = words.sequence or min(family.usual, longest or family.usual)
+    if words.sequence and not longest:
+        raise UsageError(f"workload {words.text!r}: {words.model} has no sequence: leave seq{words.sequence} out")
+    if longest and tokens > longest:
+        raise UsageError(f"workload {words.text!r}: {words.model} is for sequences of up to {longest} tokens")
+    return family.build(config, tokens)
+
+
+def _config(model: str) -> Config:
+    """The configuration of an architecture by name, or of a file."""
+    bundled = profiles.names("architecture")
+    if model in bundled:
+        return Config(model, profiles.read(bundled[model], _decoded)["config"])
+    path = Path(model)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.suffix and not path.exists():
+        near = suggestion(model, bundled)
+        raise UsageError(f"no architecture named {model!r}, and no configuration in a file of that name: {near}")
+    return Config(path.parent.name if path.name == "config.json" else path.stem, profiles.read(path, _decoded))
+
+
+def _decoded(content: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise DataError(f"is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError("is not the configuration of a model: it must be an object with fields")
+    return found
