@@ -40,6 +40,7 @@ COMMANDS = {
     "tune": CommandEntry(
         "osfmodel.cli.tune:tune_command", "find the best settings for your framework (osf list targets)"
     ),
+    "scale": CommandEntry("osfmodel.cli.scale:scale_command", "show what more GPUs give: strategy, rate, memory, cost"),
     "memory": CommandEntry(
         "osfmodel.cli.memory:memory_command", "predict the peak memory of a step under each plan, and who owns it"
     ),

@@ -78,3 +78,8 @@ def gpu_called(name: str) -> Gpu:
     if found is None:
         raise UsageError(f"unknown GPU {name!r}: {suggestion(name.lower(), GPUS)}")
     return found
+
+
+def gpu_on_data_sheet(called: str) -> Gpu | None:
+    """The GPU that its data sheet calls so, as sources of counted workloads do; None for any other name."""
+    return next((gpu for gpu in GPUS.values() if gpu.called == called), None)

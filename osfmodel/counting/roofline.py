@@ -137,8 +137,8 @@ class Roofline:
 def _layers(model: Model, clock: Roofline) -> Iterator[Layer]:
     """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
     kept = [clock.kept(module, bool(model.block_of(module))) for module in model.modules]
-    held = list(_held(model, clock, kept))
-    for module, own, peak in zip(model.modules, kept, held, strict=True):
+    stays = _staying(model, clock, kept)
+    for module, own, peak in zip(model.modules, stays, _held(model, clock, kept, stays), strict=True):
         forward, backward = clock.times(module, bool(model.block_of(module)))
         shapes = module.parameters or (("", ()),)
         for place, (parameter, shape) in enumerate(shapes):
@@ -162,26 +162,25 @@ def _bytes(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _held(model: Model, clock: Roofline, kept: list[int]) -> Iterator[int]:
-    """Bytes of activations during the backward of each module: what those before it keep, and gradients beside it."""
-    width, batch = clock.width, clock.setting.batch
+def _staying(model: Model, clock: Roofline, kept: list[int]) -> list[int]:
+    """Bytes that stay after the forward of each module: all that it keeps, or, of a recomputed block, its input."""
     if clock.setting.checkpointing != FULL:
-        before = list(accumulate(kept))
-    else:
-        before, finished, current = [], 0, ""
-        totals: dict[str, int] = {}
-        for module, own in zip(model.modules, kept, strict=True):
-            totals[model.block_of(module)] = totals.get(model.block_of(module), 0) + own
-        for module, own in zip(model.modules, kept, strict=True):
-            name = model.block_of(module)
-            if name != current:
-                finished += module.kept * width * batch if name else 0  # the input of the block
-                current = name
-            finished += 0 if name else own
-            before.append(finished + (totals[name] if name else 0))
-    for module, sum_before in zip(model.modules, before, strict=True):
+        return kept
+    first = {model.block_of(module): place for place, module in reversed(list(enumerate(model.modules)))}
+    return [
+        own if not model.block_of(module) or first[model.block_of(module)] == place else 0
+        for place, (module, own) in enumerate(zip(model.modules, kept, strict=True))
+    ]
+
+
+def _held(model: Model, clock: Roofline, kept: list[int], stays: list[int]) -> Iterator[int]:
+    """Bytes of activations in the backward of each module: what stays, its recomputed block, gradients beside it."""
+    again: dict[str, int] = {}
+    for module, own, staying in zip(model.modules, kept, stays, strict=True):
+        again[model.block_of(module)] = again.get(model.block_of(module), 0) + own - staying
+    for module, before in zip(model.modules, accumulate(stays), strict=True):
         beside = max((product.rows * max(product.inner, product.columns) for product in module.products), default=0)
-        yield sum_before + 2 * beside * width * batch
+        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width
 
 
 def _segments(model: Model, layers: tuple[Layer, ...]) -> Iterator[Segment]:

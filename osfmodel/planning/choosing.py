@@ -107,9 +107,9 @@ def _choice(
     workload: Workload, cluster: Cluster, workers: int, limit: MemoryLimit | None, sized: bool
 ) -> StrategyChoice:
     """The strategies at one worker count. Raises CostError where the cluster has no prices."""
-    predictions = _predicted(workload, cluster, workers)
+    predictions = strategies_at(workload, cluster, workers)
     alike = {one.plan: one for one in reversed(predictions)}  # HSDP with one replica is FSDP2
-    rows = tuple(_row(one, workers, limit, sized) for one in predictions if alike[one.plan] is one)
+    rows = tuple(strategy_row(one, workers, limit, sized) for one in predictions if alike[one.plan] is one)
     room = {row.name: row for row in rows if row.fits is not False}
     if not room:
         return StrategyChoice(workers, rows)
@@ -121,11 +121,13 @@ def _choice(
     return StrategyChoice(workers, rows, base, fastest, fastest if found.sure else base, found)
 
 
-def _predicted(workload: Workload, cluster: Cluster, workers: int) -> list[Prediction]:
-    """The strategies that the cluster can price; HSDP needs prices inside nodes too. Raises CostError for none."""
+def strategies_at(
+    workload: Workload, cluster: Cluster, workers: int, plans: Sequence[str] = STRATEGY_PLANS
+) -> list[Prediction]:
+    """Those of ``plans`` that the cluster can price; HSDP needs prices inside nodes too. Raises CostError for none."""
     found: list[Prediction] = []
     first: CostError | None = None
-    for name in STRATEGY_PLANS:
+    for name in plans:
         try:
             found += compare(workload, cluster, workers, [name]).predictions
         except CostError as error:
@@ -135,7 +137,8 @@ def _predicted(workload: Workload, cluster: Cluster, workers: int) -> list[Predi
     return found
 
 
-def _row(prediction: Prediction, workers: int, limit: MemoryLimit | None, sized: bool) -> StrategyRow:
+def strategy_row(prediction: Prediction, workers: int, limit: MemoryLimit | None, sized: bool) -> StrategyRow:
+    """A prediction with its memory, if it is ``sized``, held against ``limit``."""
     if not sized:
         return StrategyRow(prediction)
     optimizer, communicator = (None, 0) if limit is None else (limit.optimizer, limit.communicator)

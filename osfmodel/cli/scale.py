@@ -1,0 +1,131 @@
+"""The command ``osf scale``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import click
+
+from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
+from osfmodel.cli.groups import GroupedCommand, OptionGroup
+from osfmodel.cli.options import plan_option
+from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
+from osfmodel.engine.optimizers import OPTIMIZERS
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.units import parse_room, parse_time
+from osfmodel.planning.scale import Anchor, ScaleOptions, Training, scale
+from osfmodel.show.documents.scale import Scaled
+from osfmodel.solve.solution import MemoryLimit
+from osfmodel.targets.named_plans import named_plan
+
+TRAINING = OptionGroup("Training as a whole")
+MEMORY = OptionGroup("Memory")
+AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+"""Letters behind a number of samples or tokens."""
+
+
+@click.command(name="scale", cls=GroupedCommand)
+@subject_options()
+@click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Numbers of GPUs; A..B doubles from A to B.")
+@plan_option("Named plan; repeatable: the best of these. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.")
+@click.option("--batch-size", type=int, metavar="B", help="Samples of a GPU's micro-batch, if not the workload's.")
+@click.option("--global-batch", type=int, metavar="B", help="Samples of all GPUs and micro-batches together.")
+@click.option(
+    "--anchor",
+    metavar="N=TIME|RATE",
+    help="A measured step with N GPUs: 64=0.61s, 64=5762tok/s/gpu or 64=210samples/s. Replaces computed times.",
+)
+@MEMORY.option("--memory", metavar="SIZE", help="Of a GPU (80GB). Default: 90 % of what the data sheet has.")
+@MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the workload's.")
+@TRAINING.option("--tokens", metavar="N", help="Also show the hours for training on N tokens (300B, 15T).")
+@TRAINING.option("--samples", metavar="N", help="Also show the hours for training on N samples (1.28M).")
+@TRAINING.option("--price", type=float, metavar="PRICE", help="Price of a GPU for an hour: also show what it costs.")
+@output_options
+def scale_command(
+    subject: Subject,
+    workers: str,
+    plan_names: tuple[str, ...],
+    batch_size: int | None,
+    global_batch: int | None,
+    anchor: str | None,
+    memory: str | None,
+    optimizer: str | None,
+    tokens: str | None,
+    samples: str | None,
+    price: float | None,
+    style: str | None,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Show what more GPUs give: the best strategy, rate, memory and cost of WORKLOAD at each number of them.
+
+    WORKLOAD needs no profile: llama3-8b:h100,seq8192,batch2,bf16 is counted from the model's dimensions and the GPU's
+    data sheet. With --anchor one measured step replaces what was learned about computation.
+
+    \b
+    Example:
+      osf scale llama3-8b:h100,seq8192,batch1,bf16,ac=full --cluster nccl:h100x8,400Gbps --workers 8..1024
+      osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 64..512 --tokens 1T --price 2.5
+      osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..256 --anchor 8=7800tok/s/gpu
+      osf scale resnet50-v100 --cluster nccl:v100x8,100Gbps/node --workers 1..64 --plan ddp
+    """
+    what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
+    workload, cluster = load_subject(subject)
+    counts = sorted(parse_workers(workers, cluster))
+    warn_of_batches(workload, what_if, counts)
+    for name in plan_names:
+        named_plan(name)
+    limit = None
+    if memory is not None:
+        limit = MemoryLimit(parse_room(memory), optimizer)
+    elif optimizer is not None:
+        raise UsageError("--optimizer goes with --memory: give --memory SIZE")
+    each = workload.sample_tokens
+    if tokens is not None and samples is not None:
+        raise UsageError("--tokens and --samples both say how long the training is: give one of them")
+    if tokens is not None and each is None:
+        raise UsageError(f"--tokens: {workload.name!r} does not say how many tokens a sample has: give --samples")
+    length = None if samples is None else parse_amount("--samples", samples)
+    if tokens is not None and each is not None:
+        length = parse_amount("--tokens", tokens) / each
+    options = ScaleOptions(
+        what_if=what_if,
+        limit=limit,
+        training=Training(length, price),
+        anchor=None if anchor is None else parse_anchor(anchor),
+    )
+    if plan_names:
+        options = replace(options, plans=tuple(dict.fromkeys(plan_names)))
+    emit(style, as_json, output, Scaled(scale(workload, cluster, counts, options)))
+
+
+def parse_amount(option: str, text: str) -> float:
+    """``1.28M``, ``300B`` or ``15e12`` as a number. Raises UsageError."""
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*", text)
+    found = float(match[1]) * AMOUNTS[match[2]] if match else 0.0
+    if not found > 0:
+        raise UsageError(f"{option} {text!r}: write a number above 0, such as 1281167, 1.28M or 300B")
+    return found
+
+
+def parse_anchor(text: str) -> Anchor:
+    """``64=0.61s``, ``64=5762tok/s/gpu`` or ``64=210samples/s``. Raises UsageError."""
+    form = f"--anchor {text!r}: write N=TIME or N=RATE, such as 64=0.61s, 64=5762tok/s/gpu or 64=210samples/s"
+    match = re.fullmatch(r"\s*([1-9][0-9]{0,8})\s*=\s*(.+?)\s*", text)
+    if match is None:
+        raise UsageError(form)
+    workers, said = int(match[1]), match[2]
+    rate = re.fullmatch(
+        r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kMG]?)\s*(tok|tokens|samples)/s(/gpu)?", said, re.IGNORECASE
+    )
+    try:
+        value = parse_time(said) if rate is None else float(rate[1]) * AMOUNTS[rate[2]]
+    except UsageError as error:
+        raise UsageError(f"{form} ({error})") from None
+    if not value > 0:
+        raise UsageError(f"{form} (it must be above 0)")
+    if rate is None:
+        return Anchor(workers, value)
+    each = "samples" if rate[3].lower() == "samples" else "tokens"
+    return Anchor(workers, value, f"{each}/s{(rate[4] or '').lower()}")

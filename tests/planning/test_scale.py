@@ -1,0 +1,136 @@
+"""Scaling curves: rates by hand, the choice of a strategy, anchors and goals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.cli.app import main
+from osfmodel.planning.scale import Anchor, ScaleOptions, Training, room_of, scale
+from osfmodel.solve.solution import MemoryLimit
+
+WORDS, CLUSTER = "llama3-8b:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return osf.load_cluster(CLUSTER)
+
+
+@pytest.fixture(scope="module")
+def curve(cluster):
+    options = ScaleOptions(training=Training(1e9 / 4096, 2.0))
+    return scale(osf.load_workload(WORDS), cluster, [8, 64], options)
+
+
+def test_rates_utilisation_and_cost_follow_from_the_step(curve):
+    for point in curve.points:
+        samples = 2 * point.workers
+        assert point.samples_per_s == pytest.approx(samples / point.time)
+        assert point.tokens_per_s == pytest.approx(4096 * samples / point.time)
+        assert point.rate_per_gpu == pytest.approx(4096 * 2 / point.time)
+        assert point.mfu == pytest.approx(osf.load_workload(WORDS).ideal_time / point.time)
+        assert point.hours == pytest.approx(1e9 / point.tokens_per_s / 3600)
+        assert point.cost == pytest.approx(point.hours * 2.0 * point.workers)
+        assert 0 < point.scaling_factor <= 1
+
+
+def test_the_best_is_the_fastest_that_fits_or_a_simpler_one_nearly_as_fast(curve):
+    for point in curve.points:
+        fitting = [row for row in point.rows if row.fits]
+        assert point.best in fitting
+        assert point.best.time <= min(row.time for row in fitting) * 1.01
+        assert point.best.peak.bytes <= curve.limit.bytes
+    ddp = next(row for row in curve.points[0].rows if row.name == "ddp")
+    assert not ddp.fits  # 16 bytes for each of 8 billion parameters
+
+
+def test_a_step_is_that_of_predict(curve, cluster):
+    point = curve.points[-1]
+    (found,) = osf.compare(osf.load_workload(WORDS), cluster, 64, [point.best.name]).predictions
+    assert found.iteration_time == point.time
+    assert found.band == point.band
+
+
+def test_nothing_fits_into_a_small_gpu(cluster):
+    curve = scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(limit=MemoryLimit(2**30)))
+    assert curve.points[0].best is None
+    assert curve.points[0].time is None
+    assert "nothing fits" in curve.turns
+    assert "the largest part is" in curve.points[0].lacking(2**30)
+
+
+def test_an_anchor_is_met_and_all_else_follows(cluster):
+    workload = osf.load_workload(WORDS)
+    for anchor in (Anchor(8, 2.5), Anchor(8, 8 * 2 * 4096 / 2.5, "tokens/s"), Anchor(8, 2 / 2.5, "samples/s/gpu")):
+        curve = scale(workload, cluster, [8, 64], ScaleOptions(anchor=anchor))
+        assert curve.points[0].time == pytest.approx(2.5, rel=1e-4)
+        assert curve.workload.compute_time == pytest.approx(workload.compute_time * curve.anchored)
+        assert curve.workload.doubt == 0
+        assert curve.points[1].time > 2.4
+
+
+def test_an_anchor_below_communication_is_refused(cluster):
+    with pytest.raises(osf.UsageError, match="communication alone takes"):
+        scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(anchor=Anchor(8, 1e-3)))
+
+
+def test_a_profile_has_no_tokens_and_no_room():
+    workload = osf.load_workload("resnet50-v100")
+    assert room_of(workload) is None
+    curve = scale(workload, osf.load_cluster("v100-10gbe"), [4, 16], ScaleOptions(plans=("ddp",)))
+    assert [point.tokens_per_s for point in curve.points] == [None, None]
+    assert curve.points[0].samples_per_s == pytest.approx(32 * 4 / curve.points[0].time)
+    assert any("memory is not compared" in note for note in curve.notes)
+    bare = replace(workload, batch_size=None)
+    with pytest.raises(osf.UsageError, match="does not say its samples"):
+        scale(bare, osf.load_cluster("v100-10gbe"), [4], ScaleOptions(anchor=Anchor(4, 5.0, "samples/s")))
+
+
+def run(*args: str):
+    return CliRunner().invoke(main, ["scale", *args])
+
+
+def test_the_command_prints_a_table_bars_and_strategies():
+    done = run(WORDS, "--cluster", CLUSTER, "--workers", "8..32", "--tokens", "1T", "--price", "2.5")
+    assert done.exit_code == 0, done.output
+    for said in ("workers", "MFU", "tokens/s", "cost", "Take ", "█", "Note: plans fit if they take at most"):
+        assert said in done.output
+
+
+def test_the_document_has_the_fields_of_the_contract():
+    done = run(WORDS, "--cluster", CLUSTER, "--workers", "8,16", "--json", "--price", "2")
+    points = json.loads(done.stdout)["points"]
+    assert [point["workers"] for point in points] == [8, 16]
+    expected = {
+        "workers", "strategy", "step_time_s", "error_band", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
+        "mfu", "scaling_factor", "peak_memory_bytes", "fits", "cost_per_hour", "training_hours", "training_cost",
+    }  # fmt: skip
+    assert set(points[0]) == expected
+    assert points[1]["cost_per_hour"] == 32
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--anchor", "8=0s"), "above 0"),
+        (("--anchor", "8"), "write N=TIME or N=RATE"),
+        (("--anchor", "8=5"), "has no unit"),
+        (("--anchor", "8=5parsecs"), "unknown time unit"),
+        (("--tokens", "many"), "--tokens 'many'"),
+        (("--tokens", "1T", "--samples", "5"), "give one of them"),
+        (("--price", "-1"), "price"),
+        (("--plan", "fsdp3"), "unknown plan 'fsdp3'"),
+        (("--memory", "80"), "has no unit"),
+        (("--optimizer", "sgd"), "--memory SIZE"),
+    ],
+)
+def test_bad_options_get_one_line(options, said):
+    done = run(WORDS, "--cluster", CLUSTER, "--workers", "8", *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
