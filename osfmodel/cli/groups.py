@@ -64,6 +64,10 @@ def group_of(param: click.Parameter) -> OptionGroup:
     return param.group if isinstance(param, GroupedOption) else GENERAL
 
 
+ARGUMENTS = "osfmodel.arguments"
+"""Key, in a context's ``meta``, of the arguments as the user gave them."""
+
+
 class GroupedCommand(click.Command):
     """A command whose options have groups."""
 
@@ -72,6 +76,11 @@ class GroupedCommand(click.Command):
         for heading, options in grouped(self.get_params(ctx)).items():
             with formatter.section(heading):
                 formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and keep them for results that state the command that they came from."""
+        ctx.meta[ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless options are given that do not work together."""

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
-from osfmodel.cli.groups import GroupedCommand, OptionGroup
+from osfmodel.cli.app import OneOf, emit, line, output_options, parse_workers, require_writable, warn
+from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
 from osfmodel.cli.options import plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
+from osfmodel.cli.tune import tuned_lines
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
 from osfmodel.entities.units import parse_room, parse_time
-from osfmodel.planning.scale import Anchor, ScaleOptions, Training, scale
+from osfmodel.entities.version import __version__
+from osfmodel.planning.goals import Goals, answers
+from osfmodel.planning.scale import ScaleOptions, scale, settings
+from osfmodel.planning.scale_curve import Anchor, TrainingLength
 from osfmodel.show.documents.scale import Scaled
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import named_plan
 
 TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
+GOALS = OptionGroup("Goals")
+FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture"}
+"""Files that are no text, by the ending of their names."""
 AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 """Letters behind a number of samples or tokens."""
 
@@ -29,8 +41,19 @@ AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 @subject_options()
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Numbers of GPUs; A..B doubles from A to B.")
 @plan_option("Named plan; repeatable: the best of these. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.")
+@click.option(
+    "--for",
+    "target",
+    type=OneOf(CONFIG_TARGETS),
+    metavar="TARGET",
+    help="Also print a framework's settings for the largest number of GPUs; 'osf list targets' shows all.",
+)
 @click.option("--batch-size", type=int, metavar="B", help="Samples of a GPU's micro-batch, if not the workload's.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of all GPUs and micro-batches together.")
+@GOALS.option("--target-scaling", type=float, metavar="F", help="Ask what reaches a scaling factor (0.9).")
+@GOALS.option("--target-time", metavar="TIME", help="Ask what reaches a step as short as this (800ms).")
+@GOALS.option("--target-tokens-per-s", metavar="N", help="Ask what reaches this rate (1.5M).")
+@GOALS.option("--budget", metavar="PRICE", help="Ask what keeps the training within this price (5M).")
 @click.option(
     "--anchor",
     metavar="N=TIME|RATE",
@@ -46,6 +69,7 @@ def scale_command(
     subject: Subject,
     workers: str,
     plan_names: tuple[str, ...],
+    target: str | None,
     batch_size: int | None,
     global_batch: int | None,
     anchor: str | None,
@@ -54,6 +78,10 @@ def scale_command(
     tokens: str | None,
     samples: str | None,
     price: float | None,
+    target_scaling: float | None,
+    target_time: str | None,
+    target_tokens_per_s: str | None,
+    budget: str | None,
     style: str | None,
     as_json: bool,
     output: str | None,
@@ -68,6 +96,9 @@ def scale_command(
       osf scale llama3-8b:h100,seq8192,batch1,bf16,ac=full --cluster nccl:h100x8,400Gbps --workers 8..1024
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 64..512 --tokens 1T --price 2.5
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..256 --anchor 8=7800tok/s/gpu
+      osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 --target-scaling 0.95
+      osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 --for torchtitan
+      osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 -o proposal.html
       osf scale resnet50-v100 --cluster nccl:v100x8,100Gbps/node --workers 1..64 --plan ddp
     """
     what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
@@ -92,12 +123,43 @@ def scale_command(
     options = ScaleOptions(
         what_if=what_if,
         limit=limit,
-        training=Training(length, price),
+        training=TrainingLength(length, price),
         anchor=None if anchor is None else parse_anchor(anchor),
     )
     if plan_names:
         options = replace(options, plans=tuple(dict.fromkeys(plan_names)))
-    emit(style, as_json, output, Scaled(scale(workload, cluster, counts, options)))
+    goals = Goals(
+        target_scaling,
+        None if target_time is None else parse_time(target_time),
+        None if target_tokens_per_s is None else parse_amount("--target-tokens-per-s", target_tokens_per_s),
+        None if budget is None else parse_amount("--budget", budget),
+    )
+    form = FILES.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
+    if form is not None:
+        require_writable(str(output))
+    curve = scale(workload, cluster, counts, options)
+    tuning = None if target is None else settings(curve, target)
+    made = Scaled(curve, answers(curve, options, goals), tuning, None if tuning is None else tuned_lines(tuning))
+    if form is None:
+        emit(style, as_json, output, made)
+    else:
+        _write(form, made, str(output))
+
+
+def _write(form: str, made: Scaled, output: str) -> None:
+    """Write a page or a picture."""
+    command = shlex.join(["osf", "scale", *click.get_current_context().meta[ARGUMENTS]])
+    if form == "page":
+        from osfmodel.show.html.proposal import proposal
+
+        profiles.write_text(output, proposal(made.curve, made.answers, command, __version__))
+    else:
+        from osfmodel.show.curves.scale import plot_scale
+
+        plot_scale(made.curve, output)
+    line(f"wrote {output} ({form})")
+    for warning in made.warnings():
+        warn(warning)
 
 
 def parse_amount(option: str, text: str) -> float:

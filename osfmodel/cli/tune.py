@@ -131,10 +131,10 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
     style, as_json = asked["style"], asked["as_json"]
     if lines is not None:
         style = style or ("json" if as_json else "code")
-    emit(style, as_json, asked["output"], Tuned(tuning, _lines(tuning, lines)))
+    emit(style, as_json, asked["output"], Tuned(tuning, tuned_lines(tuning, lines)))
 
 
-def _lines(tuning: Tuning, snippet: str | None) -> Lines:
+def tuned_lines(tuning: Tuning, snippet: str | None = None) -> Lines:
     """The framework's settings, or the lines that --lines asks for."""
     target = CONFIG_TARGETS[tuning.target]
     if snippet is None:

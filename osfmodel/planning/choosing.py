@@ -124,7 +124,10 @@ def _choice(
 def strategies_at(
     workload: Workload, cluster: Cluster, workers: int, plans: Sequence[str] = STRATEGY_PLANS
 ) -> list[Prediction]:
-    """Those of ``plans`` that the cluster can price; HSDP needs prices inside nodes too. Raises CostError for none."""
+    """Predictions of the plans that the cluster can price; HSDP needs prices inside nodes too.
+
+    Raises CostError if there are none.
+    """
     found: list[Prediction] = []
     first: CostError | None = None
     for name in plans:

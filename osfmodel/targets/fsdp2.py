@@ -129,9 +129,12 @@ from_plan = exact_or(exact, nearest_of(replicas=1))
 
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Limits of a prediction for FSDP2."""
+    types = "gathers and reduces in the type of the profile"
+    if workload.computed_in:
+        types = f"gathers in {workload.computed_in} and reduces in float32"
     notes = [
-        "FSDP2 gathers and reduces in the type of the profile unless the plan says otherwise; copies into and out of "
-        "messages take no time unless the cluster states copy_in and copy_out"
+        f"FSDP2 {types} unless the plan says otherwise; copies into and out of messages take no time unless the "
+        "cluster states copy_in and copy_out"
     ]
     if workload.gradients.names and not blocks(workload):
         notes.append("no module of this profile is a numbered block, so that the whole model is one group")

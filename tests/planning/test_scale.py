@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli.app import main
-from osfmodel.planning.scale import Anchor, ScaleOptions, Training, room_of, scale
+from osfmodel.planning.goals import Goals, answers
+from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
+from osfmodel.planning.scale_curve import Anchor, TrainingLength
 from osfmodel.solve.solution import MemoryLimit
 
 WORDS, CLUSTER = "llama3-8b:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"
@@ -23,7 +25,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def curve(cluster):
-    options = ScaleOptions(training=Training(1e9 / 4096, 2.0))
+    options = ScaleOptions(training=TrainingLength(1e9 / 4096, 2.0))
     return scale(osf.load_workload(WORDS), cluster, [8, 64], options)
 
 
@@ -91,6 +93,47 @@ def test_a_profile_has_no_tokens_and_no_room():
         scale(bare, osf.load_cluster("v100-10gbe"), [4], ScaleOptions(anchor=Anchor(4, 5.0, "samples/s")))
 
 
+def test_goals_are_met_by_their_answers_and_by_nothing_less():
+    """The number of GPUs by hand; bandwidth and accumulation by predicting again, there and one step below."""
+    workload, cluster = osf.load_workload(WORDS), osf.load_cluster("nccl:h100x8,100Gbps")
+    options = ScaleOptions(plans=("fsdp2",))
+    curve = scale(workload, cluster, [8, 16, 64, 256], options)
+    factors = {point.workers: point.scaling_factor for point in curve.points}
+    wanted = (factors[64] + factors[256]) / 2
+    found = {one.asks: one.values for one in answers(curve, options, Goals(scaling=wanted))}
+    assert found["workers"]["predicted"] == max(count for count, factor in factors.items() if factor >= wanted)
+    factor = found["bandwidth"]["predicted"]
+    assert factor > 1
+    for change, meets in ((factor, True), (factor / 1.05, False)):
+        faster = osf.WhatIf(bandwidth=change).of_cluster(cluster)
+        assert (scale(workload, faster, [256], options).points[0].scaling_factor >= wanted) is meets
+    count = found["accumulate"]["predicted"]
+    for number, meets in ((count, True), (count - 1, False)):
+        more = replace(options, what_if=osf.WhatIf(accumulate=number))
+        assert (scale(workload, cluster, [256], more).points[0].scaling_factor >= wanted) is meets
+    fast, slow = found["workers"]["fast"], found["workers"]["slow"]
+    assert (slow or 0) <= found["workers"]["predicted"] <= fast
+
+
+def test_a_rate_asks_for_few_workers_and_a_budget_for_many(curve):
+    options = ScaleOptions(training=TrainingLength(1e9 / 4096, 2.0))
+    small, large = curve.points
+    rate, price = (small.tokens_per_s + large.tokens_per_s) / 2, (small.cost + large.cost) / 2
+    found = [one.values["predicted"] for one in answers(curve, options, Goals(tokens_per_s=rate, budget=price))]
+    assert found[0] == 64
+    assert found[3] == (8 if small.cost < large.cost else 64)
+    bare = scale(osf.load_workload(WORDS), osf.load_cluster(CLUSTER), [8])
+    with pytest.raises(osf.UsageError, match="--budget: give --price"):
+        answers(bare, ScaleOptions(), Goals(budget=5))
+
+
+def test_settings_are_those_of_tune(curve, cluster):
+    made = settings(curve, "fsdp2")
+    limits = osf.Limits(memory=curve.limit)
+    assert made.config == osf.tune(osf.load_workload(WORDS), cluster, 64, "fsdp2", limits).config
+    assert made.config["param_dtype"] == "bfloat16"
+
+
 def run(*args: str):
     return CliRunner().invoke(main, ["scale", *args])
 
@@ -121,6 +164,11 @@ def test_the_document_has_the_fields_of_the_contract():
         (("--anchor", "8"), "write N=TIME or N=RATE"),
         (("--anchor", "8=5"), "has no unit"),
         (("--anchor", "8=5parsecs"), "unknown time unit"),
+        (("--target-scaling", "1.5"), "between 0 and 1"),
+        (("--target-time", "5"), "has no unit"),
+        (("--budget", "5"), "--budget: give --price"),
+        (("--for", "torchtitanic"), "torchtitan"),
+        (("-o", "x.pdf"), "x.pdf"),
         (("--tokens", "many"), "--tokens 'many'"),
         (("--tokens", "1T", "--samples", "5"), "give one of them"),
         (("--price", "-1"), "price"),
@@ -134,3 +182,27 @@ def test_bad_options_get_one_line(options, said):
     assert done.exit_code == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_page_has_every_figure_its_sources_and_its_command(tmp_path):
+    """Without a script or a request; the figures are those of the document."""
+    options = (WORDS, "--cluster", CLUSTER, "--workers", "8,64", "--target-scaling", "0.9")
+    done = run(*options, "-o", str(tmp_path / "page.html"))
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "page.html").read_text()
+    points = json.loads(run(*options, "--json").stdout)["points"]
+    for point in points:
+        assert f"<td>{point['workers']}</td><td>{point['strategy']}</td>" in text
+        assert f"<td>{point['scaling_factor']:.3f}</td>" in text
+    assert "osf scale llama3-8b:h100" in text
+    assert "Assumptions and sources" in text
+    assert "<script" not in text
+    assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_a_picture_is_written(tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    done = run(WORDS, "--cluster", CLUSTER, "--workers", "8,64", "-o", str(tmp_path / f"curve{ending}"))
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / f"curve{ending}").stat().st_size > 5000

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION
-from osfmodel.planning.scale import ScaleCurve
+from osfmodel.planning.goals import Answer
+from osfmodel.planning.results import Tuning
+from osfmodel.planning.scale_curve import ScaleCurve
+from osfmodel.show.documents.results import Lines
 from osfmodel.show.tables import csv_row, json_row
 from osfmodel.show.tables.scale import POINT
 
 
 class Scaled:
-    """A scaling curve."""
+    """A scaling curve, the answers to inverse questions, and a framework's settings at its last point, if asked for."""
 
-    def __init__(self, curve: ScaleCurve) -> None:
-        self.curve = curve
+    def __init__(
+        self,
+        curve: ScaleCurve,
+        answers: Sequence[Answer] = (),
+        tuning: Tuning | None = None,
+        lines: Lines | None = None,
+    ) -> None:
+        self.curve, self.answers, self.tuning, self.lines = curve, answers, tuning, lines
+        self.endings = () if lines is None else lines.endings
 
     def document(self) -> dict[str, Any]:
         curve = self.curve
@@ -27,8 +38,22 @@ class Scaled:
             **({"what_if": curve.what_if.document} if curve.what_if.document else {}),
             "points": [json_row(POINT, point) for point in curve.points],
             "strategies": curve.turns,
+            "answers": [
+                {"goal": one.goal, "asks": one.asks, "workers": one.at, **one.values, "words": one.words}
+                for one in self.answers
+            ],
+            **self._settings(),
             "notes": [*curve.warnings, *curve.notes],
         }
+
+    def _settings(self) -> dict[str, Any]:
+        if self.tuning is None:
+            return {}
+        return {"target": self.tuning.target, "config": self.tuning.config, "rendered": self.code("")}
+
+    def code(self, ending: str) -> str:
+        """The settings to paste, as a file with this ending has them; "" if none were asked for."""
+        return "" if self.lines is None else self.lines.written(ending)
 
     def rows(self) -> list[dict[str, Any]]:
         common = {"workload": self.curve.workload.name, "cluster": self.curve.cluster.name}
@@ -37,7 +62,11 @@ class Scaled:
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal.scale import show_scale
 
-        show_scale(console, self.curve)
+        show_scale(console, self.curve, [one.words for one in self.answers])
+        if self.tuning is not None:
+            last = self.curve.points[-1].workers
+            console.print(f"\nSettings of {self.tuning.target} for {last} workers:\n", style="bold", markup=False)
+            console.print(self.code(""), markup=False, soft_wrap=True)
 
     def warnings(self) -> list[str]:
         return list(self.curve.warnings)

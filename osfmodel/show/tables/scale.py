@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
-from osfmodel.planning.scale import ScalePoint
+from osfmodel.planning.scale_curve import ScalePoint
 from osfmodel.show.tables import TERMINAL, Column, column
 from osfmodel.show.tables.plans import band_text, band_value, half_width, three_digits
 from osfmodel.show.tables.strategies import FITS_WORDS

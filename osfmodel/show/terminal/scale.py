@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from osfmodel.entities.display import show_share
-from osfmodel.planning.scale import ScaleCurve, ScalePoint
+from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
 from osfmodel.show.tables.scale import amount, told_columns
 from osfmodel.show.terminal.charts import chart_width
 from osfmodel.show.terminal.tables import print_fitting, show_title
@@ -16,8 +18,8 @@ LEFT_OUT = ("per hour", "memory", "samples/s", "MFU")
 MARGIN = 30
 
 
-def show_scale(console: Console, curve: ScaleCurve) -> None:
-    """Print the table, the bars, the strategies in a sentence, and the notes."""
+def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ()) -> None:
+    """Print the table, the bars, the strategies in a sentence, the answers to questions, and the notes."""
     varied = f" with {curve.what_if.words}" if curve.what_if.words else ""
     show_title(console, f"{curve.workload.name} on {curve.cluster.name}{varied}")
     points = list(curve.points)
@@ -32,6 +34,8 @@ def show_scale(console: Console, curve: ScaleCurve) -> None:
     for point in points:
         if point.best is None and curve.limit is not None:
             console.print(f"{point.workers} workers: nothing fits; {point.lacking(curve.limit.bytes)}.", markup=False)
+    for answer in answers:
+        console.print(answer, style="bold", markup=False)
     for note in curve.notes:
         console.print(f"Note: {note}.", markup=False)
 

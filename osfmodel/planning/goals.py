@@ -1,0 +1,213 @@
+"""Inverse questions on a scaling curve: which number of GPUs, network or accumulation meets a goal.
+
+Each answer holds for the predicted step, and for both ends of its error band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from osfmodel.cost.faster_network import SAME, Change, faster_network
+from osfmodel.entities.display import show_predicted_time
+from osfmodel.entities.errors import OsfError, UsageError
+from osfmodel.planning.scale import ScaleOptions, scale
+from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
+
+WIDEST = 1024.0
+"""Largest factor, either way, by which the network's bandwidth is changed."""
+NARROW = 1.02
+"""Ratio of two bandwidths that are not told apart."""
+MOST_MICRO_BATCHES = 256
+ENDS = ("fast", "predicted", "slow")
+"""The ends of an error band, and the prediction between them."""
+
+
+class Goal(NamedTuple):
+    """A goal, in the words of an option, and whether a point meets it if its step takes so many seconds."""
+
+    words: str
+    met: Callable[[ScalePoint, float], bool]
+    most: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """Wanted: a scaling factor, seconds of a step, tokens per second, a cost of the training; None for what is not."""
+
+    scaling: float | None = None
+    time: float | None = None
+    tokens_per_s: float | None = None
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scaling is not None and not 0 < self.scaling < 1:
+            raise UsageError(f"--target-scaling {self.scaling:g}: it must be between 0 and 1, such as 0.9")
+        for name in ("time", "tokens_per_s", "budget"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1e30:
+                raise UsageError(f"the goal {name.replace('_', ' ')} is {value:g}: it must be above 0")
+
+    def each(self) -> Iterator[Goal]:
+        """The goals that are wanted; ``most``: whether the largest number of GPUs is asked for, or the smallest."""
+        scaling, time, rate, budget = self.scaling, self.time, self.tokens_per_s, self.budget
+        if scaling is not None:
+            wanted = scaling
+            yield Goal(f"a scaling factor of {wanted:g}", lambda point, step: (point.alone or 0) >= wanted * step, True)
+        if time is not None:
+            longest = time
+            yield Goal(f"a step of {show_predicted_time(longest)}", lambda point, step: step <= longest, False)
+        if rate is not None:
+            least = rate
+            yield Goal(f"{least:,.0f} tokens/s", lambda point, step: _tokens(point) >= least * step, False)
+        if budget is not None:
+            most = budget
+            yield Goal(f"a training for {most:,.0f}", lambda point, step: _cost(point, step) <= most, True)
+
+
+def _tokens(point: ScalePoint) -> float:
+    if point.workload.sample_tokens is None or point.samples is None:
+        raise UsageError("--target-tokens-per-s: the workload does not say how many tokens a step has")
+    return point.workload.sample_tokens * point.samples
+
+
+def _cost(point: ScalePoint, step: float) -> float:
+    if point.cost is None or point.time is None:
+        raise UsageError("--budget: give --price, and --tokens or --samples")
+    return point.cost * step / point.time
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to an inverse question.
+
+    goal:   in words
+    asks:   what is changed: "workers", "bandwidth" (a factor) or "accumulate"
+    at:     number of workers for which it is changed; None where that is the answer
+    values: of ENDS -> the answer if the step takes that long; None where nothing meets the goal
+    """
+
+    goal: str
+    asks: str
+    at: int | None
+    values: Mapping[str, float | None]
+
+    @property
+    def words(self) -> str:
+        """The answer as a sentence, with those for both ends of the error band where they differ."""
+        fast, predicted, slow = (self._said(self.values[end]) for end in ENDS)
+        ends = f"; {fast} at the fast end of the error band, {slow} at the slow end"
+        band = "" if fast == predicted == slow else ends
+        return f"{self._begun}: {predicted}{band}."
+
+    @property
+    def _begun(self) -> str:
+        if self.asks == "workers":
+            return f"For {self.goal}"
+        changed = "bandwidth of the network" if self.asks == "bandwidth" else "micro-batches of a step"
+        return f"For {self.goal} with {self.at} workers, {changed}"
+
+    def _said(self, value: float | None) -> str:
+        if self.asks == "workers":
+            return "none of these numbers of workers" if value is None else f"{value:g} workers"
+        if self.asks == "accumulate":
+            return f"more than {MOST_MICRO_BATCHES}" if value is None else f"{value:g}"
+        if value is None:
+            return "none would do"
+        return "any would do" if value == 0 else f"{value:.2g} times the present"
+
+
+def answers(curve: ScaleCurve, options: ScaleOptions, goals: Goals) -> list[Answer]:
+    """The answers to all goals on the points of ``curve``, which was made with ``options``.
+
+    Numbers of workers are those of the curve. Bandwidth and accumulation are searched for at the largest of them, each
+    alone. Raises UsageError for a goal that needs a figure that is not known.
+    """
+    found = []
+    for goal in goals.each():
+        found.append(Answer(goal.words, "workers", None, {end: _workers(curve, goal, end) for end in ENDS}))
+        last = curve.points[-1]
+        at = _At(curve, options, goal)
+        found.append(Answer(goal.words, "bandwidth", last.workers, {end: at.bandwidth(end) for end in ENDS}))
+        if options.what_if.global_batch is None and goals.time is None:
+            found.append(Answer(goal.words, "accumulate", last.workers, {end: at.accumulated(end) for end in ENDS}))
+    return found
+
+
+def _meets(point: ScalePoint, goal: Goal, end: str) -> bool:
+    """Whether a point meets a goal at an end of its band; without one, only as predicted."""
+    if point.time is None:
+        return False
+    band = point.band
+    parts = {"fast": 0.0 if band is None else band.below, "predicted": 0.0, "slow": 0.0 if band is None else band.above}
+    return goal.met(point, point.time * (1 + parts[end]))
+
+
+def _workers(curve: ScaleCurve, goal: Goal, end: str) -> int | None:
+    """The largest, or the smallest, of the curve's numbers of workers that meets a goal."""
+    meeting = [point.workers for point in curve.points if _meets(point, goal, end)]
+    if not meeting:
+        return None
+    return max(meeting) if goal.most else min(meeting)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """A goal at the largest number of workers of a curve."""
+
+    curve: ScaleCurve
+    options: ScaleOptions
+    goal: Goal
+    known: dict[tuple[float, int | None], ScalePoint] = field(default_factory=dict)
+
+    def point(self, factor: float = 1, accumulate: int | None = None) -> ScalePoint:
+        """The point there with a network ``factor`` times as fast, or with so many micro-batches."""
+        if (factor, accumulate) not in self.known:
+            self.known[factor, accumulate] = self._made(factor, accumulate)
+        return self.known[factor, accumulate]
+
+    def _made(self, factor: float, accumulate: int | None) -> ScalePoint:
+        cluster = self.curve.cluster if factor == 1 else faster_network(self.curve.cluster, Change(factor), SAME)
+        what_if = self.options.what_if
+        what_if = what_if if accumulate is None else replace(what_if, accumulate=accumulate)
+        best = self.curve.points[-1].best
+        plans = self.options.plans if best is None else (best.name,)
+        options = replace(self.options, what_if=what_if, plans=plans, anchor=None)
+        return scale(self.curve.workload, cluster, [self.curve.points[-1].workers], options).points[0]
+
+    def bandwidth(self, end: str) -> float | None:
+        """The least factor on the network's bandwidth that meets the goal, within NARROW; None if WIDEST does not.
+
+        0 if a network WIDEST times as slow does too, and None where no network is known.
+        """
+
+        def met(factor: float) -> bool:
+            return _meets(self.point(factor), self.goal, end)
+
+        try:
+            if not met(WIDEST):
+                return None
+            if met(1 / WIDEST):
+                return 0.0
+        except OsfError:
+            return None
+        low, high = 1 / WIDEST, WIDEST
+        while high / low > NARROW:
+            middle = (low * high) ** 0.5
+            low, high = (low, middle) if met(middle) else (middle, high)
+        return high
+
+    def accumulated(self, end: str) -> int | None:
+        """The least number of micro-batches that meets the goal; None if MOST_MICRO_BATCHES do not."""
+
+        def met(count: int) -> bool:
+            return _meets(self.point(accumulate=count), self.goal, end)
+
+        if not met(MOST_MICRO_BATCHES):
+            return None
+        low, high = 0, MOST_MICRO_BATCHES
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if met(middle) else (middle, high)
+        return high

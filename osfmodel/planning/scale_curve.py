@@ -1,0 +1,171 @@
+"""A scaling curve: the strategies at each number of workers, and the rates, memory and cost of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from osfmodel.engine.bands import Band
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.strategies import StrategyRow
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.room import shortfall
+from osfmodel.solve.solution import MemoryLimit
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLength:
+    """The whole training: its length in samples, and the price of a GPU for an hour; None for what is not known."""
+
+    samples: float | None = None
+    price: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("number of samples", self.samples), ("price of a GPU for an hour", self.price)):
+            if value is not None and not 0 < value < 1e30:
+                raise UsageError(f"the {name} is {value:g}: it must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePoint:
+    """A number of workers.
+
+    workload: as each worker computes it in a micro-batch
+    rows:     the strategies that the cluster can price
+    best:     the one to take; None if none fits
+    samples:  of all workers in a step; None if the workload does not say its batch
+    accumulated: micro-batches of a step
+    training: the whole training
+    """
+
+    workers: int
+    workload: Workload
+    rows: tuple[StrategyRow, ...]
+    best: StrategyRow | None
+    samples: int | None
+    accumulated: int = 1
+    training: TrainingLength = TrainingLength()
+
+    @property
+    def time(self) -> float | None:
+        """Seconds of a step; None if nothing fits."""
+        return None if self.best is None else self.best.time
+
+    @property
+    def band(self) -> Band | None:
+        """The error band of the step's time."""
+        return None if self.best is None else self.best.prediction.band
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples per second, of all workers."""
+        return None if self.time is None or self.samples is None else self.samples / self.time
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second, of all workers; None where samples have none."""
+        rate, tokens = self.samples_per_s, self.workload.sample_tokens
+        return None if rate is None or tokens is None else rate * tokens
+
+    @property
+    def rate_per_gpu(self) -> float | None:
+        """Tokens per second of a worker, or samples, or steps if nothing else is known."""
+        rate = self.tokens_per_s or self.samples_per_s or (self.time and self.workers / self.time)
+        return None if rate is None else rate / self.workers
+
+    @property
+    def alone(self) -> float | None:
+        """Seconds of a step with perfect scaling: computation, and the worker's part of a sharded update."""
+        if self.best is None:
+            return None
+        rules, workload = self.best.prediction.plan.sharding, self.workload
+        ranks = 1 if rules is None else rules.ranks(self.workers)
+        return self.accumulated * (workload.forward_time + workload.backward_time) + workload.update_time / ranks
+
+    @property
+    def scaling_factor(self) -> float | None:
+        """Time with perfect scaling over the step's time."""
+        return None if self.alone is None or self.time is None else self.alone / self.time
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation; None where operations are not known."""
+        ideal = self.workload.ideal_time
+        return None if ideal is None or self.time is None else self.accumulated * ideal / self.time
+
+    @property
+    def hours(self) -> float | None:
+        """Hours of the whole training; None where its length or the batch is not known."""
+        rate, whole = self.samples_per_s, self.training.samples
+        return None if rate is None or whole is None else whole / rate / 3600
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """Price of all GPUs for an hour."""
+        return None if self.training.price is None else self.training.price * self.workers
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of the whole training."""
+        return None if self.hours is None or self.cost_per_hour is None else self.hours * self.cost_per_hour
+
+    def lacking(self, limit: int) -> str:
+        """The strategy that lacks least, by how much, and the remedy, in a sentence without end."""
+        least = min(self.rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
+        assert least.peak is not None
+        return f"{least.name} {shortfall(least.peak, least.prediction.plan, limit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleCurve:
+    """The points, by number of workers.
+
+    limit:    of each GPU's memory; None if plans are not held against any
+    anchored: factor on computation with which the prediction meets the anchor; None without one
+    """
+
+    workload: Workload
+    cluster: Cluster
+    points: tuple[ScalePoint, ...]
+    limit: MemoryLimit | None
+    what_if: WhatIf = WhatIf()
+    anchored: float | None = None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def turns(self) -> str:
+        """The strategies by number of workers: ``ddp with 2 to 16 workers, hsdp with 32 to 64 workers``."""
+        runs = groupby(self.points, lambda point: "nothing fits" if point.best is None else point.best.name)
+        return ", ".join(f"{name} with {_span([point.workers for point in run])}" for name, run in runs)
+
+
+def _span(counts: Sequence[int]) -> str:
+    return how_many(counts[0], "worker") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} workers"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """One measured step: its number of workers, and seconds; or a rate in ``unit`` for which these are not known yet.
+
+    unit: "s", "samples/s", "samples/s/gpu", "tokens/s" or "tokens/s/gpu"
+    """
+
+    workers: int
+    value: float
+    unit: str = "s"
+
+    def step_time(self, samples: int | None, tokens: int | None) -> float:
+        """Seconds of a step with these samples, of ``tokens`` tokens each. Raises UsageError where one is missing."""
+        if self.unit == "s":
+            return self.value
+        amount, each = samples, self.unit.partition("/")[0]
+        if amount is not None and each == "tokens":
+            amount = None if tokens is None else amount * tokens
+        if amount is None:
+            raise UsageError(f"--anchor in {self.unit}: the workload does not say its {each}: give seconds of a step")
+        return amount / (self.value * (self.workers if self.unit.endswith("/gpu") else 1))

@@ -1,0 +1,97 @@
+"""A scaling curve as one page for a compute proposal: figures, curve, assumptions, sources, and the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from osfmodel.planning.goals import Answer
+from osfmodel.planning.scale_curve import ScaleCurve
+from osfmodel.show.curves.scale import RateAt, rates, unit_of
+from osfmodel.show.html.axes import SHAPES, UP, Axis, Scale, curve, down, key, mark, plot
+from osfmodel.show.html.markup import Markup, element, percent
+from osfmodel.show.html.shell import document, section
+from osfmodel.show.pictures.ticks import even_ticks
+from osfmodel.show.tables import PAGE, for_people, texts
+from osfmodel.show.tables.scale import amount, told_columns
+
+LINES = 2
+"""Number of styles of lines."""
+
+
+def proposal(made: ScaleCurve, answers: Sequence[Answer], command: str, version: str) -> str:
+    """The page as text; ``command``: the command line that prints its figures."""
+    return document(f"{made.workload.name}: scaling", version, _sections(made, answers, command, version))
+
+
+def _sections(made: ScaleCurve, answers: Sequence[Answer], command: str, version: str) -> Iterable[Markup]:
+    changed = f", with {made.what_if.words}" if made.what_if.words else ""
+    yield element(
+        "header",
+        element("h1", made.workload.name),
+        element("p", f"Training on {made.cluster.name}{changed}", class_="where"),
+        element("p", f"Strategy: {made.turns}.", class_="verdict"),
+        *(element("p", one.words, class_="why") for one in answers),
+        *(element("p", one, class_="doubt") for one in made.warnings),
+    )
+    yield section("scaling", "Number of GPUs", _scaling(made))
+    yield section("assumed", "Assumptions and sources", _assumed(made))
+    yield section("command", "Command", [element("p", "These figures come from"), element("pre", command)])
+    yield element("footer", f"Written by osf scale, osfmodel {version}.")
+
+
+def _scaling(made: ScaleCurve) -> Iterable[Markup]:
+    points = list(made.points)
+    columns = for_people(told_columns(points), PAGE)
+    head = element("tr", *(element("th", one.heading(PAGE), scope="col") for one in columns))
+    rows = [element("tr", *(element("td", cell) for cell in texts(columns, point))) for point in points]
+    yield element("div", element("table", element("thead", head), element("tbody", *rows)), class_="tablebox")
+    found = rates(points)
+    if len(found) > 1:
+        yield _plot(found, unit_of(made))
+    yield element(
+        "p",
+        "Scaling: the time with perfect scaling over that of the step. Error band: the step of nine in ten comparable "
+        "runs was within it. MFU: operations of the model, nothing recomputed, over those of the GPU's data sheet.",
+        class_="note",
+    )
+
+
+def _plot(found: Sequence[RateAt], unit: str) -> Markup:
+    """The rate of each GPU, with its error band as an upright line."""
+    counts = [one.workers for one in found]
+    across = Axis(Scale(counts[0], counts[-1], True), counts, lambda tick: f"{tick:g}", "GPUs")
+    top = max(one.high for one in found)
+    up = Axis(Scale(0, top), even_ticks(0, top, UP), amount, unit)
+    drawn: list[Markup] = []
+    names: list[tuple[str, str | None, str]] = []
+    for one in found:
+        x = percent(across.scale.place(one.workers))
+        ends = {"y1": down(up.scale.place(one.low)), "y2": down(up.scale.place(one.high))}
+        drawn.append(element("line", x1=x, x2=x, **ends, class_="line bound"))
+    for number, (name, run) in enumerate(groupby(found, lambda one: one.strategy)):
+        own, style = list(run), f"s{number % LINES}"
+        drawn.append(curve([(one.workers, one.rate) for one in own], across, up, style))
+        for one in own:
+            say = f"{one.workers} GPUs, {name}: {amount(one.rate)} {unit}, {amount(one.low)} to {amount(one.high)}"
+            place = across.scale.place(one.workers), up.scale.place(one.rate)
+            drawn.append(mark(*place, SHAPES[number % len(SHAPES)], style, say))
+        names.append((style, SHAPES[number % len(SHAPES)], name))
+    names.append(("bound", None, "error band"))
+    return plot(across, up, drawn, f"Rate in {unit}", "The table above has every value.") + key(names)
+
+
+def _assumed(made: ScaleCurve) -> Iterable[Markup]:
+    workload, cluster = made.workload.source, made.cluster.source
+    said = [f"Computation: {workload.origin}; {workload.conditions}."]
+    worded = made.cluster.name.startswith(f"{made.cluster.cost_model}:")
+    prices = f"prices of the cost model {made.cluster.cost_model} for {made.cluster.name}, by data sheets"
+    said.append(f"Network: {prices if worded else f'{cluster.origin}; {cluster.conditions}'}.")
+    if made.anchored is not None:
+        said.append(f"One measured step was given: computation takes {made.anchored:.3g} times as long as without it.")
+    bands = {point.band.kind: point.band for point in made.points if point.band is not None}
+    said += [
+        f"Error band ({kind}): {band.runs} measured runs of {len(band.sources)} sources: {', '.join(band.sources)}."
+        for kind, band in bands.items()
+    ]
+    yield element("ul", *(element("li", one) for one in [*said, *(f"{note}." for note in made.notes)]))
