@@ -56,3 +56,21 @@ class Config:
         if not isinstance(value, Mapping):
             raise DataError(f"{self.name}: the configuration has no {name!r} with fields of its own")
         return Config(f"{self.name}: {name}", value)
+
+    def part_or_none(self, name: str) -> Config | None:
+        """The configuration inside this one under ``name``; None where there is none."""
+        return None if self.fields.get(name) is None else self.part(name)
+
+    def number(self, name: str, default: float) -> float:
+        """The number above 0 under ``name``. Raises DataError for anything else."""
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
+            raise DataError(f"{self.name}: {name!r} is {value!r}: it must be a number above 0")
+        return float(value)
+
+    def require_multiple(self, name: str, value: int, parts: int, called: str = "heads") -> None:
+        """Raise DataError unless ``value``, which is under ``name``, can be cut into equal ``parts``."""
+        if value % parts:
+            raise DataError(f"{self.name}: {name!r} is {value}, which {parts} {called} cannot share evenly")

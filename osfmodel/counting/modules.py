@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
 
@@ -143,8 +143,65 @@ def embedding(name: str, size: int, width: int, rows: int) -> Module:
     return Module(name, (("weight", (size, width)),), moved=2 * rows * width)
 
 
-def attention(tokens: int, heads: int, width: int, keys: int = 0, causal: bool = False) -> tuple[Product, Product]:
-    """The two products of attention between ``tokens`` queries and as many keys (or ``keys``) of ``width`` a head."""
-    columns = keys or tokens
-    seen = (columns + 1) // 2 if causal else columns
+def attention(
+    tokens: int, heads: int, width: int, keys: int = 0, causal: bool = False, window: int = 0
+) -> tuple[Product, Product]:
+    """The two products of attention between ``tokens`` queries and as many keys (or ``keys``) of ``width`` a head.
+
+    window: if causal, the most keys that a query sees; 0 for all before it
+    """
+    seen = keys or tokens
+    if causal and 0 < window < tokens:
+        seen = window - window * (window - 1) // (2 * tokens)
+    elif causal:
+        seen = (seen + 1) // 2
     return Product(tokens, width, seen, heads), Product(tokens, seen, width, heads)
+
+
+def fused_attention(  # noqa: PLR0913, PLR0917
+    names: tuple[str, str],
+    width: int,
+    heads: int,
+    rows: int,
+    biased: bool = True,
+    causal: bool = False,
+    transposed: bool = False,
+    rotated: bool = False,
+) -> Iterator[Module]:
+    """Attention of one matrix for queries, keys and values, and one behind it; ``rotated``: with rotary positions."""
+    yield linear(names[0], width, 3 * width, rows, biased, transposed=transposed)
+    yield linear(
+        names[1], width, width, rows, biased, transposed=transposed, moved=(4 + 4 * rotated) * width * rows,
+        kept=3 * width * rows, scores=attention(rows, heads, width // heads, causal=causal),
+    )  # fmt: skip
+
+
+def feed_forward(  # noqa: PLR0913, PLR0917
+    names: tuple[str, str],
+    width: int,
+    inner: int,
+    rows: int,
+    biased: bool = True,
+    transposed: bool = False,
+    in_place: bool = False,
+) -> Iterator[Module]:
+    """Two linear layers and an activation between them, which keeps its input unless it works ``in_place`` (ReLU)."""
+    yield linear(names[0], width, inner, rows, biased, transposed=transposed)
+    kept = 0 if in_place else inner * rows
+    yield linear(names[1], inner, width, rows, biased, transposed=transposed, moved=2 * inner * rows, kept=kept)
+
+
+LOGITS = 5
+"""Elements of half precision that each logit takes: itself, and in float32 its copy and gradient of the loss."""
+
+
+def head(name: str, width: int, vocabulary: int, tokens: int, tied: bool) -> Module:
+    """The head of a language model and the loss behind it; without a parameter if it is the embedding."""
+    logits = LOGITS * vocabulary * tokens
+    made = linear(name, width, vocabulary, tokens, moved=2 * logits, kept=logits)
+    return replace(made, parameters=()) if tied else made
+
+
+def lone(name: str, shape: Shape) -> Module:
+    """A parameter that no module below the model's top holds, such as a class token, added to ``shape`` elements."""
+    return Module(name, (("", shape),), moved=prod(shape))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from osfmodel.counting.config import Config
-from osfmodel.counting.families import llama
+from osfmodel.counting.config import LARGEST, Config
+from osfmodel.counting.families import gpt2, gpt_neox, llama, mpt
 from osfmodel.counting.modules import Model
 
 
@@ -27,10 +27,17 @@ class ModelFamily(NamedTuple):
 
 
 def _positions(config: Config) -> int:
-    return config.count("max_position_embeddings", "n_positions", "max_seq_len")
+    return config.count("max_position_embeddings", "n_positions")
+
+
+def _unlimited(_config: Config) -> int:
+    return LARGEST
 
 
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
-    **{kind: ModelFamily(llama.build, _positions) for kind in llama.RELATIVES},
+    **{kind: ModelFamily(llama.build, llama.longest) for kind in llama.RELATIVES},
+    "gpt2": ModelFamily(gpt2.build, _positions),
+    "gpt_neox": ModelFamily(gpt_neox.build, _positions),
+    "mpt": ModelFamily(mpt.build, _unlimited, usual=2048),
 }
 """By ``model_type``."""

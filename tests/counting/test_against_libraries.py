@@ -1,0 +1,63 @@
+"""Counted models against the library's own class on the meta device: every tensor by name and shape."""
+
+from __future__ import annotations
+
+import json
+import random
+from math import prod
+
+import pytest
+
+from osfmodel.counting.config import Config
+from osfmodel.counting.families import MODEL_FAMILIES
+from osfmodel.counting.words import model_of, parse_words
+from tests.conftest import ROOT
+from tests.counting.libraries import LIBRARIES, library_of, operations_of
+
+pytestmark = pytest.mark.live
+ARCHITECTURES = sorted((ROOT / "profiles/architectures").glob("*.json"))
+SEED = 20
+
+
+def shapes(model):
+    """{name of a tensor: its shape} of a counted model."""
+    return {
+        ".".join(filter(None, (module.name, parameter))): shape
+        for module in model.modules
+        for parameter, shape in module.parameters
+    }
+
+
+def theirs(config):
+    """{name of a tensor: its shape} of the library's class."""
+    return {name: tuple(parameter.shape) for name, parameter in library_of(config).named_parameters()}
+
+
+@pytest.mark.parametrize("path", ARCHITECTURES, ids=lambda path: path.stem)
+def test_every_bundled_architecture_has_the_tensors_of_the_library(path):
+    model = model_of(parse_words(f"{path.stem}:h100"))
+    assert shapes(model) == theirs(json.loads(path.read_text())["config"])
+    assert sum(map(prod, shapes(model).values())) == model.parameters  # no name twice
+
+
+def small(kind):
+    """A small configuration of a kind, by a fixed seed."""
+    return LIBRARIES[kind].small(random.Random(f"{SEED} {kind}"))
+
+
+@pytest.mark.parametrize("kind", MODEL_FAMILIES)
+def test_a_random_small_configuration_has_the_tensors_of_the_library(kind):
+    config = {"model_type": kind, **small(kind)}
+    assert shapes(MODEL_FAMILIES[kind].build(Config("small", config), 16)) == theirs(config)
+
+
+@pytest.mark.parametrize("kind", MODEL_FAMILIES)
+def test_operations_are_those_that_torch_counts(kind):
+    """Of matrix products in forward; where attention is causal we count half of it."""
+    config = {"model_type": kind, **small(kind)}
+    model = MODEL_FAMILIES[kind].build(Config("small", config), 16)
+    ours = sum(product.operations for module in model.modules for product in module.products)
+    scores = sum(product.operations for module in model.modules for product in module.scores)
+    products, attention = operations_of(library_of(config), config, 16)
+    assert ours == products
+    assert scores * (1 + model.causal) == attention
