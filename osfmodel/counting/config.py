@@ -32,6 +32,13 @@ class Config:
             raise DataError(f"{self.name}: the configuration has no {names[0]!r}, which its model needs")
         return default
 
+    def counts(self, name: str) -> tuple[int, ...]:
+        """The whole numbers, from 1 on, of the list under ``name``. Raises DataError."""
+        value = self.fields.get(name)
+        if not isinstance(value, list) or not value:
+            raise DataError(f"{self.name}: {name!r} is {value!r:.60}: it must be a list of whole numbers")
+        return tuple(Config(self.name, {name: one}).count(name) for one in value)
+
     def flag(self, name: str, default: bool) -> bool:
         """Whether ``name`` is set. Raises DataError for anything but true and false."""
         value = self.fields.get(name)

@@ -14,12 +14,16 @@ Shape = tuple[int, ...]
 
 
 class Product(NamedTuple):
-    """``times`` products of a matrix of ``rows`` x ``inner`` and one of ``inner`` x ``columns``, for one sample."""
+    """``times`` products of a matrix of ``rows`` x ``inner`` and one of ``inner`` x ``columns``, for one sample.
+
+    A convolution has a row for each position of its output; its inputs are read once for the ``taps`` of its kernel.
+    """
 
     rows: int
     inner: int
     columns: int
     times: int = 1
+    taps: int = 1
 
     @property
     def operations(self) -> int:
@@ -176,7 +180,7 @@ def fused_attention(  # noqa: PLR0913, PLR0917
     )  # fmt: skip
 
 
-def feed_forward(  # noqa: PLR0913, PLR0917
+def feed_forward(
     names: tuple[str, str],
     width: int,
     inner: int,
@@ -189,6 +193,42 @@ def feed_forward(  # noqa: PLR0913, PLR0917
     yield linear(names[0], width, inner, rows, biased, transposed=transposed)
     kept = 0 if in_place else inner * rows
     yield linear(names[1], inner, width, rows, biased, transposed=transposed, moved=2 * inner * rows, kept=kept)
+
+
+def split_attention(
+    names: tuple[str, str, str, str], width: int, heads: int, head: int, rows: int, biased: bool = True, keys: int = 0
+) -> Iterator[Module]:
+    """Attention of matrices for queries, keys, values and their result; ``keys``: of another input with as many rows.
+
+    What keys and values keep of their input is kept before: by the queries, or by the layer whose output it is.
+    """
+    inner, others = heads * head, keys or rows
+    yield linear(names[0], width, inner, rows, biased)
+    for name in names[1:3]:
+        yield linear(name, width, inner, others, biased, kept=-width * others)
+    read = (rows + 2 * others) * inner
+    yield linear(
+        names[3], inner, width, rows, biased, moved=read + inner * rows, kept=read,
+        scores=attention(rows, heads, head, keys),
+    )  # fmt: skip
+
+
+def convolution(  # noqa: PLR0913, PLR0917
+    name: str, inputs: int, outputs: int, kernel: int, side: int, stride: int = 1, groups: int = 1, biased: bool = False
+) -> Module:
+    """A convolution whose output has ``side`` x ``side`` positions, padded so that its input has ``stride`` as many."""
+    shape = (outputs, inputs // groups, kernel, kernel)
+    parameters = (("weight", shape), *([("bias", (outputs,))] if biased else []))
+    taps = max(1, (kernel // stride) ** 2)
+    product = Product(side * side, prod(shape[1:]), outputs // groups, groups, taps)
+    return Module(name, parameters, (product,), kept=inputs * (side * stride) ** 2)
+
+
+def batch_norm(name: str, channels: int, side: int, activated: bool = True, added: bool = False) -> Module:
+    """A normalisation over a batch, which reads twice; then an addition, and an activation in place."""
+    parameters = (("weight", (channels,)), ("bias", (channels,)))
+    elements = channels * side * side
+    return Module(name, parameters, moved=(3 + 2 * activated + 3 * added) * elements, kept=elements)
 
 
 LOGITS = 5

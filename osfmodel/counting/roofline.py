@@ -100,7 +100,9 @@ class Roofline:
         rows, narrow = product.rows * self.setting.batch, self.learned.narrow
         operations = product.operations * self.setting.batch
         longer = 1 + narrow * (1 / product.inner + 1 / product.columns)
-        moved = (rows * (product.inner + product.columns) + product.inner * product.columns) * product.times
+        moved = (
+            rows * (product.inner / product.taps + product.columns) + product.inner * product.columns
+        ) * product.times
         rate = self.gpu.rate(self.setting.dtype) * self.learned.matrix
         return max(operations * longer / rate, self.moving(moved))
 
@@ -147,7 +149,7 @@ def _layers(model: Model, clock: Roofline) -> Iterator[Layer]:
                 f"{module.name}.{parameter}" if parameter else module.name,
                 forward if last else 0.0,
                 backward if last else 0.0,
-                _bytes(shape),
+                _bytes(shape) if module.parameters else 0,
                 PARAMETERS,
                 activation_bytes=own if last else 0,
                 peak_bytes=peak,
@@ -156,7 +158,7 @@ def _layers(model: Model, clock: Roofline) -> Iterator[Layer]:
 
 
 def _bytes(shape: tuple[int, ...]) -> int:
-    size = element_bytes(PARAMETERS) if shape else 0
+    size = element_bytes(PARAMETERS)
     for length in shape:
         size *= length
     return size

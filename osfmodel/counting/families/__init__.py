@@ -1,6 +1,7 @@
 """MODEL_FAMILIES: kinds of models that can be counted, each one module and one line, by ``model_type``.
 
-A family turns a configuration, with the fields that Hugging Face gives it, into modules with names, shapes and work.
+A family turns a configuration, with the fields that Hugging Face or torchvision gives it, into modules with names,
+shapes and work.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from osfmodel.counting.config import LARGEST, Config
-from osfmodel.counting.families import gpt2, gpt_neox, llama, mpt
+from osfmodel.counting.families import bert, clip, convnext, dlrm, gpt2, gpt_neox, llama, mpt, resnet, swin, t5, vit
 from osfmodel.counting.modules import Model
 
 
@@ -34,10 +35,22 @@ def _unlimited(_config: Config) -> int:
     return LARGEST
 
 
+def _none(_config: Config) -> int:
+    return 0
+
+
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     **{kind: ModelFamily(llama.build, llama.longest) for kind in llama.RELATIVES},
     "gpt2": ModelFamily(gpt2.build, _positions),
     "gpt_neox": ModelFamily(gpt_neox.build, _positions),
     "mpt": ModelFamily(mpt.build, _unlimited, usual=2048),
+    "bert": ModelFamily(bert.build, _positions),
+    "t5": ModelFamily(t5.build, _unlimited, usual=512),
+    "clip": ModelFamily(clip.build, _none),
+    "torchvision-vit": ModelFamily(vit.build, _none),
+    "torchvision-resnet": ModelFamily(resnet.build, _none),
+    "torchvision-convnext": ModelFamily(convnext.build, _none),
+    "torchvision-swin": ModelFamily(swin.build, _none),
+    "dlrm": ModelFamily(dlrm.build, _none),
 }
 """By ``model_type``."""
