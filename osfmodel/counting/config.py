@@ -10,6 +10,8 @@ from osfmodel.entities.errors import DataError
 
 LARGEST = 10**9
 """Above any dimension of a model."""
+MOST_LAYERS = 10_000
+"""Above any number of layers of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +21,29 @@ class Config:
     name: str
     fields: Mapping[str, Any]
 
-    def count(self, *names: str, default: int | None = None) -> int:
-        """The whole number, from 1 on, under the first of ``names`` that has one. Raises DataError."""
+    def count(self, *names: str, default: int | None = None, most: int = LARGEST) -> int:
+        """The whole number, from 1 to ``most``, under the first of ``names`` that has one. Raises DataError."""
         for name in names:
             value = self.fields.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-                raise DataError(f"{self.name}: {name!r} is {value!r}: it must be a whole number from 1 to {LARGEST}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise DataError(f"{self.name}: {name!r} is {value!r}: it must be a whole number from 1 to {most}")
             return value
         if default is None:
             raise DataError(f"{self.name}: the configuration has no {names[0]!r}, which its model needs")
         return default
 
-    def counts(self, name: str) -> tuple[int, ...]:
-        """The whole numbers, from 1 on, of the list under ``name``. Raises DataError."""
+    def layers(self, *names: str, default: int | None = None) -> int:
+        """A number of layers under the first of ``names`` that has one. Raises DataError."""
+        return self.count(*names, default=default, most=MOST_LAYERS)
+
+    def counts(self, name: str, most: int = LARGEST) -> tuple[int, ...]:
+        """The whole numbers, from 1 to ``most``, of the list under ``name``. Raises DataError."""
         value = self.fields.get(name)
         if not isinstance(value, list) or not value:
             raise DataError(f"{self.name}: {name!r} is {value!r:.60}: it must be a list of whole numbers")
-        return tuple(Config(self.name, {name: one}).count(name) for one in value)
+        return tuple(Config(self.name, {name: one}).count(name, most=most) for one in value)
 
     def flag(self, name: str, default: bool) -> bool:
         """Whether ``name`` is set. Raises DataError for anything but true and false."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from osfmodel.counting.config import Config
-from osfmodel.counting.families import MODEL_FAMILIES
+from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.counting.gpus import gpu_called
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import CHECKPOINTING, TrainingSetup, workload_of
@@ -24,6 +24,8 @@ from osfmodel.entities.workload import Workload
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
 FORM = "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full][,compile]"
 MOST_TOKENS = 10**8
+PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Fields that hold the language model of one with several parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,10 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
 
 def model_of(words: Words) -> Model:
     """The model that the words name. Raises UsageError or DataError."""
-    config = _config(words.model)
-    kind = config.word("model_type")
-    if kind not in MODEL_FAMILIES:
-        raise DataError(f"{config.name}: models of type {kind!r} cannot be counted: {suggestion(kind, MODEL_FAMILIES)}")
-    family = MODEL_FAMILIES[kind]
+    config = configuration(words.model)
+    family = family_of(config)
     longest = family.longest(config)
-    tokens = words.sequence or min(family.usual, longest or family.usual)
+    tokens = words.sequence or usual_tokens(family, config)
     if words.sequence and not longest:
         raise UsageError(f"workload {words.text!r}: {words.model} has no sequence: leave seq{words.sequence} out")
     if longest and tokens > longest:
@@ -112,18 +111,44 @@ def model_of(words: Words) -> Model:
     return family.build(config, tokens)
 
 
-def _config(model: str) -> Config:
-    """The configuration of an architecture by name, or of a file."""
+def usual_tokens(family: ModelFamily, config: Config) -> int:
+    """Tokens of a sample where nobody says; 0 for images."""
+    return min(family.usual, family.longest(config))
+
+
+def family_of(config: Config) -> ModelFamily:
+    """The family of a configuration. Raises DataError for one that cannot be counted."""
+    kind = config.word("model_type")
+    if not kind:
+        raise DataError(f"{config.name}: the configuration has no 'model_type', which says how to count it")
+    if kind not in MODEL_FAMILIES:
+        parts = [name for name in PARTS if isinstance(config.fields.get(name), Mapping)]
+        inside = f"; its {parts[0]!r} alone may be, in a file of its own" if parts else ""
+        near = suggestion(kind, MODEL_FAMILIES)
+        raise DataError(f"{config.name}: models of type {kind!r} cannot be counted{inside}: {near}")
+    if config.fields.get("quantization_config"):
+        advice = "take 'quantization_config' out for training in full precision"
+        raise DataError(f"{config.name}: the weights are quantised, and such training cannot be counted: {advice}")
+    return MODEL_FAMILIES[kind]
+
+
+def configuration(model: str) -> Config:
+    """The configuration of an architecture by name, in any case, or of a file. Raises UsageError or DataError."""
     bundled = profiles.names("architecture")
-    if model in bundled:
-        return Config(model, profiles.read(bundled[model], _decoded)["config"])
-    path = Path(model)
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.suffix and not path.exists():
-        near = suggestion(model, bundled)
-        raise UsageError(f"no architecture named {model!r}, and no configuration in a file of that name: {near}")
-    return Config(path.parent.name if path.name == "config.json" else path.stem, profiles.read(path, _decoded))
+    path, name = bundled.get(model.lower()), model.lower()
+    if path is None:
+        path = Path(model)
+        if path.is_dir():
+            path = path / "config.json"
+        if not path.suffix and not path.exists():
+            near = suggestion(name, bundled, "osf list architectures shows those there are", most=3)
+            raise UsageError(f"no architecture named {model!r}, and no configuration in a file of that name: {near}")
+        name = path.absolute().parent.name if path.name == "config.json" else path.stem
+    document = profiles.read(path, _decoded)
+    inside = document.get("config") if document.get("kind") == "architecture" else document
+    if not isinstance(inside, Mapping):
+        raise DataError(f"{path}: has no 'config' with the fields of a model")
+    return Config(name, inside)
 
 
 def _decoded(content: bytes) -> Mapping[str, Any]:

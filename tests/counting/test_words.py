@@ -72,7 +72,7 @@ def test_mixed_precision_gathers_in_half_and_reduces_in_float32():
     ("words", "said"),
     [
         ("llama3-8b:h1000", "unknown GPU 'h1000': did you mean h100?"),
-        ("lama3-8b:h100", "did you mean llama3-8b?"),
+        ("lama3-8b:h100", "did you mean llama3-8b or"),
         ("llama3-8b:v100,bf16", "no matrix products in bfloat16"),
         ("llama3-8b:v100,fp8", "no matrix products in float8"),
         ("llama3-8b:h100,seq99999", "sequences of up to 8192 tokens"),
@@ -83,6 +83,10 @@ def test_mixed_precision_gathers_in_half_and_reduces_in_float32():
         ("llama3-8b:h100,ac=some", "none, selective, full"),
         ("llama3-8b:h100,fast", "'fast' is not known here: write MODEL:GPU"),
         ("llama3-8b:", "unknown GPU ''"),
+        ("resnet50:a100,seq512", "resnet50 has no sequence: leave seq512 out"),
+        ("gpt2:h100,seq1025", "gpt2 is for sequences of up to 1024 tokens"),
+        ("gpt5:h100", "no architecture named 'gpt5'"),
+        ("llama3-8b:a100,fp8", "no matrix products in float8"),
     ],
 )
 def test_nonsense_gets_one_line(words, said):
@@ -98,8 +102,22 @@ def test_nonsense_gets_one_line(words, said):
         ({"model_type": "mamba"}, "'mamba'"),
         ({"hidden_size": None}, "has no 'hidden_size'"),
         ({"num_hidden_layers": 0}, "'num_hidden_layers' is 0"),
+        ({"num_hidden_layers": 10**9}, "from 1 to 10000"),
         ({"num_hidden_layers": "2"}, "'num_hidden_layers' is '2'"),
         ({"tie_word_embeddings": "no"}, "must be true or false"),
+        ({"model_type": None}, "has no 'model_type'"),
+        ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "its 'text_config' alone may be"),
+        ({"model_type": "qwen2_moe"}, "'qwen2_moe' cannot be counted"),
+        ({"num_local_experts": 16}, "'num_local_experts' says that it has experts"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "the weights are quantised"),
+        ({"num_attention_heads": 3}, "'hidden_size' is 8, which 3 heads cannot share evenly"),
+        ({"num_key_value_heads": 3}, "which 3 groups of heads cannot share evenly"),
+        ({"max_position_embeddings": None}, "has no 'max_position_embeddings'"),
+        ({"rope_scaling": "linear"}, "has no 'rope_scaling' with fields"),
+        ({"rope_scaling": {"type": "linear", "factor": "4"}}, "'factor' is '4': it must be a number"),
+        ({"model_type": "torchvision-resnet", "layers": 3}, "'layers' is 3: it must be a list"),
+        ({"model_type": "torchvision-resnet", "layers": [3, 0]}, "'layers' is 0"),
+        ({"model_type": "clip"}, "has no 'text_config' with fields"),
     ],
 )
 def test_a_configuration_that_cannot_be_counted_is_refused(tmp_path, changed, said):
@@ -108,6 +126,45 @@ def test_a_configuration_that_cannot_be_counted_is_refused(tmp_path, changed, sa
     with pytest.raises(osf.DataError) as error:
         osf.load_workload(f"{path}:h100")
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "most"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 256),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32}}, 128),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, 64),
+        ({"rope_scaling": None}, 64),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 64),
+    ],
+)
+def test_rotary_positions_reach_as_far_as_they_are_stretched(tmp_path, changed, most):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**TINY, **changed}))
+    assert model_of(parse_words(f"{path}:h100,seq{most}")).tokens == most
+    with pytest.raises(osf.UsageError, match=f"up to {most} tokens"):
+        model_of(parse_words(f"{path}:h100,seq{most + 1}"))
+
+
+def test_defaults_are_those_of_the_class(tmp_path):
+    """Of fields that a configuration leaves out, as transformers writes none that have the usual value."""
+    path, said = tmp_path / "config.json", {key: TINY[key] for key in TINY if key != "num_key_value_heads"}
+    shapes = {}
+    for kind in ("llama", "qwen3", "gemma2"):
+        path.write_text(json.dumps({**said, "model_type": kind}))
+        modules = model_of(parse_words(f"{path}:h100")).modules
+        shapes[kind] = {module.name.rpartition(".")[2]: dict(module.parameters).get("weight") for module in modules}
+    assert (shapes["llama"]["k_proj"], shapes["llama"]["lm_head"]) == ((8, 8), (100, 8))
+    assert (shapes["qwen3"]["k_proj"], shapes["qwen3"]["lm_head"]) == ((4 * 128, 8), (100, 8))
+    assert (shapes["gemma2"]["k_proj"], shapes["gemma2"]["lm_head"]) == ((4 * 256, 8), None)
+
+
+def test_names_are_in_any_case_and_bundled_files_can_be_given_by_path(tmp_path):
+    counted = {
+        model_of(parse_words(f"{model}:H100")).parameters
+        for model in ("GPT2", "gpt2", str(ROOT / "profiles/architectures/gpt2.json"))
+    }
+    assert counted == {124_439_808}
 
 
 def test_every_gpu_is_whole():

@@ -27,7 +27,7 @@ def build(config: Config, tokens: int) -> Model:
     }
     modules = [embedding(f"bert.embeddings.{kind}_embeddings", size, width, tokens) for kind, size in tables.items()]
     modules.append(norm("bert.embeddings.LayerNorm", width, tokens, bias=True))
-    blocks = tuple(f"bert.encoder.layer.{number}" for number in range(config.count("num_hidden_layers")))
+    blocks = tuple(f"bert.encoder.layer.{number}" for number in range(config.layers("num_hidden_layers")))
     for name in blocks:
         inside = f"{name}.attention.self"
         names = (f"{inside}.query", f"{inside}.key", f"{inside}.value", f"{name}.attention.output.dense")

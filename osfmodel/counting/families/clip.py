@@ -30,7 +30,7 @@ def build(config: Config, _tokens: int) -> Model:
     for kind, part, begin in (("text", text, _words), ("vision", vision, _patches)):
         rows, begun = begin(part)
         modules += begun
-        names = [f"{kind}_model.encoder.layers.{place}" for place in range(part.count("num_hidden_layers"))]
+        names = [f"{kind}_model.encoder.layers.{place}" for place in range(part.layers("num_hidden_layers"))]
         for name in names:
             modules += _block(part, name, rows)
         blocks += names

@@ -14,7 +14,7 @@ EXPANSION = 4
 
 def build(config: Config, tokens: int) -> Model:
     """The model for samples of ``tokens`` tokens. Raises DataError for a configuration that lacks something."""
-    width, heads, layers = config.count("n_embd"), config.count("n_head"), config.count("n_layer")
+    width, heads, layers = config.count("n_embd"), config.count("n_head"), config.layers("n_layer")
     config.require_multiple("n_embd", width, heads)
     vocabulary, inner = config.count("vocab_size"), config.count("n_inner", default=EXPANSION * width)
     modules = [

@@ -16,7 +16,7 @@ def build(config: Config, tokens: int) -> Model:
     vocabulary, inner = config.count("vocab_size"), config.count("intermediate_size")
     biased = config.flag("attention_bias", True)
     modules = [embedding("gpt_neox.embed_in", vocabulary, width, tokens)]
-    blocks = tuple(f"gpt_neox.layers.{number}" for number in range(config.count("num_hidden_layers")))
+    blocks = tuple(f"gpt_neox.layers.{number}" for number in range(config.layers("num_hidden_layers")))
     for name in blocks:
         modules.append(norm(f"{name}.input_layernorm", width, tokens, bias=True))
         modules.append(norm(f"{name}.post_attention_layernorm", width, tokens, bias=True))

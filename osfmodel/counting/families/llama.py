@@ -90,7 +90,7 @@ def build(config: Config, tokens: int) -> Model:
     config.require_multiple("num_attention_heads", heads, groups, "groups of heads")
     head_width = config.count("head_dim", default=kind.head or width // heads)
     size = Dimensions(tokens, width, heads, groups, head_width, config.count("intermediate_size"))
-    layers, vocabulary = config.count("num_hidden_layers"), config.count("vocab_size")
+    layers, vocabulary = config.layers("num_hidden_layers"), config.count("vocab_size")
     modules = [embedding("model.embed_tokens", vocabulary, width, tokens)]
     blocks = tuple(f"model.layers.{number}" for number in range(layers))
     for number, name in enumerate(blocks):

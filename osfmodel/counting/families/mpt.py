@@ -15,7 +15,7 @@ def build(config: Config, tokens: int) -> Model:
     config.require_multiple("d_model", width, heads)
     vocabulary, inner = config.count("vocab_size"), config.count("expansion_ratio", default=4) * width
     modules = [embedding("transformer.wte", vocabulary, width, tokens)]
-    blocks = tuple(f"transformer.blocks.{number}" for number in range(config.count("n_layers")))
+    blocks = tuple(f"transformer.blocks.{number}" for number in range(config.layers("n_layers")))
     for name in blocks:
         modules.append(norm(f"{name}.norm_1", width, tokens))
         names = (f"{name}.attn.Wqkv", f"{name}.attn.out_proj")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from osfmodel.counting.config import Config
+from osfmodel.counting.config import MOST_LAYERS, Config
 from osfmodel.counting.modules import Model, Module, batch_norm, convolution, linear
 
 FIRST, EXPANSION = 64, 4
@@ -20,7 +20,7 @@ def build(config: Config, _tokens: int) -> Model:
     modules = [convolution("conv1", 3, FIRST, 7, side, stride=2), batch_norm("bn1", FIRST, side)]
     side, channels = -(-side // 2), FIRST
     blocks: list[str] = []
-    for stage, number in enumerate(config.counts("layers")):
+    for stage, number in enumerate(config.counts("layers", MOST_LAYERS)):
         inner = FIRST << stage
         for place in range(number):
             stride = 2 if stage and not place else 1

@@ -18,12 +18,12 @@ TARGETS = 4
 
 def build(config: Config, tokens: int) -> Model:
     """The model for samples of ``tokens`` tokens. Raises DataError for a configuration that lacks something."""
-    width, vocabulary, layers = config.count("d_model"), config.count("vocab_size"), config.count("num_layers")
+    width, vocabulary, layers = config.count("d_model"), config.count("vocab_size"), config.layers("num_layers")
     targets = max(1, tokens // TARGETS)
     modules = [embedding("shared", vocabulary, width, tokens + targets)]
     parts = [
         ("encoder", tokens, layers, 0),
-        ("decoder", targets, config.count("num_decoder_layers", default=layers), tokens),
+        ("decoder", targets, config.layers("num_decoder_layers", default=layers), tokens),
     ]
     blocks: list[str] = []
     for part, rows, number, keys in parts:

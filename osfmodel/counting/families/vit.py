@@ -22,7 +22,7 @@ def build(config: Config, _tokens: int) -> Model:
         convolution("conv_proj", 3, width, patch, side, patch, biased=True),
         lone("encoder.pos_embedding", (1, rows, width)),
     ]
-    blocks = tuple(f"encoder.layers.encoder_layer_{number}" for number in range(config.count("num_layers")))
+    blocks = tuple(f"encoder.layers.encoder_layer_{number}" for number in range(config.layers("num_layers")))
     for name in blocks:
         modules.append(norm(f"{name}.ln_1", width, rows, bias=True))
         inside = f"{name}.self_attention"
