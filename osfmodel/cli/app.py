@@ -14,6 +14,7 @@ import click
 
 from osfmodel.cli.groups import OUTPUT
 from osfmodel.cost import worker_counts
+from osfmodel.counting import workload_names
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
@@ -158,16 +159,16 @@ def _example_of(error: click.ClickException) -> str:
 
 
 class NameOrFile(click.ParamType):  # type: ignore[type-arg]
-    """A parameter that takes a name out of ``known()`` or a path; shell completion offers both."""
+    """A parameter that takes a name out of ``known(begun)`` or a path; shell completion offers both."""
 
-    def __init__(self, name: str, known: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, name: str, known: Callable[[str], Iterable[str]]) -> None:
         self.name, self.known = name, known
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         """Known names that begin with ``incomplete``; files if there are none."""
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name) for name in self.known() if name.startswith(incomplete)]
+        found = [CompletionItem(name) for name in self.known(incomplete) if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]
 
 
@@ -183,11 +184,11 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
         return f"{value!r} is not known: {meant}" if meant else super().get_invalid_choice_message(value, ctx)
 
 
-WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
-CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
+WORKLOAD = NameOrFile("workload", workload_names)
+CLUSTER = NameOrFile("cluster", lambda _begun: profiles.names("cluster"))
 
 
-def _plans() -> Iterable[str]:
+def _plans(_begun: str) -> Iterable[str]:
     from osfmodel.targets.named_plans import NAMED_PLANS
 
     return NAMED_PLANS

@@ -14,7 +14,7 @@ from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, coverage, overall, used_overall
 from osfmodel.show.documents.check import Judged
 
-SOURCE = NameOrFile("source", lambda: LEDGER)
+SOURCE = NameOrFile("source", lambda _begun: LEDGER)
 
 
 @click.command(name="check", cls=GroupedCommand)

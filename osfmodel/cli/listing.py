@@ -13,6 +13,8 @@ from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import GroupedCommand
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES, DEVICES
+from osfmodel.counting.architectures import architecture_of
+from osfmodel.counting.gpus import GPUS
 from osfmodel.engine import ENGINES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
@@ -60,14 +62,21 @@ def _plans() -> Listing:
     return Listing([*(Entry(*pair) for pair in NAMED_PLANS.items()), *examples], [])
 
 
+def _gpus() -> Listing:
+    """GPUs of workloads in words, of clusters in words, or of both."""
+    names = sorted({*GPUS, *DEVICES})
+    return Listing([Entry(name, SimpleNamespace(sheet=GPUS.get(name), node=DEVICES.get(name))) for name in names], [])
+
+
 LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "workloads": _profiles("workload", lambda path: profiles.read(path, documents.decode_workload)),
+    "architectures": _profiles("architecture", architecture_of),
     "clusters": _profiles("cluster", lambda path: profiles.read(path, documents.decode_cluster)),
     "plans": _plans,
     "targets": _entries(CONFIG_TARGETS),
     "engines": _entries(ENGINES),
     "cost-models": _entries(COST_MODELS),
-    "gpus": _entries(DEVICES),
+    "gpus": _gpus,
     "fabrics": _entries(BETWEEN_NODES),
     "effects": _entries(EFFECTS),
     "compressions": _entries(COMPRESSIONS),
@@ -84,12 +93,14 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
     """List everything that comes with osfmodel, or show one entry in full, with the source of its figures.
 
-    KIND is workloads, clusters, plans, targets, engines, cost-models, gpus, fabrics (both of nccl: words), effects,
-    compressions, formats or snippets (which --lines prints).
+    KIND is workloads, architectures (of workloads in words), clusters, plans, targets, engines, cost-models, gpus (of
+    workloads and nccl: clusters in words), fabrics (of nccl: words), effects, compressions, formats or snippets (which
+    --lines prints).
 
     \b
     Example:
       osf list
+      osf list architectures
       osf list clusters azure-a100-hdr
       osf list workloads --format json
     """

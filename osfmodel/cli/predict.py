@@ -81,6 +81,10 @@ def predict_command(
 ) -> None:
     """Predict the iteration time of WORKLOAD on CLUSTER under each plan.
 
+    WORKLOAD is a bundled name, a file, or words, for which nothing has to be measured:
+    MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full][,compile]. MODEL is an architecture
+    ('osf list architectures') or the path of a Hugging Face config.json, GPU a name of 'osf list gpus'.
+
     A range of worker counts, A..B, is A, 2A, 4A ... and B, or those of the counts between A and B that the cluster was
     measured with. Training on --samples keeps the batch per worker, so more workers mean fewer iterations; with
     --global-batch they share it.
@@ -94,6 +98,7 @@ def predict_command(
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --global-batch 2048
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --engine osf --plan osf:64MiB,5ms
       osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
+      osf predict llama3-8b:h100,seq8192,bf16,ac=full --cluster nccl:h100x8,400Gbps --workers 8..64 --plan fsdp2
     """
     _require_scaling(scaling, global_batch)
     what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)

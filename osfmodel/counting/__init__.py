@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from osfmodel.entities.files import profiles
 from osfmodel.entities.workload import Workload
@@ -29,3 +30,14 @@ def in_words(text: str) -> bool:
     """Whether a workload is described in words, and no file has that name."""
     model, _, rest = text.rpartition(":")
     return bool(model) and not rest.startswith(("/", "\\")) and not os.path.exists(text)
+
+
+def workload_names(begun: str) -> Iterable[str]:
+    """Bundled workloads, and architectures with a colon; for what is begun with an architecture, its GPUs."""
+    model, colon, _ = begun.partition(":")
+    architectures = profiles.names("architecture")
+    if not colon:
+        return [*profiles.names("workload"), *(f"{name}:" for name in architectures)]
+    from osfmodel.counting.gpus import GPUS  # not loaded for a profile
+
+    return [f"{model}:{gpu}" for gpu in GPUS] if model.lower() in architectures else []

@@ -45,6 +45,13 @@ class Config:
             raise DataError(f"{self.name}: {name!r} is {value!r:.60}: it must be a list of whole numbers")
         return tuple(Config(self.name, {name: one}).count(name, most=most) for one in value)
 
+    def stages(self, first: str, second: str) -> list[tuple[int, int]]:
+        """Pairs of the lists of whole numbers under two names. Raises DataError unless they are as long."""
+        one, other = self.counts(first, MOST_LAYERS), self.counts(second, MOST_LAYERS)
+        if len(one) != len(other):
+            raise DataError(f"{self.name}: {first!r} has {len(one)} stages and {second!r} {len(other)}")
+        return list(zip(one, other, strict=True))
+
     def flag(self, name: str, default: bool) -> bool:
         """Whether ``name`` is set. Raises DataError for anything but true and false."""
         value = self.fields.get(name)

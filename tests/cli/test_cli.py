@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main, parse_workers
+from osfmodel.cli.app import WORKLOAD
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.files import documents
 from osfmodel.entities.plan import contiguous_plan
@@ -299,6 +300,30 @@ def test_version_and_completion():
         [sys.executable, "-m", "osfmodel"], env={**os.environ, **words}, capture_output=True, text=True
     )
     assert names.stdout.strip() == "plain,googlenet-k80\nplain,googlenet-k80-tensors"
+
+
+@pytest.mark.parametrize(
+    ("begun", "completed"),
+    [
+        ("llama3.2", ["llama3.2-1b:", "llama3.2-3b:"]),
+        ("llama3.2-1b:mi", ["llama3.2-1b:mi250x", "llama3.2-1b:mi300x"]),
+        ("unknown:h", ["unknown:h"]),
+    ],
+)
+def test_words_complete_a_model_and_then_a_gpu(begun, completed):
+    assert [item.value for item in WORKLOAD.shell_complete(None, None, begun)] == completed
+
+
+def test_listings_of_words_have_parameters_and_data_sheets():
+    (gpt2,) = run_json("list", "architectures", "gpt2")["architectures"]
+    assert (gpt2["parameters"], gpt2["sequence"], gpt2["type"]) == (124_439_808, 1024, "gpt2")
+    assert gpt2["source"].startswith("GPT-2 model card")
+    (h100,) = run_json("list", "gpus", "h100")["gpus"]
+    assert (h100["memory_bytes"], h100["in_node"]) == (80_000_000_000, "nvswitch")
+    assert h100["operations_per_s"] == pytest.approx(989.4e12)
+    assert h100["types"] == "float32, tf32, float16, bfloat16, float8"
+    (bridged,) = run_json("list", "gpus", "a30")["gpus"]  # of clusters alone
+    assert (bridged["memory_bytes"], bridged["in_node"]) == (None, "nvlink-pairs")
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def test_nonsense_gets_one_line(words, said):
         ({"rope_scaling": {"type": "linear", "factor": "4"}}, "'factor' is '4': it must be a number"),
         ({"model_type": "torchvision-resnet", "layers": 3}, "'layers' is 3: it must be a list"),
         ({"model_type": "torchvision-resnet", "layers": [3, 0]}, "'layers' is 0"),
+        ({"model_type": "torchvision-swin", "embed_dim": 8, "depths": [2, 2], "num_heads": [1]}, "2 stages and"),
         ({"model_type": "clip"}, "has no 'text_config' with fields"),
     ],
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from osfmodel.counting.config import MOST_LAYERS, Config
+from osfmodel.counting.config import Config
 from osfmodel.counting.modules import Model, Module, convolution, feed_forward, linear, norm
 
 KERNEL, EXPANSION = 7, 4
@@ -15,14 +15,15 @@ KERNEL, EXPANSION = 7, 4
 
 def build(config: Config, _tokens: int) -> Model:
     """The model. Raises DataError for a configuration that lacks something."""
-    widths, depths = config.counts("widths"), config.counts("depths", MOST_LAYERS)
+    stages = config.stages("widths", "depths")
+    widths = [width for width, _ in stages]
     side = config.count("image_size", default=224) // 4
     modules = [
         convolution("features.0.0", 3, widths[0], 4, side, 4, biased=True),
         norm("features.0.1", widths[0], side * side, bias=True, added=False),
     ]
     blocks: list[str] = []
-    for stage, (width, depth) in enumerate(zip(widths, depths, strict=False)):
+    for stage, (width, depth) in enumerate(stages):
         if stage:
             before, name = widths[stage - 1], f"features.{2 * stage}"
             modules.append(norm(f"{name}.0", before, side * side, bias=True, added=False))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from osfmodel.counting.config import MOST_LAYERS, Config
+from osfmodel.counting.config import Config
 from osfmodel.counting.modules import Model, Module, attention, convolution, feed_forward, fused_attention, linear, norm
 
 EXPANSION = 4
@@ -23,9 +23,7 @@ def build(config: Config, _tokens: int) -> Model:
         norm("features.0.2", width, side * side, bias=True, added=False),
     ]
     blocks: list[str] = []
-    for stage, (depth, heads) in enumerate(
-        zip(config.counts("depths", MOST_LAYERS), config.counts("num_heads"), strict=False)
-    ):
+    for stage, (depth, heads) in enumerate(config.stages("depths", "num_heads")):
         if stage:
             side, name = -(-side // 2), f"features.{2 * stage}"
             modules.append(norm(f"{name}.norm", 4 * width, side * side, bias=True, added=False))

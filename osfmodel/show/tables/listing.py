@@ -26,6 +26,27 @@ def _who(source: str) -> str:
     return who if len(who) <= SHORT else who[: SHORT - 1] + "…"
 
 
+def _rate(rate: float | None) -> str:
+    return show_rate(rate or 0.0)
+
+
+def _giga(size: float | None) -> str:
+    return f"{size / 1e9:.0f} GB" if size else ""
+
+
+def _giga_rate(rate: float | None) -> str:
+    return f"{_giga(rate)}/s" if rate else ""
+
+
+def _half(rates: Mapping[str, float]) -> float | None:
+    """Operations per second in float16, if a GPU has them."""
+    return rates.get("float16")
+
+
+def _tera(rate: float | None) -> str:
+    return f"{rate / 1e12:.0f} TFLOPS" if rate else ""
+
+
 NAME: Column[Entry] = column("name", "name", lambda row: row.name)
 SUMMARY: Column[Entry] = column("meaning", "meaning", lambda row: row.entry.summary)
 GPU: Column[Entry] = column("gpu", "GPU", lambda row: row.entry.source.gpu)
@@ -55,11 +76,25 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("network", None, lambda row: network_rates(row.entry) or None),
         *SOURCE,
     ),
+    "architectures": (
+        NAME,
+        column("parameters", "parameters", lambda row: row.entry.parameters, lambda count: f"{count:,}"),
+        column("sequence", "tokens", lambda row: row.entry.sequence or None),
+        column("longest", None, lambda row: row.entry.longest or None),
+        column("type", "type", lambda row: row.entry.kind),
+        column("source", "source", lambda row: row.entry.source, _who),
+    ),
     "gpus": (
         NAME,
-        column("in_node", "in the node", lambda row: row.entry.fabric),
-        column("bytes_per_s", "per GPU", lambda row: row.entry.bandwidth or None, lambda rate: show_rate(rate or 0.0)),
-        column("priced_as", "priced as", lambda row: row.entry.generation),
+        column("memory_bytes", "memory", lambda row: row.entry.sheet and row.entry.sheet.memory, _giga),
+        column("memory_bytes_per_s", "its rate", lambda row: row.entry.sheet and row.entry.sheet.bandwidth, _giga_rate),
+        column(
+            "operations_per_s", "half precision", lambda row: row.entry.sheet and _half(row.entry.sheet.rates), _tera
+        ),
+        column("types", None, lambda row: row.entry.sheet and ", ".join(row.entry.sheet.rates)),
+        column("in_node", "in the node", lambda row: row.entry.node and row.entry.node.fabric),
+        column("bytes_per_s", "per GPU", lambda row: (row.entry.node and row.entry.node.bandwidth) or None, _rate),
+        column("priced_as", "priced as", lambda row: row.entry.node and row.entry.node.generation),
     ),
     "effects": (
         NAME,

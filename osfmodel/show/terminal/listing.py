@@ -10,7 +10,10 @@ from osfmodel.show.tables import TERMINAL, Column, for_people
 from osfmodel.show.tables.listing import Entry, columns_of
 from osfmodel.show.terminal.tables import print_fitting
 
-LEFT_OUT = ("source", "GPU", "cost model", "batch", "tensors", "cited", "unit")
+LEFT_OUT = (
+    "source", "GPU", "cost model", "batch", "tensors", "cited", "unit", "priced as",
+    "its rate", "half precision", "type",
+)  # fmt: skip
 """Columns to leave out on a narrow terminal, the first one first."""
 
 
