@@ -217,3 +217,25 @@ def operations_of(config: Mapping[str, Any], tokens: int) -> tuple[int, int]:
     counts = {str(name): count for name, count in counter.get_flop_counts()["Global"].items()}
     inside = sum(count for name, count in counts.items() if "bmm" in name)
     return sum(counts.values()) - inside, inside
+
+
+def kept_by(config: Mapping[str, Any], tokens: int) -> float:
+    """Elements of half precision that the library's forward keeps until backward, parameters apart."""
+    model = library_of(config, "cpu")
+    import torch
+
+    model = model.to(torch.bfloat16).train()
+    if hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation("sdpa")
+    positional, keywords = LIBRARIES[config["model_type"]].inputs(config, tokens)
+    halves = [given.to(torch.bfloat16) if given.is_floating_point() else given for given in positional]
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Any) -> Any:
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor.untyped_storage())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(*halves, **keywords)
+    return sum(storage.nbytes() for place, storage in kept.items() if place not in own) / 2

@@ -12,7 +12,7 @@ from osfmodel.counting.config import Config
 from osfmodel.counting.families import MODEL_FAMILIES
 from osfmodel.counting.words import model_of, parse_words
 from tests.conftest import ROOT
-from tests.counting.libraries import LIBRARIES, library_of, operations_of
+from tests.counting.libraries import LIBRARIES, kept_by, library_of, operations_of
 
 pytestmark = pytest.mark.live
 ARCHITECTURES = [path for path in sorted((ROOT / "profiles/architectures").glob("*.json")) if path.stem != "dlrm"]
@@ -61,6 +61,36 @@ def test_operations_are_those_that_torch_counts(kind):
     products, attention = operations_of(config, 16)
     assert ours == products
     assert scores * (1 + model.causal) == attention
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {
+            "model_type": "bert", "hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
+            "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 512, "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        {
+            "model_type": "torchvision-vit", "image_size": 224, "patch_size": 16, "num_layers": 2, "num_heads": 4,
+            "hidden_dim": 128, "mlp_dim": 512, "num_classes": 10,
+        },
+        {"model_type": "torchvision-resnet", "image_size": 224, "layers": [2, 2, 2, 2], "num_classes": 10},
+        {
+            "model_type": "torchvision-convnext", "image_size": 224, "widths": [32, 64, 128, 256],
+            "depths": [1, 1, 2, 1], "num_classes": 10,
+        },
+        {
+            "model_type": "torchvision-swin", "image_size": 224, "embed_dim": 32, "depths": [2, 2],
+            "num_heads": [1, 2], "window_size": 7, "num_classes": 10,
+        },
+    ],
+    ids=lambda config: config["model_type"],
+)  # fmt: skip
+def test_about_as_much_is_kept_until_backward_as_autograd_keeps(config):
+    """Decoders of transformers keep more, since their norms and activations are many small operations."""
+    model = MODEL_FAMILIES[config["model_type"]].build(Config("small", config), 512)
+    assert sum(module.kept for module in model.modules) == pytest.approx(kept_by(config, 512), rel=0.06)
 
 
 def test_all_kinds_but_one_are_compared():
