@@ -24,10 +24,9 @@ class Efficiency:
     """Parts of a data sheet's rates, each above 0.
 
     matrix:    of matrix products with large matrices
-    narrow:    features at which a product takes twice as long: 1 + narrow (1 / inner + 1 / columns) times as long
+    narrow:    a product takes 1 + narrow (1 / rows + 1 / inner + 1 / columns) times as long as one of large matrices
     attention: of products inside attention, of the rate of matrix products
     memory:    of the bandwidth of memory, for all that moves elements
-    update:    of the bandwidth of memory, for the optimizer
     doubt:     relative half width that covered 90 % of step times of sources that had no part in it
     """
 
@@ -35,12 +34,11 @@ class Efficiency:
     narrow: float
     attention: float
     memory: float
-    update: float
     doubt: float
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        for name in ("matrix", "attention", "memory", "update"):
+        for name in ("matrix", "attention", "memory"):
             require_positive(getattr(self, name), f"{name} of an efficiency")
 
 

@@ -64,10 +64,13 @@ class TrainingSetup:
         GPUS[self.gpu].rate(self.dtype)
 
 
-def workload_of(model: Model, setting: TrainingSetup, name: str) -> Workload:
-    """The workload of ``model`` on one GPU; the times are learned from published runs, not measured."""
+def workload_of(model: Model, setting: TrainingSetup, name: str, efficiency: Efficiency | None = None) -> Workload:
+    """The workload of ``model`` on one GPU; the times are learned from published runs, not measured.
+
+    efficiency: by default that of the bundled file for GPUs of this generation
+    """
     gpu = GPUS[setting.gpu]
-    learned = efficiency_of(gpu.called)
+    learned = efficiency or efficiency_of(gpu.called)
     clock = Roofline(gpu, learned, setting)
     layers = tuple(_layers(model, clock))
     conditions = f"counted from dimensions and data sheets, not measured: {setting.dtype}, batch {setting.batch}"
@@ -75,7 +78,7 @@ def workload_of(model: Model, setting: TrainingSetup, name: str) -> Workload:
         name,
         layers,
         setting.batch,
-        ADAM_BYTES * model.parameters / (gpu.bandwidth * learned.update),
+        ADAM_BYTES * model.parameters / (gpu.bandwidth * learned.memory),
         Source("the dimensions of the model and the GPU's data sheet", conditions, "facts", gpu.called),
         segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
         state_bytes=ADAM_STATE * model.parameters,
@@ -99,7 +102,7 @@ class Roofline:
         """Time of a product with parameters."""
         rows, narrow = product.rows * self.setting.batch, self.learned.narrow
         operations = product.operations * self.setting.batch
-        longer = 1 + narrow * (1 / product.inner + 1 / product.columns)
+        longer = 1 + narrow * (1 / rows + 1 / product.inner + 1 / product.columns)
         moved = (
             rows * (product.inner / product.taps + product.columns) + product.inner * product.columns
         ) * product.times
