@@ -2,12 +2,12 @@
 
     python profiles/make_efficiency.py [OUTPUT_FOLDER]
 
-Runs: those of in_words.py on the fewest GPUs of their series. Fitted: logarithms of predicted over
-measured step times, by least squares with a soft loss, each source weighing the same. Exposed communication is that of
-the engine at the efficiencies of START, and small. All generations of GPUs share the shape of the roofline (``narrow``,
-``attention`` over ``matrix``, ``memory``); each has a pace of its own, which is drawn to that of the others where few
-runs show it. The doubt of generations that were seen is the 90 % quantile of the errors of the source that was
-predicted worst when it was left out; that of any other GPU is found by leaving out whole generations.
+Runs: those of in_words.py on the fewest GPUs of their series. Fitted: logarithms of predicted over measured step times,
+by least squares with a soft loss, each source weighing the same. Exposed communication is that of the engine at the
+efficiencies of START, and small. All generations of GPUs share the shape of the roofline (``attention`` over
+``matrix``, ``memory``); each has a pace of its own, which is drawn to that of the others where few runs show it. The
+doubt of generations that were seen is the 90 % quantile of the errors of the source that was predicted worst when it
+was left out; that of any other GPU is found by leaving out whole generations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from osfmodel.entities.gpus import generation_of
 sys.path.insert(0, str(Path(__file__).parent))
 from in_words import RunInWords, runs_in_words, step_time, workload_in_words
 
-START = Efficiency(0.7, 200, 0.3, 0.8, 0.0)
+START = Efficiency(0.7, 0.3, 0.8, 0.0)
 """Begin of the search, to which values are drawn that few runs show."""
 DRAWN, OWN_PACE, SOFT = 0.06, 0.1, 0.03
 """Weights with which values are drawn to START and a generation's pace to 1 (against a source's weight of 1), and the
@@ -51,7 +51,7 @@ class Learned(NamedTuple):
     def of(self, generation: str, doubt: float = 0.0) -> Efficiency:
         """The efficiency of a generation; the shared one for others."""
         pace, shared = self.paces.get(generation, 1.0), self.shared
-        return Efficiency(shared.matrix * pace, shared.narrow, shared.attention * pace, shared.memory, doubt)
+        return Efficiency(shared.matrix * pace, shared.attention * pace, shared.memory, doubt)
 
 
 def learning_runs() -> tuple[RunInWords, ...]:
@@ -99,12 +99,12 @@ def learn(keep: Callable[[RunInWords], bool]) -> Learned:
     rows = [(one, exposed(place)) for place, one in enumerate(learning_runs()) if keep(one)]
     shares = Counter(one.source for one, _ in rows)
     kinds = sorted({generation(one) for one, _ in rows})
-    start = [math.log(value) for value in (START.matrix, START.narrow, START.attention / START.matrix, START.memory)]
+    start = [math.log(value) for value in (START.matrix, START.attention / START.matrix, START.memory)]
 
     def decoded(values: Sequence[float]) -> Learned:
-        matrix, narrow, attention, memory = (math.exp(value) for value in values[:4])
-        shared = Efficiency(matrix, narrow, attention * matrix, memory, 0.0)
-        return Learned(shared, {kind: math.exp(value) for kind, value in zip(kinds, values[4:], strict=True)})
+        matrix, attention, memory = (math.exp(value) for value in values[:3])
+        shared = Efficiency(matrix, attention * matrix, memory, 0.0)
+        return Learned(shared, {kind: math.exp(value) for kind, value in zip(kinds, values[3:], strict=True)})
 
     def misses(values: Sequence[float]) -> list[float]:
         found = decoded(values)
@@ -115,9 +115,9 @@ def learn(keep: Callable[[RunInWords], bool]) -> Learned:
             for one, rest in rows
         ]
         drawn = [DRAWN * (value - begin) for value, begin in zip(values, start, strict=False)]
-        return errors + drawn + [OWN_PACE * value for value in values[4:]]
+        return errors + drawn + [OWN_PACE * value for value in values[3:]]
 
-    highest = [0.0, math.inf, math.inf, 0.0] + [math.inf] * len(kinds)
+    highest = [0.0, math.inf, 0.0] + [math.inf] * len(kinds)
     result = least_squares(
         misses, start + [0.0] * len(kinds), bounds=(-math.inf, highest), loss="soft_l1", f_scale=SOFT
     )
@@ -152,7 +152,7 @@ def document() -> dict[str, object]:
     by_generation = [row for rows in held_out(generation).values() for row in rows]
     seen = doubt_of(by_source)
     rows = {ANY: found.of(ANY, doubt_of(by_generation)), **{kind: found.of(kind, seen) for kind in sorted(found.paces)}}
-    fields = ("matrix", "narrow", "attention", "memory", "doubt")
+    fields = ("matrix", "attention", "memory", "doubt")
     return {
         "schema_version": 1,
         "kind": "efficiency",

@@ -23,15 +23,13 @@ FILE = "efficiency.json"
 class Efficiency:
     """Parts of a data sheet's rates, each above 0.
 
-    matrix:    of matrix products with large matrices
-    narrow:    a product takes 1 + narrow (1 / rows + 1 / inner + 1 / columns) times as long as one of large matrices
+    matrix:    of matrix products, besides the time to move their matrices
     attention: of products inside attention, of the rate of matrix products
-    memory:    of the bandwidth of memory, for all that moves elements
+    memory:    of the bandwidth of memory, for all that moves elements, inputs and outputs of products among them
     doubt:     relative half width that covered 90 % of step times of sources that had no part in it
     """
 
     matrix: float
-    narrow: float
     attention: float
     memory: float
     doubt: float

@@ -1,7 +1,7 @@
 """Time of a counted model on a GPU by a roofline, and what it keeps in memory.
 
-A matrix product takes its operations at the part of the GPU's rate that such products reach, or its bytes at that of
-the memory's bandwidth, whichever is longer; all else is bound by memory. Backward has two products for each of forward
+A matrix product takes its operations at the part of the GPU's rate that such products reach, and its bytes at that of
+the memory's bandwidth, one after the other; all else is bound by memory. Backward has two products for each of forward
 and moves twice as much; attention without stored scores (flash) computes its first product once more.
 """
 
@@ -100,14 +100,11 @@ class Roofline:
 
     def product(self, product: Product) -> float:
         """Time of a product with parameters."""
-        rows, narrow = product.rows * self.setting.batch, self.learned.narrow
-        operations = product.operations * self.setting.batch
-        longer = 1 + narrow * (1 / rows + 1 / product.inner + 1 / product.columns)
-        moved = (
-            rows * (product.inner / product.taps + product.columns) + product.inner * product.columns
-        ) * product.times
+        rows, operations = product.rows * self.setting.batch, product.operations * self.setting.batch
+        read = rows * product.inner / product.taps
+        moved = (read + rows * product.columns + product.inner * product.columns) * product.times
         rate = self.gpu.rate(self.setting.dtype) * self.learned.matrix
-        return max(operations * longer / rate, self.moving(moved))
+        return operations / rate + self.moving(moved)
 
     def scores(self, product: Product) -> float:
         """Time of a product inside attention."""
