@@ -19,7 +19,7 @@ from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.counting.config import Config
 from osfmodel.counting.efficiency import Efficiency
 from osfmodel.counting.families import llama
-from osfmodel.counting.modules import Model, attention, embedding, linear, norm
+from osfmodel.counting.modules import Model, attention, embedding, head, linear, norm
 from osfmodel.counting.roofline import TrainingSetup, workload_of
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.executors import FSDP
@@ -140,7 +140,7 @@ def _mpt(name: str, decoder: Decoder, tokens: int) -> Model:
             linear(f"{block}.ffn.down_proj", inner, width, tokens, True, 2 * inner * tokens, inner * tokens),
         ]
     modules.append(norm("norm_f", width, tokens, bias=True))
-    modules.append(llama.head_of(width, decoder.vocabulary, tokens, tied=True))
+    modules.append(head("head", width, decoder.vocabulary, tokens, tied=True))
     return Model(name, tuple(modules), tokens, blocks, causal=True)
 
 
