@@ -106,16 +106,15 @@ def planned_bound(
     """
     bounds, pricing = [], replace(pricing, parts=pricing.parts and cache(pricing.parts))
     for count in replica_counts(strategy, pricing, kept):
-        rules = Sharding((), count, separate=True).typed(workload.computed_in)
-        sharding = rules.accumulating(*micro_batches)
-        largest = most or GROWTH * max(block_bytes(workload, sharding.ranks(pricing.workers)), default=0)
+        sharding = Sharding((), count, separate=True).typed(workload.computed_in).accumulating(*micro_batches)
+        sizes = block_bytes(workload, blocks(workload), sharding.ranks(pricing.workers))
+        largest = most or GROWTH * max(sizes, default=0)
         bounds.append(sharded_bound(workload, pricing, GroupRules(sharding, (largest, largest), not kept)))
     return min(bounds)
 
 
-def block_bytes(workload: Workload, ranks: int) -> list[int]:
-    """Padded bytes of each block, in the types of its parameters."""
-    names = blocks(workload)
+def block_bytes(workload: Workload, names: Sequence[str], ranks: int) -> list[int]:
+    """Padded bytes of each of the blocks ``names``, in the types of its parameters."""
     sizes = dict.fromkeys(names, 0)
     for layer in workload.layers:
         block = block_of(layer.name, names)

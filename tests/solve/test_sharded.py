@@ -27,7 +27,7 @@ RULES = [replace(PLAIN, strategy=strategy) for strategy in SHARDED]
 
 
 def drawn(rng, most=7):
-    """A model with an embedding, blocks of uneven parts and a head, and prices between 4 workers."""
+    """A model of blocks of uneven parts, with or without parameters outside them, and prices between 4 workers."""
     layers = [Layer("embedding.weight", 1e-3, 1e-3, 4 * int(rng.integers(1, 3000)))]
     for block in range(int(rng.integers(2, most))):
         layers += [
@@ -35,9 +35,11 @@ def drawn(rng, most=7):
             for part in ("up", "down", "norm")[: int(rng.integers(1, 4))]
         ]
     layers.append(Layer("head.weight", 1e-3, 2e-3, 4 * int(rng.integers(1, 3000))))
-    workload = Workload("drawn", tuple(layers), update_time=1e-3)
     cost = AffineCost(((float(rng.uniform(1e-4, 3e-3)), float(rng.uniform(1e-8, 1e-6))),))
     effects = Effects(compute_slowdown=float(rng.choice([0, 0.3])), copy_in=1e-8, copy_out=2e-8)
+    if rng.random() < 0.2:  # as in profiles of blocks alone
+        layers = [replace(one, gradient_bytes=one.name.startswith("layers") * one.gradient_bytes) for one in layers]
+    workload = Workload("drawn", tuple(layers), update_time=1e-3)
     pricing = replace(Pricing.of(cost, effects, workers=4), per_host=2)
     return workload, replace(pricing, parts=lambda ranks, apart: replace(pricing, workers=ranks))
 
@@ -210,6 +212,13 @@ def test_profiles_with_segments_to_recompute_are_planned():
     assert workload.segments
     plan = SOLVERS["sharded"].solve(Question(workload, drawn(np.random.default_rng(1))[1], RULES[0])).require_plan()
     plan.require_valid(workload)
+
+
+def test_blocks_are_those_of_the_workload_as_it_is():
+    """Modules whose names merely end in a number: in the shortened workload the parts look numbered themselves."""
+    workload = load_workload("googlenet-k80-tensors")
+    plan = SOLVERS["sharded"].solve(Question(workload, drawn(np.random.default_rng(1))[1], RULES[0])).require_plan()
+    assert {name for group in plan.sharding.groups for name in group.modules} == set(blocks(workload))
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.strategy)

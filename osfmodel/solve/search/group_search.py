@@ -111,7 +111,7 @@ class GroupSearch:
         self.whole = workload
         self.workload = condensed(workload, self.names, pricing.workers // replicas)
         self.padding = self.workload.gradient_bytes - workload.gradient_bytes
-        sizes = block_bytes(self.workload, 1)
+        sizes = block_bytes(self.workload, self.names, 1)
         self.before = [0, *accumulate(sizes)]
         self.most = limits.max_bucket_bytes or GROWTH * max(sizes, default=0)
         for name, size in zip(self.names, sizes, strict=True):
