@@ -180,7 +180,7 @@ def _outcomes(
     best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
     single = [task] if len(task.stock) == 1 else [replace(task, stock=(price,)) for price in task.stock]
     chances = [_chance(one, knobs) for one in single]
-    return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs), chances))
+    return tuple(map(Outcome, counts, times, default, best, task.bounds(knobs), task.bands(knobs), chances))
 
 
 def _chance(task: TuningProblem, knobs: Any) -> Chance | None:

@@ -20,6 +20,7 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import extrapolation
 from osfmodel.solve import SOLVERS
+from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
@@ -151,8 +152,15 @@ class TuningProblem:
             return self.times(knobs)
         return [max(times) for times in zip(*(problem.times(knobs) for problem in self._led), strict=True)]
 
-    def bounds(self) -> list[float]:
-        """Seconds that no schedule can beat under these rules, at each price; within memory in any of the forms."""
+    def bounds(self, knobs: Any) -> list[float]:
+        """Seconds that no schedule can beat under these rules, at each price; within memory in any of the forms.
+
+        A target with a search of its own chooses types and replicas that its objective does not state: the bound is
+        that of the rules of its plan, and other settings took longer.
+        """
+        if self.target.rule is not None:
+            return [plan_bound(question.workload, plan, question.pricing) for (plan, _), question in
+                    zip(self.planned(knobs), self._questions(), strict=True)]  # fmt: skip
         tried = list(map(self.accumulating, self.forms if self.limits.memory else ())) or [self]
         rows = [[question.lower_bound for question in task._questions()] for task in tried]
         return [min(bounds) for bounds in zip(*rows, strict=True)]
