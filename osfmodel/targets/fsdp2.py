@@ -9,6 +9,7 @@ of gradients are all-reduced between them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,9 +26,9 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.search.group_search import groups_for
 from osfmodel.solve.sharded_bounds import AHEAD, replicas_in
 from osfmodel.solve.solution import Limits, PlanRule, planner_of
-from osfmodel.targets.fsdp2_knobs import FsdpKnobs, choice_of
+from osfmodel.targets.fsdp2_knobs import FsdpKnobs, choice_of, unknown_setting
 from osfmodel.targets.fsdp2_lines import accumulation, config, render
-from osfmodel.targets.fsdp2_patterns import modules_of
+from osfmodel.targets.fsdp2_patterns import is_part, modules_of
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
     Conversion,
@@ -48,7 +49,14 @@ def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
     ahead = (knobs.forward_prefetch, knobs.backward_prefetch)
     kept = [place for place, freed in enumerate(knobs.freed(len(names))) if not freed]
     replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
-    rules = Sharding((), replicas, knobs.gather_dtype, knobs.reduce_dtype, knobs.inputs, knobs.separate)
+    rules = Sharding(
+        groups=(),
+        replicas=replicas,
+        gather_dtype=knobs.gather_dtype,
+        reduce_dtype=knobs.reduce_dtype,
+        reduce_inputs=knobs.inputs,
+        separate=knobs.separate,
+    )
     return wrapped(workload, groups_for(names, ahead, kept), rules.typed(workload.computed_in))
 
 
@@ -83,13 +91,20 @@ def any_exact(plan: Plan, workload: Workload) -> FsdpKnobs:
     groups = [group for group in plan.sharding.groups if group.modules]
     freed = {group.modules: bool(group.reshard) for group in groups}
     names = tuple(freed)
-    ahead = (groups[0].forward_prefetch, groups[0].backward_prefetch) if groups else AHEAD[0]
     rules, each = plan.sharding, None if names == _per_block(workload) else names
     reshard = tuple(freed.values()) if len(set(freed.values())) > 1 else all(freed.values())
+    forward, backward = (groups[0].forward_prefetch, groups[0].backward_prefetch) if groups else AHEAD[0]
     knobs = FsdpKnobs(
-        each, *ahead, rules.replicas, reshard, rules.gather_dtype, rules.reduce_dtype, rules.reduce_inputs,
-        rules.separate,
-    )  # fmt: skip
+        groups=each,
+        forward_prefetch=forward,
+        backward_prefetch=backward,
+        replicas=rules.replicas,
+        reshard=reshard,
+        gather_dtype=rules.gather_dtype,
+        reduce_dtype=rules.reduce_dtype,
+        inputs=rules.reduce_inputs,
+        separate=rules.separate,
+    )
     if to_plan(knobs, workload, PLACEHOLDER_PRICES) != plan:
         raise PlanError("no grouping of modules makes FSDP2 form this plan")
     return knobs
@@ -149,6 +164,9 @@ def rule_of(name: str) -> PlanRule:
 
     def make(workload: Workload, pricing: Pricing) -> Plan:
         names = blocks(_named(workload))
+        for part in (part for row in parts for part in row):
+            if not re.search(r"[.*?\[]", part) and not is_part(part, workload):
+                raise unknown_setting(name, part)
         rows = modules_of(parts, workload) or tuple(names[start : start + size] for start in range(0, len(names), size))
         return to_plan(replace(chosen, groups=rows), workload, pricing)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.solve.sharded_bounds import AHEAD
+from osfmodel.targets.fsdp2_patterns import pattern_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ FSDP2, HSDP = "fsdp2:", "hsdp:"
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Short names of types."""
 OPTIONS = (
-    "blocks in each group or groups such as layers.0-3;layers.4-7, keep (reshard_after_forward=False), ahead=N, "
+    "a number of blocks per group (fsdp2:2) or groups (layers.0-3;layers.4-7), keep, ahead=N, forward=N, backward=N, "
     "inputs=N, separate, bf16, fp16 or fp32, reduce=TYPE"
 )
 
@@ -76,24 +77,51 @@ def choice_of(name: str) -> NamedGroups:
                 found = changed
             elif number and not value:
                 size = number
-            elif re.fullmatch(PART, word):
+            elif not number and re.fullmatch(PART, word):
                 parts.append(word)
             else:
-                raise UsageError(f"plan {name!r}: {word!r} is no setting of it: give any of {OPTIONS}")
+                raise unknown_setting(name, word)
         groups += [tuple(parts)] if parts else []
     return NamedGroups(size, tuple(groups), found)
 
 
-PART = r"[^\s=:]*[.*?\[][^\s=:]*"
-"""Names of modules that are not taken for a misspelt setting: with a dot, or as a pattern."""
+def unknown_setting(name: str, word: str) -> UsageError:
+    """The error of a word in a plan's name that is neither a setting nor a module."""
+    return UsageError(f"plan {name!r}: unknown setting {word!r}. Settings: {OPTIONS}")
+
+
+def plan_name(knobs: FsdpKnobs) -> str:
+    """The name that :func:`choice_of` reads as these settings; "" for settings that no name states."""
+    short = {dtype: word for word, dtype in DTYPES.items()}
+    known = {knobs.gather_dtype, knobs.reduce_dtype} <= {"", *short}
+    if not known or knobs.replicas not in (1, None) or not isinstance(knobs.reshard, bool):
+        return ""
+    both = {"forward": knobs.forward_prefetch, "backward": knobs.backward_prefetch}
+    ahead = {"ahead": knobs.forward_prefetch} if len(set(both.values())) == 1 else both
+    usual = dict(zip(both, AHEAD[0], strict=True))
+    if any(not count and count != usual.get(word) for word, count in ahead.items()):
+        return ""
+    words = [
+        pattern_text(knobs.groups) if knobs.groups else "1",
+        *([] if knobs.reshard else ["keep"]),
+        *(f"{word}={count}" for word, count in ahead.items() if count != usual.get(word)),
+        *([f"inputs={knobs.inputs}"] if knobs.inputs > 1 else []),
+        *(["separate"] if knobs.separate else []),
+        *([short[knobs.gather_dtype]] if knobs.gather_dtype else []),
+        *([f"reduce={short[knobs.reduce_dtype]}"] if knobs.reduce_dtype else []),
+    ]
+    return (FSDP2 if knobs.replicas == 1 else HSDP) + ",".join(words)
+
+
+PART = r"[^\s=:]+"
+"""Names of modules, ranges of them and patterns."""
 
 
 def _setting(knobs: FsdpKnobs, word: str, key: str, value: str, number: int) -> FsdpKnobs | None:
     """The settings with the one that ``word`` says; None if it says none."""
-    if number and key == "ahead":
-        return replace(knobs, forward_prefetch=number, backward_prefetch=number)
-    if number and key == "inputs":
-        return replace(knobs, inputs=number)
+    if number and value and key in NUMBERS:
+        changed: dict[str, Any] = dict.fromkeys(NUMBERS[key], number)
+        return replace(knobs, **changed)
     if key == "reduce" and value in DTYPES:
         return replace(knobs, reduce_dtype=DTYPES[value])
     if word in DTYPES:
@@ -101,5 +129,12 @@ def _setting(knobs: FsdpKnobs, word: str, key: str, value: str, number: int) -> 
     return replace(knobs, **FLAGS[word]) if word in FLAGS else None
 
 
+NUMBERS = {
+    "ahead": ("forward_prefetch", "backward_prefetch"),
+    "forward": ("forward_prefetch",),
+    "backward": ("backward_prefetch",),
+    "inputs": ("inputs",),
+}
+"""Settings of a number, and the knobs that they set."""
 FLAGS: dict[str, Any] = {"keep": {"reshard": False}, "separate": {"separate": True}}
 """Settings that are one word."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -11,7 +12,7 @@ from osfmodel.entities.modules import blocks
 from osfmodel.entities.sharding import Form
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import AHEAD
-from osfmodel.targets.fsdp2_knobs import FSDP2, HSDP, FsdpKnobs
+from osfmodel.targets.fsdp2_knobs import FsdpKnobs, plan_name
 from osfmodel.targets.fsdp2_patterns import pattern_text, runs_of
 from osfmodel.targets.target import Accumulation
 
@@ -57,7 +58,7 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
     mixed = len(set(freed)) > 1
     kept = [place for place, one in enumerate(freed) if not one]
     return TEMPLATE.format(
-        name=workload.name, named="" if mixed else _named(knobs), groups=grouped_text(groups), mesh=policy + mesh,
+        name=workload.name, named=_named(knobs), groups=grouped_text(groups), mesh=policy + mesh,
         given=given, lists=flight + lists,
         kept=f"kept = {{{_runs_of(kept)}}}  # groups that stay until backward\n" if mixed else "",
         loop="number, names in enumerate(groups)" if mixed else "names in groups",
@@ -67,11 +68,10 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
 
 
 def _named(knobs: FsdpKnobs) -> str:
-    """A comment with the groups as the name of a plan; "" for the default ones and replicas that no name states."""
-    if knobs.groups is None or knobs.replicas not in (1, None):
-        return ""
-    prefix = FSDP2 if knobs.replicas == 1 else HSDP
-    return f'# To predict these groups: --plan "{prefix}{pattern_text(knobs.groups)}"\n'
+    """A comment with the settings as the name of a plan; "" for the default ones and those that no name states."""
+    name = plan_name(knobs)
+    plain = replace(FsdpKnobs(), replicas=knobs.replicas)
+    return f'# To predict these settings: --plan "{name}"\n' if name and knobs != plain else ""
 
 
 def _runs_of(numbers: Sequence[int]) -> str:

@@ -33,6 +33,14 @@ def modules_of(groups: Sequence[Sequence[str]], workload: Workload) -> tuple[tup
     return tuple(found)
 
 
+def is_part(part: str, workload: Workload) -> bool:
+    """Whether a part stands for modules of the workload."""
+    try:
+        return bool(_named(part, list(_modules(workload)), workload))
+    except PlanError:
+        return False
+
+
 def _modules(workload: Workload) -> Iterator[str]:
     """Names of all modules that hold parameters, outer ones first, and of rows without a module."""
     trained = [layer.name.split(".") for layer in workload.layers if layer.gradient_bytes]

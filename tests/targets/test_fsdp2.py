@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from osfmodel import CONFIG_TARGETS, Layer, Workload, load_cluster, predict, tune
+from osfmodel import CONFIG_TARGETS, Layer, Workload, load_cluster, load_workload, predict, tune
 from osfmodel.cost import AffineCost
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
@@ -16,6 +18,7 @@ from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.solve.solution import Limits
 from osfmodel.targets import fsdp2, fsdp2_lines, fsdp2_patterns
 from osfmodel.targets.fsdp2 import FsdpKnobs
+from osfmodel.targets.fsdp2_knobs import plan_name
 from osfmodel.targets.named_plans import make_plan
 
 PRICING = Pricing.of(AffineCost(((2e-3, 1e-6),)), workers=4)
@@ -178,8 +181,41 @@ def test_settings_in_a_name_are_those_of_the_plan():
     "name", ["fsdp2:", "fsdp2:0", "fsdp2:keep=1", "hsdp:bf15", "fsdp2:reduce=int8", "fsdp2:ahead=x"]
 )
 def test_other_settings_are_refused(name):
-    with pytest.raises(UsageError, match="is no setting of it: give any of"):
+    with pytest.raises(UsageError, match=r"unknown setting '.*'\. Settings: a number of blocks per group"):
         make_plan(name, made(3), PRICING)
+
+
+@pytest.mark.parametrize(
+    ("workload", "cluster", "workers"),
+    [
+        ("resnet50-v100", "v100-10gbe", 16),
+        ("gnmt-pipedream", "nccl:h20x8,200Gbps", 96),
+        ("bert-large-seq64-reconstructed", "nccl:v100x8,25Gbps", 32),
+    ],
+)
+def test_tuned_settings_are_predicted_by_the_name_that_is_printed(workload, cluster, workers):
+    workload, cluster = load_workload(workload), load_cluster(cluster)
+    tuned = tune(workload, cluster, workers, "fsdp2")
+    (name,) = re.findall(r'--plan "(.*)"', tuned.rendered)
+    prediction = predict(workload, cluster, name, workers)
+    assert prediction.plan == tuned.plan
+    assert prediction.iteration_time == tuned.outcomes[0].tuned_time
+
+
+def test_a_name_states_every_setting_that_it_can():
+    workload = replace(made(4), computed_in="bfloat16")
+    groups = (("layers.0", "layers.1"), ("layers.2", "layers.3"))
+    for ahead, inputs, separate, reshard in product(
+        ((0, 1), (0, 2), (2, 1), (2, 2)), (1, 2), (False, True), (True, False)
+    ):
+        for types in (("", ""), ("bfloat16", "float32"), ("", "float16")):
+            for knobs in (FsdpKnobs(None, *ahead, 1, reshard, *types, inputs, separate),
+                          FsdpKnobs(groups, *ahead, None, reshard, *types, inputs, separate)):  # fmt: skip
+                plan = make_plan(plan_name(knobs), workload, PRICING)
+                assert plan == fsdp2.to_plan(knobs, workload, PRICING)
+    for other in (FsdpKnobs(gather_dtype="float64"), FsdpKnobs(replicas=2), FsdpKnobs(reshard=(True,)),
+                  FsdpKnobs(backward_prefetch=0)):  # fmt: skip
+        assert not plan_name(other)
 
 
 def test_the_number_of_groups_is_not_limited_but_their_size_is():
