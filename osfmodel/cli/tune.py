@@ -21,7 +21,6 @@ from osfmodel.cli.tune_memory import (
     tune_memory_command,
 )
 from osfmodel.entities.errors import DataError, UsageError
-from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective
 from osfmodel.entities.units import parse_bytes
 from osfmodel.planning.cautions import SIZED
@@ -29,7 +28,7 @@ from osfmodel.planning.launch import SNIPPETS
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning import tune
 from osfmodel.show.documents.results import Lines, Tuned
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import MEMORY, Limits
 from osfmodel.targets import CONFIG_TARGETS
 
 
@@ -65,8 +64,8 @@ def tune_command(subject: Subject, **asked: Any) -> None:
     SIZE, by what fits, and prints the settings of the one to take.
 
     --memory SIZE also looks for the batch size, and for what to recompute, release and send sparsely, that train most
-    samples per second within SIZE: a plan for osf.execute. With --for fsdp2 or hsdp it keeps groups between forward and
-    backward, as many as fit.
+    samples per second within SIZE: a plan for osf.execute. With --for fsdp2, hsdp or torchtitan it keeps groups between
+    forward and backward, as many as fit.
 
     --live FOLDER, under torchrun, measures the cluster (unless given) and the model (WORKLOAD may be
     PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and keeps the better.
@@ -97,7 +96,7 @@ def tune_command(subject: Subject, **asked: Any) -> None:
 
         require_for_any(ctx)
         tune_any_command(subject, asked)
-    elif asked["memory"] is not None and CONFIG_TARGETS[asked["target"]].objective.strategy not in SHARDED:
+    elif asked["memory"] is not None and MEMORY not in CONFIG_TARGETS[asked["target"]].limits:
         require_executor(ctx)
         tune_memory_command(subject, asked)
     else:
@@ -106,8 +105,8 @@ def tune_command(subject: Subject, **asked: Any) -> None:
 
 def _limits(asked: Mapping[str, Any]) -> Limits:
     most = asked["max_bucket"]
-    sharded = asked["target"] in CONFIG_TARGETS and CONFIG_TARGETS[asked["target"]].objective.strategy in SHARDED
-    memory = memory_limit(asked) if sharded else None
+    limited = asked["target"] in CONFIG_TARGETS and MEMORY in CONFIG_TARGETS[asked["target"]].limits
+    memory = memory_limit(asked) if limited else None
     return Limits(None if most is None else parse_bytes(most), asked["max_buckets"], memory)
 
 

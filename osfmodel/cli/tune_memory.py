@@ -18,7 +18,7 @@ from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets import CONFIG_TARGETS, no_memory
 
 DENSITY = "1%"
 """Default for --density: the smallest fraction of a layer's entries that is sent."""
@@ -58,10 +58,7 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def require_executor(ctx: click.Context) -> None:
     """Raise UsageError if --for names a framework instead of the executor."""
     if is_given(ctx, "target") and not CONFIG_TARGETS[ctx.params["target"]].executes:
-        raise UsageError(
-            f"--for {ctx.params['target']} does not work with --memory: only osf.execute (--for {RUNTIME.name}) "
-            "releases, recomputes and sends sparsely; fsdp2, hsdp and any take it too"
-        )
+        raise UsageError(no_memory(ctx.params["target"]))
 
 
 def memory_limit(params: Mapping[str, Any]) -> MemoryLimit | None:

@@ -17,7 +17,7 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
-from osfmodel.entities.modules import SHARDED, step_of
+from osfmodel.entities.modules import step_of
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
@@ -27,7 +27,7 @@ from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTu
 from osfmodel.planning.tuning import tune
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
-from osfmodel.solve.solution import Limits, MemoryLimit
+from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan
@@ -171,10 +171,11 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
         knobs = convert.complete(FsdpKnobs(reshard=False), workload, (), Limits())
         lines = partial(text.written, knobs, workload, micro_batches=count)
         return replace(made, written=lines, endings=text.endings)
-    limits = Limits(memory=limit) if CONFIG_TARGETS[name].objective.strategy in SHARDED else Limits()
+    limits = Limits(memory=limit) if MEMORY in CONFIG_TARGETS[name].limits else Limits()
     tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
     worth = tuning.improvement or limit is not None
-    knobs = tuning.knobs if worth else convert.complete(convert.default_knobs(), workload, (), limits)
+    prices = (pricing_of(made.cluster, workers, workload),)
+    knobs = tuning.knobs if worth else convert.complete(convert.default_knobs(), workload, prices, limits)
     form = tuning.form if worth else None
     written = partial(text.written, knobs, workload, micro_batches=count, form=form)
     return replace(made, tuning=tuning, written=written, endings=text.endings)

@@ -14,7 +14,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_predicted_time, show_share
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
-from osfmodel.entities.modules import SHARDED, step_of
+from osfmodel.entities.modules import step_of
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -34,8 +34,8 @@ from osfmodel.planning.chances import chance, drawn, times
 from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
 from osfmodel.planning.settling import NEGLIGIBLE, settled
 from osfmodel.planning.tuning_task import TuningProblem
-from osfmodel.solve.solution import Limits, PlanRule, planner_of
-from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.solve.solution import MEMORY, Limits, PlanRule, planner_of
+from osfmodel.targets import CONFIG_TARGETS, require_taken
 
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
@@ -87,12 +87,9 @@ def tune(
         raise UsageError("no worker count was given")
     chosen = require(target or "ddp", CONFIG_TARGETS, "target")
     objective = chosen.objective if objective.plain else objective
-    if limits.memory is not None and objective.strategy not in SHARDED:
-        raise UsageError(f"--memory does not work with --for {target or 'ddp'} here: only with sharded targets")
-    if limits != Limits() and not objective.plain and objective.strategy not in SHARDED:
-        raise UsageError(
-            f"--max-bucket and --max-buckets do not work with --for {target or 'ddp'} under these rules: leave them out"
-        )
+    require_taken(limits, target or "ddp")
+    if limits != Limits() and objective != chosen.objective:
+        raise UsageError(f"{' and '.join(limits.given)}: leave out either this or the rules (--channels, --split, ...)")
     if objective != chosen.objective and not chosen.executes:
         has = "one collective at a time and a barrier" if chosen.objective.plain else "rules of its own"
         raise UsageError(f"{target or 'ddp'} has {has}: tune --for runtime instead")
@@ -153,8 +150,8 @@ def _of_forms(task: TuningProblem, knobs: Any) -> list[str]:
 
 
 def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
-    """Remarks on the memory of sharded settings."""
-    if task.objective.strategy not in SHARDED:
+    """Remarks on the memory of settings that may have a limit on it."""
+    if MEMORY not in task.target.limits:
         return []
     from osfmodel.planning.room_remarks import room_remarks  # not loaded for other strategies
 

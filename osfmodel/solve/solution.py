@@ -47,6 +47,12 @@ class MemoryLimit:
             raise UsageError(f"a memory limit of {self.bytes} bytes: give 1 or more, such as 16GiB")
 
 
+BUCKET_LIMITS = ("--max-bucket", "--max-buckets")
+"""Options of the limits on buckets."""
+MEMORY = "--memory"
+"""The option of the limit on memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on the buckets: most bytes in one, most buckets in all; None for no bound.
@@ -63,15 +69,16 @@ class Limits:
             if value is not None and value < 1:
                 raise UsageError(f"the limit on the {name} is {value}: it must be 1 or more")
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options of the limits that are set."""
+        values = zip((*BUCKET_LIMITS, MEMORY), (self.max_bucket_bytes, self.max_buckets, self.memory), strict=True)
+        return tuple(option for option, value in values if value is not None)
+
     def unmet(self, settings: str) -> str:
         """A message that no ``settings`` satisfy the limits that are given."""
-        given = [
-            option
-            for option, value in (("--max-bucket", self.max_bucket_bytes), ("--max-buckets", self.max_buckets))
-            if value is not None
-        ]
-        remedy = "raise them" if len(given) > 1 else "raise it"
-        return f"no {settings} can satisfy {' and '.join(given)} for this workload: {remedy}"
+        remedy = "raise them" if len(self.given) > 1 else "raise it"
+        return f"no {settings} can satisfy {' and '.join(self.given)} for this workload: {remedy}"
 
     def allow(self, plan: Plan) -> bool:
         """Whether ``plan`` keeps them."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 
+from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
+from osfmodel.solve.solution import MEMORY, Limits
 from osfmodel.targets.target import Target
 
-__all__ = ["CONFIG_TARGETS", "Target", "runs_on", "stock_targets"]
+__all__ = ["CONFIG_TARGETS", "Target", "no_memory", "require_taken", "runs_on", "stock_targets"]
 
 CONFIG_TARGETS: LateTable[Target] = LateTable(
     {
@@ -36,6 +38,23 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "runtime": "targets.executor:TARGET",
     }
 )
+
+
+def require_taken(limits: Limits, name: str) -> None:
+    """Raise UsageError for limits within which the target cannot be tuned."""
+    taken = CONFIG_TARGETS[name].limits
+    for option in limits.given:
+        if option == MEMORY and option not in taken:
+            raise UsageError(no_memory(name))
+        if option not in taken:
+            known = f"it takes {' and '.join(taken)}" if taken else "leave it out"
+            raise UsageError(f"{option} does not work with --for {name}: {known}")
+
+
+def no_memory(name: str) -> str:
+    """A message that --memory does not work with a target, with those that it works with."""
+    able = [one for one, target in CONFIG_TARGETS.items() if target.executes or MEMORY in target.limits]
+    return f"--memory works with --for {', '.join(able)} or any, not with {name}"
 
 
 @cache

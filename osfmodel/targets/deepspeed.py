@@ -224,6 +224,7 @@ def _target(stage: int, default: str) -> Target:
         ),
         executor=DEEPSPEED,
         objective=objective,
+        limits=(),
         rule=PlanRule(planner_for(stage), summary, objective=objective, executor=DEEPSPEED),
     )
 

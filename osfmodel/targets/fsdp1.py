@@ -315,6 +315,7 @@ def _target(made: str, summary: str, aligned: bool, accumulation: Accumulation, 
         text=SettingsText(config=config, render=lines_with(made), caveats=caveats, accumulation=accumulation),
         executor=FSDP,
         objective=objective,
+        limits=(),
         rule=PlanRule(planner_for(aligned), summary, objective=objective, executor=FSDP),
         dialect_of=dialect_of,
     )

@@ -25,7 +25,7 @@ from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Shard
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.search.group_search import groups_for
 from osfmodel.solve.sharded_bounds import AHEAD, replicas_in
-from osfmodel.solve.solution import Limits, PlanRule, planner_of
+from osfmodel.solve.solution import BUCKET_LIMITS, MEMORY, Limits, PlanRule, planner_of
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs, choice_of, unknown_setting
 from osfmodel.targets.fsdp2_lines import accumulation, config, render
 from osfmodel.targets.fsdp2_patterns import is_part, modules_of
@@ -177,6 +177,8 @@ def rule_of(name: str) -> PlanRule:
     )  # fmt: skip
 
 
+SIZED = (BUCKET_LIMITS[0], MEMORY)
+"""Limits that the search for groups keeps."""
 TARGET = Target(
     summary="PyTorch FSDP2 with one group per block, gathered again in backward",
     convert=Conversion(
@@ -190,6 +192,7 @@ TARGET = Target(
     text=SettingsText(config=config, render=render, caveats=caveats, accumulation=accumulation(EACH, LAST, LAST_KEPT)),
     executor=FSDP,
     objective=Objective(strategy=FULLY_SHARDED),
+    limits=SIZED,
 )
 HYBRID = Target(
     summary="PyTorch HSDP: FSDP2 with a replica on each node, one group per block",
@@ -203,4 +206,5 @@ HYBRID = Target(
     text=replace(TARGET.text, accumulation=accumulation(EACH, SHARDS_EACH, LAST, LAST_KEPT)),
     executor=FSDP,
     objective=Objective(strategy=HYBRID_SHARDED),
+    limits=SIZED,
 )

@@ -264,5 +264,6 @@ SHARDED = Target(
     size=SizeKnob("--ddp-bucket-size", partial(MegatronKnobs, distributed=True), elements=True),
     executor=MEGATRON,
     objective=_OBJECTIVE,
+    limits=(),
     rule=PlanRule(solve_distributed, _SUMMARY, objective=_OBJECTIVE, executor=MEGATRON),
 )

@@ -14,7 +14,7 @@ from osfmodel.entities.modules import in_one_micro_batch
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.solution import Case, Limits, PlanRule
+from osfmodel.solve.solution import BUCKET_LIMITS, Case, Limits, PlanRule
 
 Knobs = TypeVar("Knobs")
 PLACEHOLDER_PRICES = Pricing.of(FREE, workers=2)
@@ -215,6 +215,7 @@ class Target:
     clock:      whether buckets are released by a clock of its own, so that a plan does not fix when
     compared:   whether its default is among the plans that are compared by default
     dialect_of: the target that does the work, if this one only writes its knobs in other lines
+    limits:     options of the limits (``Limits.given``) within which it is tuned
     """
 
     summary: str
@@ -231,6 +232,7 @@ class Target:
     clock: bool = False
     compared: bool = False
     dialect_of: str = ""
+    limits: tuple[str, ...] = BUCKET_LIMITS
 
     @property
     def script(self) -> str:

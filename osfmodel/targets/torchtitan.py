@@ -20,8 +20,9 @@ from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
+from osfmodel.solve.room import peak_within, shortfall
 from osfmodel.solve.sharded_bounds import replicas_in
-from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
+from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit, PlanRule, Question, Solution, answer
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
     Accumulation,
@@ -94,12 +95,30 @@ def exact(plan: Plan, workload: Workload) -> TitanKnobs:
     raise PlanError("no settings of torchtitan form this plan")
 
 
-def best(workload: Workload, pricing: Pricing) -> TitanKnobs:
-    """The fastest of one replica and one per host, with groups freed as by default; the default if none is faster."""
-    options = [TitanKnobs(replicas=count) for count in dict.fromkeys((1, replicas_in(pricing)))]
-    return least(
-        options, lambda one: predict_timeline(workload, to_plan(one, workload, pricing), pricing).iteration_time
-    )
+def best(workload: Workload, pricing: Pricing, room: MemoryLimit | None = None) -> TitanKnobs:
+    """The fastest of one replica and one per host; the default if none is faster.
+
+    Groups are freed as by default; within a limit on memory by any policy whose step fits. Raises PlanError if none
+    does.
+    """
+    policies = (DEFAULT,) if room is None else (DEFAULT, NEVER, ALWAYS)
+    times, levels = {}, {}
+    for count in dict.fromkeys((1, replicas_in(pricing))):
+        for policy in policies:
+            knobs = TitanKnobs(policy, count)
+            plan = to_plan(knobs, workload, pricing)
+            timeline = predict_timeline(workload, plan, pricing)
+            times[knobs] = timeline.iteration_time
+            if room is not None:
+                levels[knobs] = peak_within(room, workload, plan, timeline, pricing.workers)
+    if room is None:
+        return least(times, lambda one: times[one])
+    fitting = [one for one in times if levels[one].bytes <= room.bytes]
+    if not fitting:
+        smallest = least(levels, lambda one: levels[one].bytes)
+        needs = shortfall(levels[smallest], to_plan(smallest, workload, pricing), room.bytes)
+        raise PlanError(f"{workload.name!r} does not fit: fsdp_reshard_after_forward = {smallest.reshard!r} {needs}")
+    return least(fitting, lambda one: times[one])
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> TitanKnobs:
@@ -107,13 +126,13 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     if plan.sharding is None:
         require_plain(plan, workload, "torchtitan")
     plan.require_valid(workload)
-    return best(workload, pricing)
+    return best(workload, pricing, limits.memory)
 
 
 def solve(question: Question) -> Solution:
     """The plan of the fastest settings."""
     workload, pricing = question.workload, question.pricing
-    return answer(question, to_plan(best(workload, pricing), workload, pricing))
+    return answer(question, to_plan(best(workload, pricing, question.limits.memory), workload, pricing))
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -167,5 +186,6 @@ TARGET = Target(
     launch=Launch(script="your job config, merged with what this command writes without --lines (-o settings.toml)"),
     executor=FSDP,
     objective=_OBJECTIVE,
+    limits=(MEMORY,),
     rule=PlanRule(solve, _SUMMARY, objective=_OBJECTIVE, executor=FSDP),
 )

@@ -184,5 +184,6 @@ TARGET = Target(
     launch=LAUNCH,
     executor=DEEPSPEED,
     objective=_OBJECTIVE,
+    limits=(),
     rule=PlanRule(solve, _SUMMARY, objective=_OBJECTIVE, executor=DEEPSPEED),
 )

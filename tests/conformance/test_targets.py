@@ -11,13 +11,14 @@ import yaml
 from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel import CONFIG_TARGETS, PlanError, cost_of
+from osfmodel import CONFIG_TARGETS, PlanError, UsageError, cost_of
 from osfmodel.cli import main
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Block, Bucket, Plan, in_one, one_by_one
 from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import stock_targets
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
 from tests.problems import asked
@@ -188,6 +189,22 @@ def test_config_is_json_and_text_is_complete(name, case):
     assert text.endswith("\n")
     assert not re.search(r"\{\w+\}", text), "a placeholder was left in the template"
     assert target.summary
+
+
+GIVEN = {"--max-bucket": Limits(1 << 30), "--max-buckets": Limits(max_buckets=100),
+         "--memory": Limits(memory=MemoryLimit(1 << 40, "sgd"))}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIG_TARGETS)
+def test_limits_are_kept_or_refused_by_name(name):
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
+    for option, limits in GIVEN.items():
+        if option in CONFIG_TARGETS[name].limits:
+            assert limits.allow(osf.tune(workload, cluster, 4, name, limits).plan)
+        else:
+            says = f"--memory works with .*, not with {name}" if option == "--memory" else f"{option} .* --for {name}: "
+            with pytest.raises(UsageError, match=says):
+                osf.tune(workload, cluster, 4, name, limits)
 
 
 STOCK = [name for name, target in CONFIG_TARGETS.items() if not target.executes]

@@ -261,7 +261,10 @@ def test_osf_memory_names_the_owners_of_the_peak(profile):
     ("words", "message"),
     [
         (("tune", "--workers", "8", "--sparse"), "--sparse works only with --memory SIZE"),
-        (("tune", "--workers", "8", "--memory", "2GiB", "--for", "ddp"), "--for ddp does not work with --memory"),
+        (
+            ("tune", "--workers", "8", "--memory", "2GiB", "--for", "ddp"),
+            "--memory works with --for fsdp2, hsdp, torchtitan, runtime or any, not with ddp",
+        ),
         (("tune", "--workers", "8", "--memory", "2GiB", "--channels", "2"), "--channels does not work with --memory"),
         (("tune", "--workers", "4,8", "--memory", "2GiB"), "--memory plans for one worker count"),
         (("tune", "--workers", "8", "--memory", "lots"), "lots"),

@@ -220,7 +220,9 @@ def test_a_name_states_every_setting_that_it_can():
 
 def test_the_number_of_groups_is_not_limited_but_their_size_is():
     cluster = load_cluster("v100-10gbe")
-    with pytest.raises(UsageError, match="--max-buckets does not work with sharded groups: give --max-bucket"):
+    with pytest.raises(
+        UsageError, match="--max-buckets does not work with --for fsdp2: it takes --max-bucket and --memory"
+    ):
         tune(made(3), cluster, 4, "fsdp2", Limits(max_buckets=2))
     tuned = tune(made(6, root=1000), cluster, 4, "fsdp2", Limits(2 * 432))  # the root may have any size
     assert all(len(group.modules) <= 2 for group in tuned.plan.sharding.groups)

@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from osfmodel import Layer, PlanError, Workload
+from osfmodel import Layer, PlanError, Workload, load_cluster, load_workload, tune
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline
+from osfmodel.entities.units import parse_room
+from osfmodel.solve.room import peak_of
+from osfmodel.solve.solution import Limits, MemoryLimit
 from osfmodel.targets import torchtitan
 from osfmodel.targets.torchtitan import TitanKnobs
 
@@ -15,6 +19,7 @@ NAMES = (
     "tok_embeddings.weight", "layers.0.attention.wq.weight", "layers.0.norm.weight", "layers.1.attention.wq.weight",
     "norm.weight", "output.weight",
 )  # fmt: skip
+PRICING = Pricing.free(16)
 LLAMA = Workload("llama", tuple(Layer(name, 1.0, 2.0, 400) for name in NAMES))
 
 
@@ -44,6 +49,24 @@ def test_types_and_replicas_come_back_from_the_plan():
         assert torchtitan.exact(plan, LLAMA) == knobs
     with pytest.raises(PlanError, match="no settings of torchtitan"):
         torchtitan.exact(replace(plan, sharding=replace(plan.sharding, reduce_inputs=2)), LLAMA)
+
+
+def test_memory_decides_what_is_kept():
+    """Enough for all groups, then less: the policy frees more, and what does not fit is said."""
+    workload, cluster = load_workload("resnet50-memory"), load_cluster("nccl:v100x8,25Gbps")
+    levels, policies = [], []
+    for room in ("2.7GiB", "2.64GiB", "2.63GiB"):
+        limit = MemoryLimit(parse_room(room))
+        tuned = tune(workload, cluster, 16, "torchtitan", Limits(memory=limit))
+        timeline = predict_timeline(workload, tuned.plan, PRICING)
+        levels.append(peak_of(workload, tuned.plan, timeline, 16).bytes)
+        policies.append(tuned.knobs.reshard)
+        assert levels[-1] <= limit.bytes
+    assert policies[0] == "never" != policies[-1]
+    with pytest.raises(
+        PlanError, match=r"does not fit: fsdp_reshard_after_forward = '.*' needs .*; the largest part is"
+    ):
+        tune(workload, cluster, 16, "torchtitan", Limits(memory=MemoryLimit(100 << 20)))
 
 
 def test_the_config_is_complete():
