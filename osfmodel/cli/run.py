@@ -54,7 +54,11 @@ OF_DDP = OptionGroup("With --executor ddp")
 )  # fmt: skip
 @UNDER_HOROVOD.option("--compression", type=OneOf([NONE, FP16]), help="Gradient compression.")
 @UNDER_HOROVOD.option("--timeline", metavar="FOLDER", help="Record Horovod's timeline of each plan in an extra turn.")
-@UNDER_FSDP.option("--asynchronous", is_flag=True, help="Run collectives in the background; over gloo they block else.")
+@UNDER_FSDP.option(
+    "--asynchronous",
+    is_flag=True,
+    help="Run collectives in the background; without it, each one over gloo blocks the host.",
+)
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @MODEL.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
 @MODEL.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")

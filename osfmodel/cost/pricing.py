@@ -29,12 +29,19 @@ from osfmodel.entities.checks import require_count
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.executors import FSDP, RUNTIME, ExecutorRow, executor_of
+from osfmodel.entities.executors import DEEPSPEED, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
+from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FLAT_SHARDED, OWNERS, SHARDED, ZERO, ZERO_3
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 
+STRATEGY_EXECUTORS: Mapping[str, ExecutorRow] = {
+    **dict.fromkeys((*SHARDED, FLAT_SHARDED), FSDP),
+    **dict.fromkeys((*ZERO, OWNERS, ZERO_3), DEEPSPEED),
+    DISTRIBUTED_OPTIMIZER: MEGATRON,
+}
+"""Executors of the strategies that a framework has; plans of others are osf.execute's."""
 BROADCAST = "broadcast"
 """A collective that only some strategies use: one rank sends its bytes to all."""
 
@@ -114,9 +121,8 @@ class Pricing:
 
     def for_plan(self, plan: Plan) -> Pricing:
         """Prices for a plan whose executor is not given: a framework's or, if none can run it, osf.execute's."""
-        if plan.sharding is not None:
-            return self.under(FSDP.conditions)
-        return self if plan.plain else self.under(RUNTIME.conditions)
+        executor = STRATEGY_EXECUTORS.get(plan.strategy, RUNTIME)
+        return self if plan.plain else self.under(executor.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
         """Prices for a run of ``osf run`` with these conditions: its executor's effects and collectives in flight."""

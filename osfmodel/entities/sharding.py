@@ -132,10 +132,11 @@ class Sharding:
         require_count(self.reduce_inputs, "inputs of reduce-scatters", least=1)
         require_count(self.micro_batches, "micro-batches of a step", least=1)
         require_count(self.buffer, "elements of a buffer of gradients")
-        for dtype in (self.gather_dtype, self.reduce_dtype):
+        for name in ("gather_dtype", "reduce_dtype"):
+            dtype = getattr(self, name)
             if dtype and dtype not in ELEMENT_BYTES:
                 raise PlanError(
-                    f"the plan gathers or reduces in {dtype!r}: it must be one of {', '.join(ELEMENT_BYTES)}"
+                    f"the plan's sharding has {name} {dtype!r}: it must be one of {', '.join(ELEMENT_BYTES)}"
                 )
 
     @property
@@ -163,7 +164,9 @@ class Sharding:
     def require_fits(self, buckets: int, wants: Mapping[str, str]) -> None:
         """Raise PlanError unless there is a group for each bucket, and no other want excludes sharding."""
         if len(self.groups) != buckets:
-            raise PlanError(f"the plan has {buckets} buckets, and rules for {len(self.groups)} groups")
+            raise PlanError(
+                f"the plan has {buckets} buckets, and its sharding {len(self.groups)} groups: give one group per bucket"
+            )
         others = [words for name, words in wants.items() if name not in ("strategy", "sharding", "recompute")]
         if others:
             raise PlanError(f"the plan shards parameters, and asks for {', '.join(others)}: one excludes the other")

@@ -163,7 +163,7 @@ def _part_of_a_node(cluster: Cluster, workers: int) -> tuple[str, ...]:
 
 def slower_than_one(alone: float, workers: int, iteration_time: float) -> tuple[str, ...]:
     """A note where the workers together train more slowly than one of them, which takes ``alone`` seconds."""
-    if iteration_time <= workers * alone:
+    if workers == 1 or iteration_time <= workers * alone:
         return ()
     remedies = "send less (--accumulate, --compression) or use a faster network"
     return (f"{workers} workers train more slowly than one alone: {remedies}",)

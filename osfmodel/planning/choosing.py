@@ -1,7 +1,7 @@
 """Choose between DDP, ZeRO, FSDP2 and HSDP at several worker counts, by step time and memory.
 
-All are predicted with their default settings. DDP is taken if it fits, else the first in the order of PREFERRED that
-does, unless another one that fits is faster on nearly all plausible networks: then the fastest.
+All are predicted with their default settings. DDP is taken if it fits, else the first by the turns in STRATEGY_PLANS
+that does, unless another one that fits is faster on nearly all plausible networks: then the fastest.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan
 
-STRATEGY_PLANS = ("ddp", "zero-1", "zero-2", "fsdp2", "fsdp2:keep", "hsdp")
-"""Named plans of the strategies, in the order in which they are shown."""
-PREFERRED = ("ddp", "fsdp2", "hsdp", "fsdp2:keep", "zero-1", "zero-2")
-"""The same plans in the order in which they are taken, the first that fits."""
+STRATEGY_PLANS: Mapping[str, int] = MappingProxyType(
+    {"ddp": 0, "zero-1": 4, "zero-2": 5, "fsdp2": 1, "fsdp2:keep": 3, "hsdp": 2}
+)
+"""Named plans of the strategies as they are shown, and the turn of each: the first that fits is taken."""
 KEPT = "fsdp2:keep"
 """The plan with reshard_after_forward=False."""
 TARGETS: Mapping[str, str] = MappingProxyType({"zero-1": "deepspeed", KEPT: "fsdp2"})
@@ -113,7 +113,7 @@ def _choice(
     room = {row.name: row for row in rows if row.fits is not False}
     if not room:
         return StrategyChoice(workers, rows)
-    base = next(room[name] for name in PREFERRED if name in room)
+    base = min(room.values(), key=lambda row: STRATEGY_PLANS[row.name])
     fastest = min(room.values(), key=lambda row: row.time)
     if fastest.time > base.time * (1 - WORTHWHILE):
         return StrategyChoice(workers, rows, base, base, base)
@@ -122,15 +122,15 @@ def _choice(
 
 
 def strategies_at(
-    workload: Workload, cluster: Cluster, workers: int, plans: Sequence[str] = STRATEGY_PLANS
+    workload: Workload, cluster: Cluster, workers: int, plans: Sequence[str] | None = None
 ) -> list[Prediction]:
-    """Predictions of the plans that the cluster can price; HSDP needs prices inside nodes too.
+    """Predictions of ``plans``, or of all strategies, that the cluster can price; HSDP needs prices inside nodes too.
 
     Raises CostError if there are none.
     """
     found: list[Prediction] = []
     first: CostError | None = None
-    for name in plans:
+    for name in STRATEGY_PLANS if plans is None else plans:
         try:
             found += compare(workload, cluster, workers, [name]).predictions
         except CostError as error:

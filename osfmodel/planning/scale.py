@@ -12,7 +12,7 @@ from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.choosing import PREFERRED, STRATEGY_PLANS, strategies_at, strategy_row
+from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import compare
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
@@ -39,7 +39,7 @@ class ScaleOptions:
     anchor:   one measured step
     """
 
-    plans: tuple[str, ...] = STRATEGY_PLANS
+    plans: tuple[str, ...] = tuple(STRATEGY_PLANS)
     limit: MemoryLimit | None = None
     what_if: WhatIf = WhatIf()
     training: TrainingLength = TrainingLength()
@@ -169,7 +169,6 @@ def _taken(rows: Sequence[StrategyRow]) -> StrategyRow | None:
     room = [row for row in rows if row.fits is not False]
     if not room:
         return None
-    order = {name: place for place, name in enumerate(PREFERRED)}
-    base = min(room, key=lambda row: order.get(row.name, len(order)))
+    base = min(room, key=lambda row: STRATEGY_PLANS.get(row.name, len(STRATEGY_PLANS)))
     fastest = min(room, key=lambda row: row.time)
     return fastest if fastest.time < base.time * (1 - WORTHWHILE) else base

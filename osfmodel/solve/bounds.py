@@ -33,7 +33,6 @@ from osfmodel.entities.modules import (
     FLAT_SHARDED,
     FULLY_SHARDED,
     HYBRID_SHARDED,
-    OWNERS,
     SHARDED,
     SHARDING,
     ZERO,
@@ -61,11 +60,13 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     communicator. Gathering once more in backward, padding, copies, and an update between both only take longer. ZeRO-3
     does the same. ZeRO-1 and ZeRO-2 gather all parameters after the update, beside nothing else; owners' broadcasts are
     not counted. A distributed optimizer has the bound of fully sharded parameters where its types are known, else that
-    of its computation.
+    of its computation. So does a workload in mixed precision, which is not sent in the type of its parameters.
     """
     workload, pricing = pricing.loaded(workload)
     if objective.strategy in SHARDING:
         shards = replace(workload, update_time=workload.update_time / pricing.workers)
+        if workload.computed_in:
+            return shards.compute_time
         if objective.strategy in (FULLY_SHARDED, FLAT_SHARDED, ZERO_3):
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
         gathered = workload.gradient_bytes if objective.strategy in ZERO else 0
@@ -87,7 +88,7 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     """
     workload, pricing = pricing.loaded(workload)
     workload, plan = plan.computed(workload)
-    if plan.sharding is not None or plan.strategy in (*ZERO, OWNERS, DISTRIBUTED_OPTIMIZER):
+    if plan.sharding is not None or plan.strategy in SHARDING:
         rules = plan.sharding or Sharding(())
         strategy = _bounded(plan.strategy, rules)
         several = accumulating(workload, rules.micro_batches)
@@ -119,7 +120,7 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
 
 
 def _bounded(strategy: str, rules: Sharding) -> str:
-    """The strategy whose bound holds: with other types or two communicators, computation's.
+    """The strategy whose bound holds: that of computation for types, two communicators, others.
 
     Of several micro-batches the first gathers and the last reduces at least, as accumulated ones would.
     """
@@ -135,7 +136,7 @@ def _bounded(strategy: str, rules: Sharding) -> str:
         fetching=None,
     )
     known = FULLY_SHARDED if strategy in (DISTRIBUTED_OPTIMIZER, ZERO_3) else strategy
-    return known if plain else HYBRID_SHARDED
+    return known if plain and strategy in SHARDING else HYBRID_SHARDED
 
 
 def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:

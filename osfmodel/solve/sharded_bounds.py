@@ -54,9 +54,9 @@ def replicas_in(pricing: Pricing) -> int:
 
 
 def replica_counts(strategy: str, pricing: Pricing, any_number: bool) -> list[int]:
-    """Numbers of replicas to try: 1 for FSDP2; for HSDP one per host, and fewer, or any number, where prices are known.
+    """Numbers of replicas to try: 1 for FSDP2; for HSDP one per host, and any smaller number that has prices.
 
-    Fewer replicas take no more memory.
+    With ``any_number``, also larger numbers: these take more memory.
     """
     usual = replicas_in(pricing)
     if strategy != HYBRID_SHARDED:
@@ -100,7 +100,7 @@ def planned_bound(
     kept: bool,
     micro_batches: tuple[int, Form] = (1, EACH),
 ) -> float:
-    """Seconds that none of the groupings beats that are searched for (``solve.search.sharded``).
+    """Lower bound in seconds on the step of every grouping in the search of ``solve.search.sharded``.
 
     most: largest bytes of a group, None for the usual limit; kept: whether groups may stay until backward
     """

@@ -198,7 +198,7 @@ model.set_separate_reduce_scatter_group(True)  # torch 2.13 or later
 """
 FREED = "each is freed after forward and gathered again in backward"
 KEPT = "each is not freed after forward and kept until backward"
-MIXED = "those in `kept` stay until backward, others are freed and gathered again"
+MIXED = "groups in `kept` stay until backward; the others are freed after forward and gathered again"
 TEMPLATE = """\
 # FSDP2 groups for {name}: {then}.
 # Modules not listed stay in the root group.

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import osfmodel as osf
-from osfmodel import CONFIG_TARGETS, Layer, Workload
+from osfmodel import CONFIG_TARGETS, CostError, Layer, Workload
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.plan import REPLICATED, SPLIT
 from osfmodel.planning.tuning_task import TuningProblem
-from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, named_plan
+from osfmodel.solve.bounds import plan_bound
+from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
 
 SHARDING = [name for name, target in CONFIG_TARGETS.items() if target.objective.strategy not in (REPLICATED, SPLIT)]
 PLANS = [
@@ -57,6 +58,25 @@ def test_no_settings_of_a_target_are_faster_than_its_bound(name):
             (bound,) = task.bounds(found)
             for knobs in (found, task.complete(target.convert.default_knobs())):
                 assert 0 < bound <= task.times(knobs)[0] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_priced_like_the_name_that_makes_it(name):
+    """Over gloo, where the library runs several collectives at once, and some executors send one at a time."""
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("emulated-sparse-2x1gbit")
+    try:
+        (named,) = osf.compare(workload, cluster, 2, [name]).predictions
+    except CostError:
+        pytest.skip("no prices inside nodes")
+    assert osf.predict(workload, cluster, named.plan, 2).iteration_time == named.iteration_time
+
+
+def test_the_update_of_other_sharded_strategies_is_split():
+    workload, pricing = drawn(np.random.default_rng(1)), osf.pricing_of(osf.load_cluster(CLUSTER), 8)
+    plan = make_plan("fsdp2", workload, pricing)
+    bound = plan_bound(workload, replace(plan, strategy="another"), pricing)
+    loaded, _ = pricing.loaded(workload)
+    assert bound == pytest.approx(loaded.compute_time - loaded.update_time * 7 / 8)
 
 
 @pytest.mark.parametrize("name", PLANS)

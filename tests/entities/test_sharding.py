@@ -91,7 +91,7 @@ def test_plan_files_keep_the_rules(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sharding": Sharding((ParameterGroup(),) * 2)}, "1 buckets, and rules for 2 groups"),
+        ({"sharding": Sharding((ParameterGroup(),) * 2)}, "1 buckets, and its sharding 2 groups"),
         ({"sharding": Sharding((ParameterGroup(),)), "channels": 2}, "shards parameters"),
         ({"sharding": Sharding((ParameterGroup(),)), "forward_overlap": True}, "shards parameters"),
     ],

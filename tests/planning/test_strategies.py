@@ -11,7 +11,8 @@ from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_
 from osfmodel.cli import main
 from osfmodel.entities.files import profiles
 from osfmodel.planning import choosing
-from osfmodel.planning.choosing import PREFERRED, STRATEGY_PLANS, counts_up_to, tune_any
+from osfmodel.planning.cautions import slower_than_one
+from osfmodel.planning.choosing import STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import largest_part, peak_of, shortfall
 from osfmodel.solve.solution import MemoryLimit
@@ -30,7 +31,6 @@ def chosen(limit=None, counts=(32,), workload=MODEL, cluster=NODES, **more):
 def test_every_strategy_is_predicted_as_predict_does():
     rows = chosen(16 * GIB).last.rows
     assert [row.name for row in rows] == list(STRATEGY_PLANS)
-    assert sorted(PREFERRED) == sorted(STRATEGY_PLANS)
     for row in rows:
         assert row.time == predict(MODEL, NODES, row.name, 32).iteration_time
 
@@ -91,17 +91,23 @@ def test_counts_are_powers_of_two_or_those_that_were_measured(cluster, workers, 
     assert counts_up_to(load_cluster(cluster), workers) == counts
 
 
+def test_one_worker_is_not_compared_with_itself():
+    workload = load_workload("resnet50-memory")
+    assert slower_than_one(workload, 2, 3 * workload.compute_time)
+    assert slower_than_one(workload, 1, 3 * workload.compute_time) == ()
+
+
 @pytest.mark.parametrize("name", ["zero-1", "zero-2"])
 def test_lines_of_zero_are_deepspeeds(name, monkeypatch):
     """The other strategies left out, as where they do not fit."""
-    monkeypatch.setattr(choosing, "STRATEGY_PLANS", (name,))
+    monkeypatch.setattr(choosing, "STRATEGY_PLANS", {name: 0})
     made = chosen(16 * GIB)
     assert json.loads(made.written(".json"))["zero_optimization"]["stage"] == int(name[-1])
     assert made.tuning.target == {"zero-1": "deepspeed", "zero-2": "zero-2"}[name]
 
 
 def test_lines_of_kept_groups_keep_them(monkeypatch):
-    monkeypatch.setattr(choosing, "STRATEGY_PLANS", ("fsdp2:keep",))
+    monkeypatch.setattr(choosing, "STRATEGY_PLANS", {"fsdp2:keep": 0})
     assert "reshard_after_forward=False" in chosen(16 * GIB).written("")
 
 

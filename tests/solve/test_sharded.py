@@ -170,7 +170,7 @@ def test_groups_keep_the_largest_bucket_and_blocks_stay_whole():
                if group.modules)  # fmt: skip
     with pytest.raises(PlanError, match=r"--max-bucket 8 B: block 'layers\.\d' holds .*whole blocks: raise it"):
         SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0], Limits(8)))
-    with pytest.raises(UsageError, match="--max-buckets does not work with sharded groups"):
+    with pytest.raises(UsageError, match="--max-buckets does not work with groups of FSDP2"):
         SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0], Limits(max_buckets=2)))
 
 
@@ -306,7 +306,7 @@ def test_the_bound_counts_communication():
 
 def test_other_rules_are_refused():
     workload, pricing = drawn(np.random.default_rng(2))
-    with pytest.raises(UsageError, match="ask planned"):
+    with pytest.raises(UsageError, match="take plan 'planned'"):
         SOLVERS["sharded"].solve(Question(workload, pricing))
 
 

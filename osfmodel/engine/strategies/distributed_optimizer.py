@@ -29,7 +29,7 @@ from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Layer, Workload
 
 START, END = 64, 128
-"""Elements to whose multiples the start of a parameter is padded, and of which the end of a bucket is one."""
+"""The start of a parameter, and the end of a bucket, are padded to multiples of so many elements."""
 OWN = Sharding(())
 """Sharding of plans that have none: own dtypes, one micro-batch."""
 
@@ -109,9 +109,11 @@ def _require_runnable(workload: Workload, plan: Plan) -> None:
     require_only(plan, "sharding")
     sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
     if any(block.bytes != sizes[block.layer] for bucket in plan.buckets for block in bucket.blocks):
-        raise PlanError("the plan cuts tensors, and a distributed optimizer keeps each in one bucket, whole")
+        raise PlanError("the plan cuts a tensor: a distributed optimizer needs each tensor whole, in one bucket")
     if plan.sharding is not None and plan.sharding.replicas > 1:
-        raise PlanError("the plan has replicas, and the optimizer is distributed between all ranks")
+        raise PlanError(
+            f"the plan's sharding has {plan.sharding.replicas} replicas: the distributed optimizer has none, give 1"
+        )
 
 
 class OptimizerHoldings(Holdings):

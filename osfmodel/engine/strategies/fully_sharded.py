@@ -216,7 +216,7 @@ class ShardedStep(IssuedStep):
         return self.add(Operation("copy", COMPUTE, self.names[group], time, waits=waits, bucket=group, quiet=True))
 
     def _leave_backward(self, group: int) -> None:
-        """Free the parameters of a group after its backward, and reduce its gradients, unless a later one does."""
+        """After a group's backward, free its parameters and reduce its gradients, if this micro-batch does so."""
         if self.last or not self.rules.keep:
             self.give(self.whole.pop(group, None))
         if self.last or self.rules.reduce_each:

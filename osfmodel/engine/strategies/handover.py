@@ -1,8 +1,8 @@
 """Moments in backward at which DeepSpeed sends a bucket of gradients.
 
-A bucket is sent as the next gradient of its dtype, which does not fit any more, is ready; the last one of each dtype
-once backward is over (DeepSpeed 0.19.8, ``reduce_independent_p_g_buckets_and_remove_grads``), and so one with a release
-time. None is sent before those in front of it.
+A full bucket is sent when the next gradient of its dtype is ready, which no longer fits. The last bucket of each dtype,
+and a bucket with a release time, are sent after backward. Buckets are sent in their order. Source: DeepSpeed 0.19.8,
+``reduce_independent_p_g_buckets_and_remove_grads``.
 """
 
 from __future__ import annotations

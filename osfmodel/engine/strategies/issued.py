@@ -81,7 +81,7 @@ class IssuedHoldings(Holdings):
     """The memory of a step with sharded parameters, gradients and optimizer state."""
 
     def issued(self) -> IssuedStep:
-        """The step before it is issued, at any prices."""
+        """A new step of the plan, whose operations are not yet added. Any prices will do: only holds are used."""
         raise NotImplementedError
 
     def program(self) -> Program:

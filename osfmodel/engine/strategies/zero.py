@@ -167,7 +167,7 @@ def owned(layers: Sequence[Layer], ranks: int) -> list[list[Layer]]:
 
 
 def _elements(layer: Layer) -> int:
-    """Number of elements of a parameter; a part of one counts as one."""
+    """Number of elements of a parameter, rounded up."""
     return layer.elements if layer.shape else -(-layer.gradient_bytes // element_bytes(layer.dtype))
 
 

@@ -37,7 +37,7 @@ FEW, FEW_KEPT = 7, 4
 MOST_TIMED = 250
 """Groupings after which the search ends."""
 FLIGHTS = ((1, False), (2, False), (2, True))
-"""Inputs of reduce-scatters in memory at once, and whether these have a communicator; the first is FSDP2's default."""
+"""Pairs: reduce-scatters in memory at once, and whether they have their own communicator. FSDP2's default is first."""
 SETTINGS = tuple((ahead, *flight) for flight in FLIGHTS for ahead in AHEAD)
 """Groups gathered ahead, and flights: the simplest first."""
 

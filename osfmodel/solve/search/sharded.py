@@ -23,19 +23,17 @@ from osfmodel.solve.sharded_bounds import replica_counts
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 MESHES = 2
-"""Numbers of replicas for which groups are searched: the fastest with a group per block; within memory one alone."""
+"""How many numbers of replicas are searched for groups; within a limit on memory, one."""
 CLOSE = 1.02
-"""Largest multiple of the fastest one's time at which another is searched too."""
+"""A second number of replicas is searched if its time, with a group per block, is at most so many times the fastest."""
 
 
 def solve(question: Question) -> Solution:
     """The best groups that were found. Raises UsageError for rules that do not shard, PlanError if nothing fits."""
     if question.objective.strategy not in SHARDED:
-        raise UsageError(
-            "sharded groups modules for fully-sharded and hybrid-sharded plans: ask planned for other rules"
-        )
+        raise UsageError("plan 'sharded' is for FSDP2 and HSDP: for other rules, take plan 'planned'")
     if question.limits.max_buckets is not None:
-        raise UsageError("--max-buckets does not work with sharded groups: give --max-bucket")
+        raise UsageError("--max-buckets does not work with groups of FSDP2: give --max-bucket SIZE")
     found = _best(question)
     if found is None:
         raise PlanError(_lacking(question))
@@ -72,7 +70,7 @@ def _lacking(question: Question) -> str:
     timeline = predict_timeline(search.whole, plan, search.pricing)
     level = peak_within(room, search.whole, plan, timeline, question.pricing.workers)
     if level.bytes <= room.bytes:
-        return "no replicas of HSDP fit into the memory of their GPUs: shard between all, --for fsdp2"
+        return "HSDP does not fit with any number of replicas, and FSDP2 does: take --for fsdp2"
     return f"{search.whole.name!r} does not fit: a group per block {shortfall(level, plan, room.bytes)}"
 
 
