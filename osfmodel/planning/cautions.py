@@ -16,6 +16,7 @@ from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files.usual_effects import gpu_unknown
 from osfmodel.entities.gpus import generation_of
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -94,6 +95,14 @@ def cpu_share(cluster: Cluster, plan: Plan, workers: int, seconds: float) -> flo
             sending = sum(bucket.size for bucket in plan.buckets) * table.times[-1] / table.sizes[-1]
             return table.cpu_share * sending / seconds if seconds else None
     return None
+
+
+def shape_caveats(workload: Workload, plan: Plan) -> tuple[str, ...]:
+    """A note that FSDP2's padding of parameters is left out, where the workload has no shapes."""
+    sent = [layer for layer in workload.layers if layer.gradient_bytes]
+    if plan.strategy not in SHARDED or all(layer.shape for layer in sent):
+        return ()
+    return ("FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters",)
 
 
 def busy_caveats(

@@ -28,6 +28,7 @@ from osfmodel.planning.cautions import (
     flight_caveats,
     network_caveats,
     require_nouns,
+    shape_caveats,
     size_warnings,
     slower_than_one,
 )
@@ -172,6 +173,7 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
         solution = Solution(bound.question, bound.question.step(plan), Status.HEURISTIC)
     plan = solution.require_plan()
     timeline = subject.timeline(solution)
+    caveats += shape_caveats(subject.workload, plan)
     if subject.ours:
         caveats += band_caveats(plan, bound.question.pricing) + subject.busy(plan, timeline)
         caveats += slower_than_one(subject.workload.compute_time, subject.pricing.workers, timeline.iteration_time)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_share, show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
 from osfmodel.entities.sharding import EACH, Form
@@ -42,6 +43,17 @@ class Bound:
         return self.question.lower_bound
 
 
+def gathered_sizes(plan: Plan, workload: Workload) -> tuple[int, ...]:
+    """Bytes of each bucket of a plan in the type in which its parameters are gathered, without padding."""
+    if plan.sharding is None or not plan.sharding.gather_dtype:
+        return tuple(bucket.size for bucket in plan.buckets)
+    kept, gathered = {layer.name: layer.dtype for layer in workload.layers}, element_bytes(plan.sharding.gather_dtype)
+    return tuple(
+        sum(block.bytes // element_bytes(kept[block.layer]) * gathered for block in bucket.blocks)
+        for bucket in plan.buckets
+    )
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The prediction of one iteration under one plan; slower parts are computed on first use.
@@ -68,6 +80,11 @@ class Prediction:
         factor = f"scaling factor {self.scaling_factor:.3f}"
         buckets = how_many(len(self.plan.buckets), "bucket")
         return brief(self, f"{self.name}: {show_time(self.iteration_time)}, {factor}, {exposed}, {buckets}")
+
+    @property
+    def bucket_bytes(self) -> tuple[int, ...]:
+        """Bytes of each bucket; of sharded parameters in the type in which they are gathered, without padding."""
+        return gathered_sizes(self.plan, self.bound.question.workload)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from osfmodel.planning.cautions import (
     flight_caveats,
     network_caveats,
     require_nouns,
+    shape_caveats,
     size_warnings,
     slower_than_one,
 )
@@ -129,6 +130,7 @@ def tune(
             *_ahead(task, knobs),
             *_grain(workload),
             *task.caveats(),
+            *shape_caveats(workload, plan),
             *band_caveats(plan, task.pricings[-1]),
             *effect_caveats(task.pricings[-1], cluster, workload),
             *flight_caveats(cluster),

@@ -7,8 +7,10 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from click.testing import CliRunner
 
 from osfmodel import CONFIG_TARGETS, Layer, Workload, load_cluster, load_workload, predict, tune
+from osfmodel.cli import main
 from osfmodel.cost import AffineCost
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
@@ -216,6 +218,25 @@ def test_a_name_states_every_setting_that_it_can():
     for other in (FsdpKnobs(gather_dtype="float64"), FsdpKnobs(replicas=2), FsdpKnobs(reshard=(True,)),
                   FsdpKnobs(backward_prefetch=0)):  # fmt: skip
         assert not plan_name(other)
+
+
+def test_padding_that_is_not_known_is_said():
+    cluster, workload = load_cluster("v100-10gbe"), made(4, root=2)
+    shaped = replace(workload, layers=tuple(replace(one, shape=(one.elements,)) for one in workload.layers))
+    for asked, count in ((workload, 1), (shaped, 0)):
+        notes = [predict(asked, cluster, plan, 4).notes for plan in ("fsdp2", "ddp")]
+        notes.append(tune(asked, cluster, 4, "fsdp2").notes)
+        assert [sum("padding of dimension 0" in note for note in one) for one in notes] == [count, 0, count]
+    said = CliRunner().invoke(
+        main, ["memory", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "4", "--plan", "fsdp2"]
+    )
+    assert "padding of dimension 0" in " ".join(said.output.split())
+
+
+def test_buckets_are_listed_as_they_are_gathered():
+    cluster, workload = load_cluster("v100-10gbe"), made(3, root=2)
+    assert predict(workload, cluster, "fsdp2", 4).bucket_bytes == (404, 404, 404, 8)
+    assert predict(workload, cluster, "fsdp2:bf16,reduce=fp32", 4).bucket_bytes == (202, 202, 202, 4)
 
 
 def test_the_number_of_groups_is_not_limited_but_their_size_is():

@@ -95,9 +95,7 @@ COMPARISONS: tuple[Column[Comparison], ...] = (
 PLANS: tuple[Column[PlanRow], ...] = (
     column("plan", "plan", lambda row: row.prediction.name),
     column("buckets", "buckets", lambda row: len(row.prediction.plan.buckets)),
-    column(
-        "bucket_sizes_bytes", None, lambda row: [bucket.size for bucket in row.prediction.plan.buckets], flat=spaced
-    ),
+    column("bucket_sizes_bytes", None, lambda row: list(row.prediction.bucket_bytes), flat=spaced),
     column("iteration_time_s", "iteration", lambda row: row.prediction.iteration_time, show_predicted_time),
     column(
         "exposed_communication_s",

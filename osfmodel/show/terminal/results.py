@@ -209,7 +209,7 @@ def show_buckets(console: Console, comparisons: Sequence[Comparison]) -> None:
     for number, first in enumerate(comparisons[0].predictions):
         workers: dict[tuple[int, ...], list[str]] = {}
         for comparison in comparisons:
-            sizes = tuple(bucket.size for bucket in comparison.predictions[number].plan.buckets)
+            sizes = comparison.predictions[number].bucket_bytes
             workers.setdefault(sizes, []).append(str(comparison.workers))
         for sizes, counts in workers.items():
             where = f" with {', '.join(counts)} workers" if len(workers) > 1 else ""
