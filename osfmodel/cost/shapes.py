@@ -175,16 +175,15 @@ FREE = AffineCost(((0.0, 0.0),))
 def serial(cost: Cost, most: int | None = None) -> Callable[[int], float]:
     """A function from bytes to the least time to send them one message after the other; ``most``: bytes of a message.
 
-    A message of m bytes takes floor(m) or more, so S bytes take at least S min floor(m) / m over what m may be. 0 bytes
-    take no message, and no time.
+    A message of m bytes takes floor(m) or more, so S bytes take at least S min floor(m) / m over what m may be.
     """
     floor, knots = cost.floor, cost.breakpoints
     rates = list(accumulate((floor(knot) / knot for knot in knots), min))
 
     def least(size: int) -> float:
-        if not size:
-            return 0.0
         largest = size if most is None else min(size, most)
+        if most is not None and not size:
+            return 0.0
         knot = bisect_right(knots, largest)
         whole: float = floor(largest) if largest == size else floor(largest) * size / largest
         return min(whole, rates[knot - 1] * size) if knot else whole

@@ -70,7 +70,7 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
         if objective.strategy in (FULLY_SHARDED, FLAT_SHARDED, ZERO_3):
             return bound_under(shards, pricing, Objective(forward_overlap=True, strategy=SPLIT))
         gathered = workload.gradient_bytes if objective.strategy in ZERO else 0
-        return shards.compute_time + serial(pricing.cost("all_gather"))(gathered)
+        return shards.compute_time + (serial(pricing.cost("all_gather"))(gathered) if gathered else 0)
     if objective.strategy not in COLLECTIVES:
         return workload.compute_time
     if objective.split:
@@ -114,7 +114,7 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
         *map(reversed, (gradients.names, gradients.sizes, gradients.ready_times)), strict=True
     ):
         whole, gathered = whole + (0 if name in gathers else size), gathered + gathers.get(name, 0)
-        sent = reduce(whole) + gather(gathered)
+        sent = (reduce(whole) if whole else 0) + (gather(gathered) if gathered else 0)
         bound = max(bound, ready + sent / channels + early.update_time)
     return bound
 

@@ -278,7 +278,7 @@ class _ShardedLimit:
         for layer, held, gathered, reduced in reversed(self.rows):
             time += layer.backward_time + (copied * gathered if held else 0.0)
             last = time + self.root_reduce + self.reduce(left)
-            if shards is not None:
+            if shards is not None and self.root[1] + left >= self.ranks:
                 last = max(last, time + shards((self.root[1] + left) // self.ranks))
             found = max(found, last)
             left -= reduced if held else 0
