@@ -497,7 +497,11 @@ def test_one_entry_in_full():
         ([*PREDICT, "--workers", "8", "--channels", "0"], 2, "--channels"),
         ([*TUNE, "--workers", "8", "--channels", "2"], 2, "tune --for runtime instead"),
         ([*TUNE, "--workers", "8", "--forward-overlap", "--for", "horovod"], 2, "tune --for runtime instead"),
-        ([*TUNE, "--workers", "8", "--for", "runtime", "--split", "--max-buckets", "3"], 2, "leave them out"),
+        (
+            [*TUNE, "--workers", "8", "--for", "runtime", "--split", "--max-buckets", "3"],
+            2,
+            "leave out either this or the rules",
+        ),
         ([*TUNE, "--workers", "8", "--effect", "compute-slowdwn"], 2, "did you mean compute_slowdown?"),
         ([*TUNE, "--workers", "8", "--effect", "jitter=2"], 2, "unknown effect"),
         ([*TUNE, "--workers", "8", "--effect", "hook-time=3"], 2, "'3'"),
