@@ -139,9 +139,13 @@ class ScaleCurve:
 
     @property
     def turns(self) -> str:
-        """The strategies by number of workers: ``ddp with 2 to 16 workers, hsdp with 32 to 64 workers``."""
-        runs = groupby(self.points, lambda point: "nothing fits" if point.best is None else point.best.name)
-        return ", ".join(f"{name} with {_span([point.workers for point in run])}" for name, run in runs)
+        """The strategies by number of workers: ``Take ddp with 2 to 16 workers, hsdp with 32 to 64 workers.``"""
+        runs = groupby(self.points, lambda point: "" if point.best is None else point.best.name)
+        spans = [(name, _span([point.workers for point in run])) for name, run in runs]
+        taken = ", ".join(f"{name} with {span}" for name, span in spans if name)
+        none = ", ".join(span for name, span in spans if not name)
+        said = [f"Nothing fits with {none}." if none else "", f"Take {taken}." if taken else ""]
+        return " ".join(filter(None, said))
 
 
 def _span(counts: Sequence[int]) -> str:

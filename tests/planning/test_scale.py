@@ -62,7 +62,7 @@ def test_nothing_fits_into_a_small_gpu(cluster):
     curve = scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(limit=MemoryLimit(2**30)))
     assert curve.points[0].best is None
     assert curve.points[0].time is None
-    assert "nothing fits" in curve.turns
+    assert curve.turns == "Nothing fits with 8 workers."
     assert "the largest part is" in curve.points[0].lacking(2**30)
 
 

@@ -30,7 +30,7 @@ def _sections(made: ScaleCurve, answers: Sequence[Answer], command: str, version
         "header",
         element("h1", made.workload.name),
         element("p", f"Training on {made.cluster.name}{changed}", class_="where"),
-        element("p", f"Strategy: {made.turns}.", class_="verdict"),
+        element("p", made.turns, class_="verdict"),
         *(element("p", one.words, class_="why") for one in answers),
         *(element("p", one, class_="doubt") for one in made.warnings),
     )

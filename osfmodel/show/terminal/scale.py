@@ -26,7 +26,7 @@ def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ())
     print_fitting(console, told_columns(points), points, words=(1,), leave_out=LEFT_OUT)
     console.print()
     _show_bars(console, points)
-    console.print(f"Take {curve.turns}.", style="bold", markup=False)
+    console.print(curve.turns, style="bold", markup=False)
     if curve.anchored is not None:
         console.print(
             f"Computation takes {curve.anchored:.3g} times as long as counted or profiled, by the anchor.", markup=False
