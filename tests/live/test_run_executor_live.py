@@ -123,6 +123,10 @@ def test_what_the_executor_cannot_do_is_said_by_every_rank(tiny, tmp_path):
     words = ["run", "tiny.json", "--executor", "runtime", *SHORT, "--plan", "wfbp", "-o", "run.json"]
     lines = {
         "credit.json": "the executor cannot run plan 'runtime:credit.json': the plan sends by priority",
+        "fsdp2": "the executor cannot run plan 'runtime:fsdp2': the plan shards (fully-sharded), which the executor "
+        "cannot: run it with osf run --executor fsdp2",
+        "zero-1": "the executor cannot run plan 'runtime:zero-1': the plan shards (zero-1), which the executor cannot: "
+        "plan without sharding",
         "else.json": "else.json: the plan is for workload 'else', not for 'tiny'",
     }
     for name, line in lines.items():

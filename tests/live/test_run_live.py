@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
 from tests.conftest import ROOT
@@ -33,6 +34,7 @@ from osfmodel.runtime.training import apart, furthest
 from osfmodel.runtime.training.ddp_buckets import carried
 from osfmodel.runtime.training.replayed_model import replay_layers, replay_model, replay_step
 from osfmodel.runtime.training.subjects import trained
+from osfmodel.targets.named_plans import make_plan
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "2", "--timeout", "20s"]
@@ -231,6 +233,9 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
             carried("mine", plan, tiny)
         assert "plan 'mine'" in str(raised.value)
         assert "osf tune --for ddp" in str(raised.value)
+    for name, remedy in {"fsdp2": "--executor fsdp2 can, or run what", "zero-1": "run what"}.items():
+        with pytest.raises(osf.PlanError, match=f"DDP cannot run plan '{name}', which wants .*: {remedy}"):
+            carried(name, make_plan(name, tiny, Pricing.free(2)), tiny)
     assert carried("mine", plain, tiny).arguments["bucket_cap_mb_list"] == [one.size / 2**20 for one in plain.buckets]
 
 

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from osfmodel.entities.errors import OsfError, PlanError, UsageError
 from osfmodel.entities.files.documents import document_of, encode
+from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDING
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.executor import deferral
@@ -44,6 +45,10 @@ def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[st
     sizes = [tensor.numel() * tensor.element_size() for tensor in parameters.values()]
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()]
     workload = Workload(plan.workload, tuple(map(_layer, parameters, sizes, kinds)))
+    if plan.strategy in SHARDING:
+        with_fsdp = plan.strategy in (FULLY_SHARDED, HYBRID_SHARDED)
+        remedy = "run it with osf run --executor fsdp2" if with_fsdp else "plan without sharding"
+        raise PlanError(f"the plan shards ({plan.strategy}), which the executor cannot: {remedy}")
     plan.require_valid(workload)
     plan.require_whole_elements(workload)
     if plan.credit is not None:

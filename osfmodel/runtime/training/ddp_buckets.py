@@ -13,6 +13,8 @@ from itertools import accumulate
 from typing import Any
 
 from osfmodel.entities.errors import OsfError, PlanError
+from osfmodel.entities.executors import FSDP, RUNTIME
+from osfmodel.entities.modules import SHARDED, SHARDING
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
@@ -121,9 +123,11 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
     if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):
         wants.append("tensors cut in pieces")
     instead = "run what `osf tune --for ddp` proposes, or --plan optimal"
-    anyway = f"--executor runtime can, or {instead}"
+    able = FSDP if plan.strategy in SHARDED else RUNTIME
+    anyway = f"--executor {able.name} can, or {instead}"
     if wants:
         beyond = plan.credit is not None or any(bucket.release_time for bucket in plan.buckets)
+        beyond = beyond or (plan.strategy in SHARDING and able is not FSDP)
         remedy = instead if beyond else anyway
         raise PlanError(f"DDP cannot run plan {label!r}, which wants {' and '.join(wants)}: {remedy}")
     try:
