@@ -1,15 +1,16 @@
 """Choose between DDP, ZeRO, FSDP2 and HSDP at several worker counts, by step time and memory.
 
-All are predicted with their default settings. DDP is taken if it fits, else the first by the turns in STRATEGY_PLANS
+All are compared with their default settings. DDP is taken if it fits, else the first by the turns in STRATEGY_PLANS
 that does, unless another one that fits is faster on nearly all plausible networks: then the fastest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from osfmodel.cost import worker_counts
 from osfmodel.cost.clusters import pricing_of
@@ -18,13 +19,14 @@ from osfmodel.engine.memory import known
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
+from osfmodel.entities.sharding import Form
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
 from osfmodel.planning.predictions import compare
 from osfmodel.planning.results import WORTHWHILE, Chance, Prediction
 from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTuning
-from osfmodel.planning.tuning import tune
+from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
@@ -166,16 +168,22 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
     if chosen is None:
         return made
     name = TARGETS.get(chosen.name, chosen.name)
-    text, convert, count = CONFIG_TARGETS[name].text, CONFIG_TARGETS[name].convert, made.what_if.accumulate
-    if chosen.name == KEPT and limit is None:
-        knobs = convert.complete(FsdpKnobs(reshard=False), workload, (), Limits())
-        lines = partial(text.written, knobs, workload, micro_batches=count)
-        return replace(made, written=lines, endings=text.endings)
+    text, convert = CONFIG_TARGETS[name].text, CONFIG_TARGETS[name].convert
     limits = Limits(memory=limit) if MEMORY in CONFIG_TARGETS[name].limits else Limits()
-    tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
-    worth = tuning.improvement or limit is not None
-    prices = (pricing_of(made.cluster, workers, workload),)
-    knobs = tuning.knobs if worth else convert.complete(convert.default_knobs(), workload, prices, limits)
-    form = tuning.form if worth else None
-    written = partial(text.written, knobs, workload, micro_batches=count, form=form)
-    return replace(made, tuning=tuning, written=written, endings=text.endings)
+    written = partial(text.written, workload=workload, micro_batches=made.what_if.accumulate)
+    if chosen.name != KEPT or limit is not None:
+        tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
+        made = replace(made, tuning=tuning)
+        (found,) = compare(workload, made.cluster, workers, [(chosen.name, tuned_rule(tuning))]).predictions
+        row = strategy_row(found, workers, limit, chosen.peak is not None)
+        if row.fits is not False and row.time <= chosen.time * (1 - WORTHWHILE):
+            lines = partial(_lines, written, tuning.knobs, tuning.form)
+            return replace(made, tuned=row, written=lines, endings=text.endings)
+    knobs = FsdpKnobs(reshard=False) if chosen.name == KEPT else convert.default_knobs()
+    knobs = convert.complete(knobs, workload, (pricing_of(made.cluster, workers, workload),), limits)
+    return replace(made, written=partial(_lines, written, knobs, None), endings=text.endings)
+
+
+def _lines(written: Callable[..., str], knobs: Any, form: Form | None, ending: str) -> str:
+    """The lines of settings, as a file with this ending has them."""
+    return written(knobs, ending=ending, form=form)

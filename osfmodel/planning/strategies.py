@@ -11,7 +11,8 @@ from itertools import groupby
 
 from osfmodel.engine.levels import Level
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import how_many, show_bytes, show_share
+from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
@@ -111,6 +112,7 @@ class StrategyTuning:
 
     limit:   bytes that a step may hold on each GPU; None without a limit
     tuning:  of the chosen strategy; None where its settings are not searched for
+    tuned:   the chosen strategy with tuned settings; None where the lines are of its default ones
     written: (ending) -> its lines, as a file with that ending has them
     endings: of such files
     """
@@ -123,6 +125,7 @@ class StrategyTuning:
     warnings: tuple[str, ...] = ()
     what_if: WhatIf = WhatIf()
     tuning: Tuning | None = None
+    tuned: StrategyRow | None = None
     written: Callable[[str], str] = field(default=lambda ending: "", compare=False)
     endings: tuple[str, ...] = ()
 
@@ -133,13 +136,23 @@ class StrategyTuning:
 
     @property
     def verdict(self) -> str:
-        """The strategy to take at the last worker count, and why."""
-        return self.last.verdict(self.limit)
+        """The strategy to take at the last worker count, and why; its time and memory with tuned settings."""
+        said = self.last.verdict(self.limit)
+        if self.tuned is None:
+            return said
+        room = _room(self.tuned, self.limit).removeprefix(" It takes").removesuffix(".")
+        return f"{said} Its tuned lines take {show_predicted_time(self.tuned.time)}{' and' * bool(room)}{room}."
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the lines; None where nothing fits."""
+        taken = self.tuned or self.last.chosen
+        return None if taken is None else taken.prediction.plan
 
     @property
     def unchanged(self) -> bool:
         """Whether it is best to leave everything at DDP's defaults."""
-        return self.tuning is not None and self.tuning.target == REPLICATED_PLAN and not self.tuning.improvement
+        return self.tuning is not None and self.tuning.target == REPLICATED_PLAN and self.tuned is None
 
     @property
     def turns(self) -> str:

@@ -9,11 +9,14 @@ from click.testing import CliRunner
 
 from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict
 from osfmodel.cli import main
+from osfmodel.entities.display import show_bytes, show_predicted_time
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.documents import document_of
 from osfmodel.planning import choosing
 from osfmodel.planning.cautions import slower_than_one
 from osfmodel.planning.choosing import STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
+from osfmodel.show.documents.strategies import StrategiesTuned
 from osfmodel.solve.room import largest_part, peak_of, shortfall
 from osfmodel.solve.solution import MemoryLimit
 
@@ -93,8 +96,8 @@ def test_counts_are_powers_of_two_or_those_that_were_measured(cluster, workers, 
 
 def test_one_worker_is_not_compared_with_itself():
     workload = load_workload("resnet50-memory")
-    assert slower_than_one(workload, 2, 3 * workload.compute_time)
-    assert slower_than_one(workload, 1, 3 * workload.compute_time) == ()
+    assert slower_than_one(workload.compute_time, 2, 3 * workload.compute_time)
+    assert slower_than_one(workload.compute_time, 1, 3 * workload.compute_time) == ()
 
 
 @pytest.mark.parametrize("name", ["zero-1", "zero-2"])
@@ -215,6 +218,23 @@ def test_kept_groups_within_memory_are_the_lines_of_the_strategy():
     timeline = predict(MODEL, slow, made.tuning.plan, 16).timeline
     assert peak_of(MODEL, made.tuning.plan, timeline, 16, "adamw").bytes <= limit
     assert any(" groups are kept until backward" in note for note in made.tuning.notes)
+    peak = show_bytes(made.tuned.peak.bytes)
+    assert f"Its tuned lines take {show_predicted_time(timeline.iteration_time)} and {peak} of" in made.verdict
+    assert made.plan == made.tuning.plan
+    document = StrategiesTuned(made).document()
+    assert document["plan"] == document_of(made.tuning.plan)
+    assert document["tuned"]["peak_memory_bytes"] == made.tuned.peak.bytes <= limit
+    assert document["strategies"][0]["fits"] is False
+
+
+def test_lines_are_the_defaults_where_tuning_gains_nothing(monkeypatch):
+    """Verdict, lines and plan are of the strategy as it was compared."""
+    monkeypatch.setattr(choosing, "WORTHWHILE", 0.99)
+    made = chosen(1 * GIB)
+    assert made.tuned is None
+    assert made.plan is made.last.chosen.prediction.plan
+    assert "tuned lines" not in made.verdict
+    assert "reshard_after_forward=True" in made.written("")
 
 
 @pytest.mark.parametrize("target", ["fsdp2", "hsdp"])

@@ -7,7 +7,7 @@ from typing import Any
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
 from osfmodel.planning.strategies import StrategyChoice, StrategyTuning
 from osfmodel.show.tables import csv_row, json_row
-from osfmodel.show.tables.strategies import STRATEGY, choice_rows
+from osfmodel.show.tables.strategies import STRATEGY, ChoiceRow, choice_rows
 
 
 class StrategiesTuned:
@@ -18,7 +18,6 @@ class StrategiesTuned:
 
     def document(self) -> dict[str, Any]:
         made = self.made
-        chosen = made.last.chosen
         return {
             "schema_version": SCHEMA_VERSION,
             "workload": made.workload.name,
@@ -29,7 +28,8 @@ class StrategiesTuned:
             **self._choice(made.last),
             "verdict": made.verdict,
             "notes": [*made.warnings, *made.notes],
-            "plan": None if chosen is None else document_of(chosen.prediction.plan),
+            "tuned": None if made.tuned is None else json_row(STRATEGY, ChoiceRow(made.last, made.tuned)),
+            "plan": None if made.plan is None else document_of(made.plan),
             "rendered": made.written(""),
             "sweep": [self._choice(choice) for choice in made.choices],
         }
