@@ -95,6 +95,8 @@ COMPRESSIONS: Mapping[str, Compression] = {
     ),
 }
 """Compressions by name, the word before the colon. Casting takes no time here."""
+SENT_TYPES: Mapping[str, str] = {FP16: "float16", "bf16": "bfloat16"}
+"""Types of the compressions that cast."""
 
 
 def compressed(workload: Workload, how: str) -> Workload:
@@ -109,6 +111,26 @@ def compressed(workload: Workload, how: str) -> Workload:
     layers = tuple(entry.apply(layer, rank) if layer.gradient_bytes else layer for layer in workload.layers)
     sent_as = f"{kind}:{rank}" if entry.ranked else kind
     return replace(workload, name=f"{workload.name}-{sent_as.replace(':', '')}", layers=layers, sent_as=sent_as)
+
+
+def types_of(workload: Workload, reduced_in: str = "float32") -> tuple[str, str]:
+    """The types in which sharded parameters are gathered and gradients reduced; "" for that of the parameters.
+
+    In mixed precision gradients are ``reduced_in``. A cast of what is sent is that of both, or of the gradients alone
+    in mixed precision.
+    """
+    sent = SENT_TYPES.get(workload.sent_as, "")
+    return workload.computed_in or sent, sent or reduced_in
+
+
+def require_shardable_sending(sent_as: str) -> None:
+    """Raise UsageError for a compression that no framework has for parameters or optimizers that are sharded."""
+    kind = sent_as.partition(":")[0]
+    if kind in COMPRESSIONS and COMPRESSIONS[kind].ranked:
+        raise UsageError(
+            f"{sent_as} compresses all-reduces, which plans that shard do not have: "
+            f"give --compression {' or '.join(SENT_TYPES)}, or a plan without sharding"
+        )
 
 
 def hook_of(workload: Workload) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from osfmodel.entities.compression import require_shardable_sending
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import Block, Bucket, Plan
@@ -142,8 +143,11 @@ def step_of(workload: Workload, strategy: str) -> tuple[int, Workload]:
     """(micro-batches, the workload of each) of a step under a strategy.
 
     A strategy of SHARDING carries out each micro-batch of an accumulated workload by itself, since it may gather and
-    reduce in each. Others communicate once a step, as an accumulated workload says, and so have it as one.
+    reduce in each. Others communicate once a step, as an accumulated workload says, and so have it as one. Raises
+    UsageError for a compression that a strategy of SHARDING does not have.
     """
+    if strategy in SHARDING:
+        require_shardable_sending(workload.sent_as)
     return workload.accumulated if workload.accumulated and strategy in SHARDING else (1, workload)
 
 

@@ -34,6 +34,7 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import serial, transfer
 from osfmodel.engine.strategies.padding import gathered_bytes, reduced_bytes
+from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import HYBRID_SHARDED, blocks, inside
 from osfmodel.entities.plan import Plan
@@ -106,7 +107,7 @@ def planned_bound(
     """
     bounds, pricing = [], replace(pricing, parts=pricing.parts and cache(pricing.parts))
     for count in replica_counts(strategy, pricing, kept):
-        sharding = Sharding((), count, separate=True).typed(workload.computed_in).accumulating(*micro_batches)
+        sharding = Sharding((), count, separate=True).typed(*types_of(workload)).accumulating(*micro_batches)
         sizes = block_bytes(workload, blocks(workload), sharding.ranks(pricing.workers))
         largest = most or GROWTH * max(sizes, default=0)
         bounds.append(sharded_bound(workload, pricing, GroupRules(sharding, (largest, largest), not kept)))

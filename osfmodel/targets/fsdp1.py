@@ -16,6 +16,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.compression import types_of
 from osfmodel.entities.dtypes import SHORT_NAMES
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
@@ -85,7 +86,7 @@ def to_plan(knobs: FlatKnobs, workload: Workload, pricing: Pricing) -> Plan:
         (), replicas_in(pricing) if knobs.replicas is None else knobs.replicas, knobs.gather_dtype, knobs.reduce_dtype,
         late_prefetch=knobs.backward_prefetch == POST, unlimited=not knobs.limit, aligned=knobs.aligned,
     )  # fmt: skip
-    plan = wrapped(workload, groups, rules.typed(workload.computed_in))
+    plan = wrapped(workload, groups, rules.typed(*types_of(workload)))
     assert plan.sharding is not None
     every = tuple(replace(one, forward_prefetch=ahead, backward_prefetch=behind) for one in plan.sharding.groups)
     return replace(plan, strategy=FLAT_SHARDED, sharding=replace(plan.sharding, groups=every))

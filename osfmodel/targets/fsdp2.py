@@ -17,6 +17,7 @@ from itertools import groupby
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, blocks, inside, wrapped
@@ -57,7 +58,7 @@ def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
         reduce_inputs=knobs.inputs,
         separate=knobs.separate,
     )
-    return wrapped(workload, groups_for(names, ahead, kept), rules.typed(workload.computed_in))
+    return wrapped(workload, groups_for(names, ahead, kept), rules.typed(*types_of(workload)))
 
 
 def _named(workload: Workload) -> Workload:
@@ -145,8 +146,8 @@ from_plan = exact_or(exact, nearest_of(replicas=1))
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Limits of a prediction for FSDP2."""
     types = "gathers and reduces in the type of the profile"
-    if workload.computed_in:
-        types = f"gathers in {workload.computed_in} and reduces in float32"
+    if types_of(workload)[0]:
+        types = "gathers in {} and reduces in {}".format(*types_of(workload))
     notes = [
         f"FSDP2 {types} unless the plan says otherwise; copies into and out of messages take no time unless the "
         "cluster states copy_in and copy_out"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE, Cost
+from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import in_one_micro_batch
@@ -77,7 +78,7 @@ def in_types(reduced_in: str = "") -> Callable[..., Any]:
 
     def complete(knobs: Any, workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits()) -> Any:
         stated = Sharding((), 1, knobs.gather_dtype, knobs.reduce_dtype)
-        types = stated.typed(workload.computed_in, reduced_in or workload.computed_in)
+        types = stated.typed(*types_of(workload, reduced_in or workload.computed_in))
         return replace(knobs, gather_dtype=types.gather_dtype, reduce_dtype=types.reduce_dtype)
 
     return complete

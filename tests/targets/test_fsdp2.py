@@ -15,6 +15,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.compression import compressed
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.solve.solution import Limits
@@ -218,6 +219,29 @@ def test_a_name_states_every_setting_that_it_can():
     for other in (FsdpKnobs(gather_dtype="float64"), FsdpKnobs(replicas=2), FsdpKnobs(reshard=(True,)),
                   FsdpKnobs(backward_prefetch=0)):  # fmt: skip
         assert not plan_name(other)
+
+
+@pytest.mark.parametrize("target", ["fsdp2", "hsdp", "fsdp1"])
+@pytest.mark.parametrize(("how", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16")])
+def test_a_cast_of_what_is_sent_is_a_policy(target, how, dtype):
+    """The plan has the types of the lines, and their price; in mixed precision gradients alone are cast."""
+    cluster, workload = load_cluster("nccl:v100x8,25Gbps"), compressed(made(4, root=2), how)
+    tuned = tune(workload, cluster, 16, target)
+    assert f"param_dtype=torch.{dtype}, reduce_dtype=torch.{dtype}" in tuned.rendered
+    assert (tuned.plan.sharding.gather_dtype, tuned.plan.sharding.reduce_dtype) == (dtype, dtype)
+    mixed = replace(workload, computed_in="bfloat16")
+    assert f"param_dtype=torch.bfloat16, reduce_dtype=torch.{dtype}" in tune(mixed, cluster, 16, target).rendered
+
+
+@pytest.mark.parametrize("target", ["fsdp2", "hsdp", "fsdp1", "zero-3", "deepspeed"])
+def test_powersgd_is_refused_where_gradients_are_sharded(target):
+    workload = compressed(made(4, root=2), "powersgd:4")
+    with pytest.raises(
+        UsageError, match=r"powersgd:4 compresses all-reduces, .* give --compression fp16 or bf16, or a"
+    ):
+        tune(workload, load_cluster("nccl:v100x8,25Gbps"), 16, target)
+    with pytest.raises(UsageError, match="powersgd:4 compresses all-reduces"):
+        predict(workload, load_cluster("nccl:v100x8,25Gbps"), target, 16)
 
 
 def test_padding_that_is_not_known_is_said():

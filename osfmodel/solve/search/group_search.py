@@ -17,6 +17,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.strategies.holdings import activation_levels
 from osfmodel.engine.strategies.padding import padded_elements
+from osfmodel.entities.compression import types_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
@@ -105,7 +106,7 @@ class GroupSearch:
         micro_batches: tuple[int, Form] = (1, EACH),
     ) -> None:
         self.names, self.replicas, self.room = blocks(workload), replicas, limits.memory
-        (count, form), shared = micro_batches, Sharding((), replicas).typed(workload.computed_in)
+        (count, form), shared = micro_batches, Sharding((), replicas).typed(*types_of(workload))
         self.rules, self.settings = shared.accumulating(min(count, 2 + form.keep), form), SETTINGS
         self.pricing = pricing
         self.whole = workload
