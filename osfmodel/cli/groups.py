@@ -99,7 +99,7 @@ def require_compatible(ctx: click.Context) -> None:
             if switch in given and reason:
                 raise UsageError(f"{name} does not work with {switch}: {reason}")
             if switch not in given and group_of(param) is group:
-                raise UsageError(f"{name} works only with {group.switch}")
+                raise UsageError(f"{name} works only with {group.switch}: give both, or leave {name} out")
 
 
 def is_given(ctx: click.Context, name: str | None) -> bool:

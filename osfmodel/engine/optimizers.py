@@ -25,7 +25,10 @@ def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
     if optimizer is not None:
         return round(require(optimizer, OPTIMIZERS, "optimizer") * workload.gradient_bytes)
     if workload.state_bytes is None:
-        raise DataError(f"workload {workload.name!r} does not say what the optimizer keeps: name the optimizer")
+        known = ", ".join(OPTIMIZERS)
+        raise DataError(
+            f"workload {workload.name!r} does not say what the optimizer keeps: give --optimizer adamw (known: {known})"
+        )
     return workload.state_bytes
 
 

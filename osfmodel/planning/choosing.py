@@ -91,7 +91,7 @@ def tune_any(
 def _unsaid(workload: Workload, limit: MemoryLimit | None, sized: bool) -> list[str]:
     """Remarks on the memory that is not known."""
     if not sized:
-        return ["memory is not compared: give --memory SIZE, and --optimizer if the profile does not say which"]
+        return ["memory is not compared: give --memory SIZE, and --optimizer adamw if the profile does not say which"]
     found = [] if limit is not None else ["without --memory SIZE all of them are taken to fit"]
     if not known(workload):
         found.append("memory is without activations, which this profile does not have: leave room for them")

@@ -158,7 +158,7 @@ class _Asked:
         if self.limit is not None:
             yield f"plans fit if they take at most {show_bytes(self.limit.bytes)} of a GPU"
         elif wanted is not None:
-            yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer"
+            yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer adamw"
         else:
             yield "memory is not compared: give --memory SIZE"
         yield from self.options.what_if.caveats(workload, self.cluster)

@@ -59,6 +59,7 @@ def test_an_option_of_a_group_needs_its_switch(switch):
         result = CliRunner().invoke(main, ["tune", "googlenet-k80", *given(option)])
         assert result.exit_code == 2
         assert f"{option.opts[0]} works only with {switch}" in result.stderr
+        assert f": give both, or leave {option.opts[0]} out" in result.stderr
 
 
 def test_a_switch_refuses_excluded_options_with_the_reason():

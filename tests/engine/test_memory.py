@@ -165,7 +165,7 @@ def test_scratch_of_the_update_goes_by_tensor_or_by_bucket():
 def test_missing_sizes_and_unknown_names_are_refused():
     with pytest.raises(DataError, match="does not say what its layers keep"):
         memory(replace(STEP, layers=tuple(replace(layer, peak_bytes=None) for layer in LAYERS)))
-    with pytest.raises(DataError, match="name the optimizer"):
+    with pytest.raises(DataError, match=r"give --optimizer adamw \(known: sgd, momentum, adam, adamw\)"):
         state_bytes(replace(STEP, state_bytes=None))
     with pytest.raises(UsageError, match="known are sgd, momentum, adam"):
         memory(optimizer="lion")

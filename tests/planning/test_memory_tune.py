@@ -196,7 +196,7 @@ def test_gradients_are_kept_where_they_must_be():
         (BLOCKS, GIB, {"density": 0.0}, PlanError, "above 0, since nothing would be sent"),
         (BLOCKS, GIB, {"density": 1.5}, PlanError, "no tensor has more elements"),
         (BLOCKS, GIB, {"optimizer": "lion"}, UsageError, "unknown optimizer 'lion'"),
-        (replace(BLOCKS, state_bytes=None), GIB, {}, DataError, "name the optimizer"),
+        (replace(BLOCKS, state_bytes=None), GIB, {}, DataError, "give --optimizer adamw"),
         (replace(BLOCKS, batch_size=None), GIB, {}, DataError, "does not say at which batch size"),
         (osf.load_workload("resnet50-v100"), GIB, {"optimizer": "sgd"}, DataError, "does not say what its layers keep"),
     ],

@@ -133,7 +133,7 @@ def test_the_largest_part_and_its_remedy():
 
 
 def test_what_cannot_be_answered_is_refused():
-    with pytest.raises(DataError, match="name the optimizer"):
+    with pytest.raises(DataError, match=r"give --optimizer adamw \(known: sgd, momentum, adam, adamw\)"):
         tune_any(MODEL, NODES, (32,), MemoryLimit(GIB))
     with pytest.raises(UsageError, match="--compression does not work with --memory"):
         chosen(GIB, what_if=WhatIf(compression="fp16"))
@@ -174,7 +174,7 @@ def test_one_command_compares_and_prints_lines(osf_, tmp_path):
         (["--channels", "2"], "--channels does not work with --for any"),
         (["--lines", "slurm"], "--lines does not work with --for any"),
         (["--memory", "4GiB", "--sparse"], "--sparse works only with osf.execute"),
-        (["--memory", "4GiB"], "name the optimizer"),
+        (["--memory", "4GiB"], "give --optimizer adamw"),
         (["--live", "folder"], "--for any does not work with --live"),
     ],
 )
