@@ -59,8 +59,13 @@ def _fabrics(name: str, words: Sequence[str]) -> tuple[str, str]:
         found.append(said[0] if said else "")
     for word in words:
         if word not in found:
-            raise UsageError(f"{name!r}: unknown fabric {word!r}: {suggestion(word, (*NETWORKS, *FABRICS))}")
+            meant = suggestion(CALLED.get(word, word), (*NETWORKS, *FABRICS))
+            raise UsageError(f"{name!r}: unknown fabric {word!r}: {meant}")
     return found[0], found[1]
+
+
+CALLED = {"infiniband": "ib", "ethernet": "tcp"}
+"""Fabrics by names that are not spelt like theirs."""
 
 
 def _shape(name: str, device: known.GpuModel, fabric: str, nic_bandwidth: float | None, network: str) -> NcclShape:

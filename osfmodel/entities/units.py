@@ -74,10 +74,19 @@ def _near(unit: str, units: Iterable[str]) -> list[str]:
     """Units that may have been meant. Never one that turns bits into bytes: that is a factor of 8."""
     if "b" not in unit.lower() and any("b" in known for known in units):
         return []  # a G, or a parsec, a second: nothing says of what
+    if not any("b" in known for known in units) and (sizes := _of_bytes(unit, units)):
+        return sizes
     alike = [known for known in units if ("b" in known) == ("b" in unit)]
     same = [known for known in alike if known.lower() == unit.lower()]
     begun = [known for known in alike if known.startswith(unit)]
     return same or begun or nearest(unit, alike, most=2, cutoff=0.5)
+
+
+def _of_bytes(unit: str, units: Iterable[str]) -> list[str]:
+    """Units of bytes with the prefix of ``gb``, ``Gb`` or ``gib`` in any case."""
+    prefix = unit.upper().removesuffix("B").removesuffix("I")
+    endings = ("iB",) if unit.upper().endswith("IB") else ("B", "iB")
+    return [f"{prefix}{ending}" for ending in endings if prefix and f"{prefix}{ending}" in units]
 
 
 def parse_bytes(text: str) -> int:

@@ -30,7 +30,7 @@ from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
-from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets import ALIASES, CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan
 
@@ -40,7 +40,7 @@ STRATEGY_PLANS: Mapping[str, int] = MappingProxyType(
 """Named plans of the strategies as they are shown, and the turn of each: the first that fits is taken."""
 KEPT = "fsdp2:keep"
 """The plan with reshard_after_forward=False."""
-TARGETS: Mapping[str, str] = MappingProxyType({"zero-1": "deepspeed", KEPT: "fsdp2"})
+TARGETS: Mapping[str, str] = MappingProxyType({**ALIASES, KEPT: "fsdp2"})
 """Targets that print the settings of a plan, where they have another name."""
 
 

@@ -6,7 +6,9 @@ To add one: a module with a TARGET and one line here. Its default knobs are also
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import LateTable
@@ -15,7 +17,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import MEMORY, Limits
 from osfmodel.targets.target import Target
 
-__all__ = ["CONFIG_TARGETS", "Target", "no_memory", "require_taken", "runs_on", "stock_targets"]
+__all__ = ["ALIASES", "CONFIG_TARGETS", "Target", "no_memory", "require_taken", "runs_on", "stock_targets"]
 
 CONFIG_TARGETS: LateTable[Target] = LateTable(
     {
@@ -38,6 +40,9 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "runtime": "targets.executor:TARGET",
     }
 )
+
+ALIASES: Mapping[str, str] = MappingProxyType({"zero-1": "deepspeed"})
+"""Other names of targets: those of their plans."""
 
 
 def require_taken(limits: Limits, name: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.solve.sharded_bounds import AHEAD
 from osfmodel.targets.fsdp2_patterns import pattern_text
 
@@ -87,7 +88,10 @@ def choice_of(name: str) -> NamedGroups:
 
 def unknown_setting(name: str, word: str) -> UsageError:
     """The error of a word in a plan's name that is neither a setting nor a module."""
-    return UsageError(f"plan {name!r}: unknown setting {word!r}. Settings: {OPTIONS}")
+    meant = did_you_mean(nearest(word, (*DTYPES, *FLAGS), most=1, cutoff=0.7))
+    if word.startswith("replicas="):
+        meant = f"replicas follow the nodes, with one on each in {HSDP} and one in all in {FSDP2}: leave it out"
+    return UsageError(f"plan {name!r}: unknown setting {word!r}{f': {meant}' if meant else f'. Settings: {OPTIONS}'}")
 
 
 def plan_name(knobs: FsdpKnobs) -> str:

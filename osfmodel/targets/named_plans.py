@@ -20,7 +20,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
-from osfmodel.targets import Target, ddp, decoupled, fsdp2, fsdp2_knobs, horovod, stock_targets
+from osfmodel.targets import ALIASES, Target, ddp, decoupled, fsdp2, fsdp2_knobs, horovod, stock_targets
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
 
@@ -50,10 +50,10 @@ def _table() -> dict[str, PlanRule]:
         ),
     }
     table |= {name: _default(target) for name, target in stock_targets().items()}
-    table["zero-1"] = table["deepspeed"]
+    table |= {name: table[target] for name, target in ALIASES.items()}
     table["decoupled"] = decoupled.RULE
     table |= {name: named_rule(rule) for name, rule in SOLVERS.items()}
-    if len(table) != 4 + len(stock_targets()) + len(SOLVERS):
+    if len(table) != 3 + len(ALIASES) + len(stock_targets()) + len(SOLVERS):
         raise AssertionError("two plans have the same name: rename a solver or a target")
     return table
 

@@ -347,6 +347,7 @@ def test_a_fabric_of_the_network_needs_no_more_than_its_name():
     ("words", "said"),
     [
         ("h100x8,400Gbps,eefa", "unknown fabric 'eefa': did you mean efa"),
+        ("h100x8,400Gbps,infiniband", r"unknown fabric 'infiniband': did you mean ib\?"),
         ("h100x8,nvswich", "unknown fabric 'nvswich': did you mean nvswitch"),
         ("h100x8,400Gbps,ib,tcp", "two fabrics between nodes, ib and tcp: leave one out"),
         ("a40x8,pcie,host", "two fabrics inside nodes, pcie and host: leave one out"),

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict
+from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict, tune
 from osfmodel.cli import main
 from osfmodel.entities.display import show_bytes, show_predicted_time
 from osfmodel.entities.files import profiles
@@ -183,6 +183,13 @@ def test_options_that_compare_nothing_are_refused(osf_, words, message):
     result = osf_(*workers, "--for", "any", *words)
     assert result.exit_code in (1, 2)
     assert message in result.stderr
+
+
+def test_a_strategy_is_asked_for_by_the_name_that_the_table_has(osf_):
+    found, other = (osf_("--workers", "8", "--for", name, "--json") for name in ("zero-1", "deepspeed"))
+    assert found.exit_code == 0
+    assert json.loads(found.stdout) == json.loads(other.stdout)
+    assert tune(MODEL, NODES, 8, "zero-1").target == "deepspeed"
 
 
 def test_a_doubtless_gain_is_taken(monkeypatch):

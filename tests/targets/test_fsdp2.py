@@ -221,6 +221,18 @@ def test_a_name_states_every_setting_that_it_can():
         assert not plan_name(other)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("fsdp2:bf17", r"'bf17': did you mean bf16\?"),
+        ("hsdp:replicas=4", "'replicas=4': replicas follow the nodes"),
+    ],
+)
+def test_a_setting_that_is_nearly_one_is_suggested(name, meant):
+    with pytest.raises(UsageError, match=f"unknown setting {meant}"):
+        make_plan(name, made(4), PRICING)
+
+
 @pytest.mark.parametrize("target", ["fsdp2", "hsdp", "fsdp1"])
 @pytest.mark.parametrize(("how", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16")])
 def test_a_cast_of_what_is_sent_is_a_policy(target, how, dtype):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +15,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets import ALIASES, CONFIG_TARGETS
 
 ANY = "any"
 """The value of --for that compares DDP, ZeRO, FSDP2 and HSDP."""
@@ -25,10 +26,18 @@ def plan_option(said: str) -> Decorator:
     return click.option("--plan", "plan_names", multiple=True, metavar="NAME|FILE", type=PLAN, help=said)
 
 
+class TargetName(OneOf):
+    """A key of CONFIG_TARGETS or another name of one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The key that is meant. Raises click.BadParameter for other names."""
+        return super().convert(ALIASES.get(str(value).lower(), value), param, ctx)
+
+
 def target_option(said: str, *also: str) -> Decorator:
     """--for: a command is handed ``target``, a key of CONFIG_TARGETS, or one of ``also``."""
     said = f"{said} 'osf list targets' shows all."
-    names = OneOf([*CONFIG_TARGETS, *also])
+    names = TargetName([*CONFIG_TARGETS, *also])
     return click.option("--for", "target", type=names, metavar="TARGET", default="ddp", show_default=True, help=said)
 
 
