@@ -16,8 +16,9 @@ from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files.usual_effects import gpu_unknown
 from osfmodel.entities.gpus import generation_of
-from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.source import NO_GPU
 from osfmodel.entities.workload import Workload
 
 
@@ -54,9 +55,12 @@ def shown(effect: str, value: float) -> str:
 
 
 def device_caveats(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
-    """A note where the profile is of a GPU of another generation than the cluster's: compute times are not changed."""
+    """A note where the profile is of a CPU or of GPUs of another generation than the cluster's: its times are kept."""
     words = re.match(r"nccl:\s*([^,]+)x[0-9]+", cluster.name)
     mine, theirs = workload.source.gpu, words[1] if words else cluster.source.gpu
+    if mine == NO_GPU and generation_of(theirs):
+        said = f"the profile is of a CPU, the cluster of {theirs}: times are the CPU's unless --compute xF scales them"
+        return (said,)
     if not generation_of(mine) or not generation_of(theirs) or generation_of(mine) == generation_of(theirs):
         return ()
     return (
@@ -103,6 +107,23 @@ def shape_caveats(workload: Workload, plan: Plan) -> tuple[str, ...]:
     if plan.strategy not in SHARDED or all(layer.shape for layer in sent):
         return ()
     return ("FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters",)
+
+
+def replica_caveats(strategy: str, plan: Plan, pricing: Pricing) -> tuple[str, ...]:
+    """A note where a plan for HSDP is FSDP2's, with one replica, as its replicas follow the nodes."""
+    if strategy != HYBRID_SHARDED or plan.strategy != FULLY_SHARDED or pricing.workers == 1:
+        return ()
+    each, count = pricing.per_host, pricing.workers
+    if 1 < each < count and not count % each:
+        return ()
+    why = (
+        "are on one node"
+        if count <= each
+        else f"do not fill nodes of {each}"
+        if each > 1
+        else "are on nodes of one GPU"
+    )
+    return (f"HSDP has one replica here, as FSDP2: {count} workers {why}",)
 
 
 def busy_caveats(

@@ -27,6 +27,7 @@ from osfmodel.planning.cautions import (
     effect_caveats,
     flight_caveats,
     network_caveats,
+    replica_caveats,
     require_nouns,
     shape_caveats,
     size_warnings,
@@ -174,6 +175,7 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
     plan = solution.require_plan()
     timeline = subject.timeline(solution)
     caveats += shape_caveats(subject.workload, plan)
+    caveats += replica_caveats(objective.strategy, plan, subject.pricing)
     if subject.ours:
         caveats += band_caveats(plan, bound.question.pricing) + subject.busy(plan, timeline)
         caveats += slower_than_one(subject.workload.compute_time, subject.pricing.workers, timeline.iteration_time)

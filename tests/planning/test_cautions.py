@@ -72,9 +72,35 @@ def test_workers_that_are_slower_than_one_are_told():
 
 @pytest.mark.parametrize(
     ("gpu", "cluster", "said"),
-    [("V100", "nccl:h100x8", 1), ("H100 SXM", "nccl:h100x8", 0), ("A100", "v100-10gbe", 1), ("mine", "v100-10gbe", 0)],
+    [
+        ("V100", "nccl:h100x8", 1),
+        ("H100 SXM", "nccl:h100x8", 0),
+        ("A100", "v100-10gbe", 1),
+        ("mine", "v100-10gbe", 0),
+        ("none (CPU)", "nccl:a100x8", 1),
+        ("none (CPU)", "ring:50us,10Gbps", 0),
+    ],
 )
-def test_a_profile_of_another_gpu_than_the_clusters_is_told(gpu, cluster, said):
+def test_a_profile_of_another_device_than_the_clusters_is_told(gpu, cluster, said):
     workload = replace(osf.load_workload("resnet50-v100"), source=osf.Source(gpu=gpu))
     found = osf.compare(workload, osf.load_cluster(cluster), 8, ["ddp"]).predictions[0]
     assert sum("times are the" in note for note in found.notes) == said
+    assert any("the profile is of a CPU, the cluster of a100" in note for note in found.notes) == ("a100" in cluster)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workers", "said"),
+    [
+        ("nccl:v100x8,25Gbps", 12, "12 workers do not fill nodes of 8"),
+        ("nccl:v100x8,25Gbps", 8, "8 workers are on one node"),
+        ("nccl:v100x1,25Gbps", 4, "4 workers are on nodes of one GPU"),
+        ("nccl:v100x8,25Gbps", 16, ""),
+    ],
+)
+def test_hsdp_with_one_replica_is_told(cluster, workers, said):
+    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster(cluster)
+    results = [osf.predict(workload, cluster, name, workers) for name in ("hsdp", "fsdp2")]
+    notes = [[note for note in one.notes if "one replica" in note] for one in results]
+    told = [f"HSDP has one replica here, as FSDP2: {said}"] if said else []
+    assert notes == [told, []]
+    assert [note for note in osf.tune(workload, cluster, workers, "hsdp").notes if "one replica" in note] == told
