@@ -59,12 +59,23 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
     kept = [place for place, one in enumerate(freed) if not one]
     return TEMPLATE.format(
         name=workload.name, named=_named(knobs), groups=grouped_text(groups), mesh=policy + mesh,
-        given=given, lists=flight + lists,
+        given=given, lists=flight + lists, imports=_imports(hybrid, bool(stated)),
         kept=f"kept = {{{_runs_of(kept)}}}  # groups that stay until backward\n" if mixed else "",
         loop="number, names in enumerate(groups)" if mixed else "names in groups",
         reshard="number not in kept" if mixed else all(freed),
         then=MIXED if mixed else FREED if all(freed) else KEPT,
     )  # fmt: skip
+
+
+def _imports(mesh: bool, policy: bool) -> str:
+    """The imports of the lines, with those of a mesh and of a policy of mixed precision."""
+    lines = {
+        "import os\n": mesh,
+        "import torch": policy,
+        "from torch.distributed.device_mesh import init_device_mesh": mesh,
+        f"from torch.distributed.fsdp import {'MixedPrecisionPolicy, ' * policy}fully_shard": True,
+    }
+    return "\n".join(line for line, needed in lines.items() if needed)
 
 
 def _named(knobs: FsdpKnobs) -> str:
@@ -170,18 +181,11 @@ def train_step(batches, loss_of, optimizer):  # {count} micro-batches; loss_of(b
     optimizer.step()
 """
 MESH = """
-import os
-
-from torch.distributed.device_mesh import init_device_mesh
-
 ranks = int(os.environ["WORLD_SIZE"])  # as torchrun sets it
 replicas = {replicas}
 mesh = init_device_mesh("cuda", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
 """
 POLICY = """
-import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy
-
 policy = MixedPrecisionPolicy({types})
 """
 PREFETCH = """\
@@ -202,7 +206,7 @@ MIXED = "groups in `kept` stay until backward; the others are freed after forwar
 TEMPLATE = """\
 # FSDP2 groups for {name}: {then}.
 # Modules not listed stay in the root group.
-{named}from torch.distributed.fsdp import fully_shard
+{named}{imports}
 {mesh}
 groups = [
 {groups}]

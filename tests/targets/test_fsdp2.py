@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from itertools import product
@@ -254,6 +255,18 @@ def test_powersgd_is_refused_where_gradients_are_sharded(target):
         tune(workload, load_cluster("nccl:v100x8,25Gbps"), 16, target)
     with pytest.raises(UsageError, match="powersgd:4 compresses all-reduces"):
         predict(workload, load_cluster("nccl:v100x8,25Gbps"), target, 16)
+
+
+@pytest.mark.parametrize("how", ["none", "bf16"])
+def test_imports_are_on_top_of_the_lines(how):
+    text = tune(compressed(made(4, root=2), how), load_cluster("nccl:v100x8,25Gbps"), 16, "hsdp").rendered
+    statements = ast.parse(text).body
+    kinds = [isinstance(one, (ast.Import, ast.ImportFrom)) for one in statements]
+    assert kinds == sorted(kinds, reverse=True)
+    named = [alias.name for one in statements[: sum(kinds)] for alias in one.names]
+    cast = how == "bf16"
+    policy = ["MixedPrecisionPolicy"] * cast
+    assert named == ["os", *["torch"] * cast, "init_device_mesh", *policy, "fully_shard"]
 
 
 def test_padding_that_is_not_known_is_said():
