@@ -11,9 +11,10 @@ from types import FrameType
 import click
 
 from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, watched
-from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
+from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup, is_given
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
+from osfmodel.counting.gpus import gpu_called
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.display import how_many, show_bytes
@@ -24,6 +25,7 @@ from osfmodel.entities.plan import in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler import WARM_UP
 from osfmodel.runtime.profiler.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
+from osfmodel.runtime.profiler.meta import META, count
 from osfmodel.runtime.training.factories import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
 from osfmodel.show.documents.results import summary
 
@@ -43,6 +45,7 @@ MODEL = OptionGroup("Model")
 @MODEL.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Type of parameters, inputs and gradients.")
 @MODEL.option("--autocast", is_flag=True, help="Only compute in --dtype; parameters and gradients stay as they are.")
 @click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... Default: cuda where there is a GPU, else cpu.")
+@click.option("--gpu", metavar="NAME", help="With --device meta: the GPU to count for (osf list gpus); no GPU is used.")
 @OUTPUT.option("--name", help="Name of the workload; default: the model's.")
 @OUTPUT.option("-o", "--output", metavar="FILE|FOLDER", help="Output file (.json); a folder for several batch sizes.")
 def profile_command(
@@ -56,6 +59,7 @@ def profile_command(
     dtype: str,
     autocast: bool,
     device: str | None,
+    gpu: str | None,
     name: str | None,
     output: str | None,
 ) -> None:
@@ -67,18 +71,43 @@ def profile_command(
     repeated or cut. Your own training loop is profiled with osfmodel.profile. Steps run by turns with hooks and
     without; if the layers do not add up to the steps without, stderr and the file say so.
 
+    With --device meta nothing is measured: one step runs on tensors without data, its operations are counted, and their
+    time is learned from published runs on such GPUs.
+
     \b
     Example:
       osf profile my_training:make -o my-model.json
       osf profile my_training:make --batch-size 8,16,32 --device cuda -o .
       osf profile --torchvision resnet50 --batch-size 32 -o resnet50.json
+      osf profile my_training:make --device meta --gpu h100 --dtype bfloat16 --autocast -o my-model.json
     """
+    _require_together(click.get_current_context(), device, gpu)
     maker, default_name = _maker(factory, torchvision, transformers, sequence)
     counts = _sizes(sizes)
     _check_output(output, len(counts))
     driving = Driving(steps, warm_up, dtype, device or default_device(), autocast)
     with _interruptible() as check:
-        _measure_all(maker, name or default_name, counts, driving, output, check)
+
+        def one(full_name: str, size: int | None) -> Measured:
+            if gpu is not None:
+                return count(full_name, maker, size, driving, gpu.lower())
+            return measure(full_name, maker, size, driving, _progress(full_name, check))
+
+        _measure_all(one, name or default_name, counts, output)
+
+
+def _require_together(ctx: click.Context, device: str | None, gpu: str | None) -> None:
+    """Raise UsageError for --gpu without --device meta or the other way round, and for what neither uses."""
+    if gpu is None and device == META:
+        raise UsageError("--device meta counts for a GPU: add --gpu NAME, one of osf list gpus")
+    if gpu is None:
+        return
+    if device != META:
+        raise UsageError("--gpu works only with --device meta: elsewhere the device is measured")
+    gpu_called(gpu)
+    for name in ("steps", "warm_up"):
+        if is_given(ctx, name):
+            raise UsageError(f"--{name.replace('_', '-')} does not work with --device meta: it counts one step")
 
 
 def _maker(
@@ -128,22 +157,17 @@ def _check_output(output: str | None, count: int) -> None:
 
 
 def _measure_all(
-    maker: Maker,
-    name: str,
-    sizes: Sequence[int | None],
-    driving: Driving,
-    output: str | None,
-    check: Callable[[], None],
+    measured: Callable[[str, int | None], Measured], name: str, sizes: Sequence[int | None], output: str | None
 ) -> None:
     """Measure each batch size and write it at once; at the end write all with the fit of time against batch size.
 
-    ``check`` is called before each step.
+    ``measured`` makes the profile of a name and a batch size.
     """
     found: list[Measured] = []
     several = len(sizes) > 1
     for size in sizes:
         full_name = f"{name}-b{size}" if several else name
-        one = measure(full_name, maker, size, driving, _progress(full_name, check))
+        one = measured(full_name, size)
         found.append(one)
         for warning in one.warnings:
             warn(f"{full_name}: {warning}")

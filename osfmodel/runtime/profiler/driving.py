@@ -46,7 +46,7 @@ def measure(
     that is not here, DataError for a model that does not train.
     """
     training = placed(make(batch_size), driving)
-    optimizer = training.optimizer or _optimizer(training.model)
+    optimizer = training.optimizer or default_optimizer(training.model)
     size = batch_size or first_size(training.batch)
     wanted = Wanted(name, size, driving.warm_up, driving.steps, _remark(driving, training.batch))
     watched = Profile(training.model, wanted)
@@ -77,15 +77,16 @@ def _train(
     for number in range(count):
         tell(number + 1, count)
         optimizer.zero_grad()
-        loss = _loss(training, driving)
+        loss = loss_of(training, driving)
         if number == 0:
-            _require_loss(loss)
+            require_loss(loss)
         loss.backward()
         optimizer.step()
         watched.step()
 
 
-def _loss(training: Training, driving: Driving) -> Any:
+def loss_of(training: Training, driving: Driving) -> Any:
+    """The loss of one forward. Raises DataError where it fails."""
     model, batch = training.model, training.batch
     try:
         with _precision(driving):
@@ -117,7 +118,8 @@ def _precision(driving: Driving) -> AbstractContextManager[Any]:
     return context
 
 
-def _require_loss(loss: Any) -> None:
+def require_loss(loss: Any) -> None:
+    """Raise DataError unless the loss is one element with a gradient."""
     import torch
 
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -159,7 +161,8 @@ def device_of(text: str) -> Any:
     return device
 
 
-def _optimizer(model: Any) -> Any:
+def default_optimizer(model: Any) -> Any:
+    """SGD with momentum, where the factory gives no optimizer. Raises UsageError if all is frozen."""
     import torch
 
     trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
