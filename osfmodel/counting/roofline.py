@@ -17,6 +17,7 @@ from osfmodel.counting.modules import Model, Module, Product
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Layer, Segment, Workload
 
@@ -122,7 +123,7 @@ class Roofline:
 
     def times(self, module: Module, in_block: bool) -> tuple[float, float]:
         """Forward and backward of a module."""
-        products, scores = sum(map(self.product, module.products)), sum(map(self.scores, module.scores))
+        products, scores = plain_sum(map(self.product, module.products)), plain_sum(map(self.scores, module.scores))
         moved = self.moving(module.moved * self.setting.batch * (FUSED if self.setting.compiled else 1))
         forward = products + scores + moved
         again = {NOTHING: 0.0, SELECTIVE: moved, FULL: forward}[self.setting.checkpointing] if in_block else 0.0
