@@ -79,6 +79,8 @@ def in_design() -> list[str]:
 
 
 OF_ONE_MODULE = {
+    "STRATEGY_EXECUTORS": "the framework of each strategy: a column of STRATEGIES",
+    "PRODUCTS": "operators of torch that multiply matrices",
     "RELATIVES": "decoders after Llama, each a row of MODEL_FAMILIES",
     "KEEPERS": "those of EXECUTORS whose storage is known",
     "RUNNING": "those of EXECUTORS that osf run trains under",

@@ -123,11 +123,12 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
     if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):
         wants.append("tensors cut in pieces")
     instead = "run what `osf tune --for ddp` proposes, or --plan optimal"
-    able = FSDP if plan.strategy in SHARDED else RUNTIME
+    grouped = plan.strategy in SHARDED
+    able = FSDP if grouped else RUNTIME
     anyway = f"--executor {able.name} can, or {instead}"
     if wants:
         beyond = plan.credit is not None or any(bucket.release_time for bucket in plan.buckets)
-        beyond = beyond or (plan.strategy in SHARDING and able is not FSDP)
+        beyond = beyond or (plan.strategy in SHARDING and not grouped)
         remedy = instead if beyond else anyway
         raise PlanError(f"DDP cannot run plan {label!r}, which wants {' and '.join(wants)}: {remedy}")
     try:
