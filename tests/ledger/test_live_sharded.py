@@ -43,6 +43,7 @@ def measured(folder, setting, factor):
         plans[name] = plan
         time = factor(name) * predict_timeline(workload, plan, pricing).iteration_time
         stated = (("cpu_share", "0.5"), ("sent", written(plan, workload)), ("buckets_as_planned", "yes"))
+        stated += (("collectives", "3 all_gather, 2 reduce_scatter"),)
         file = f"{setting.name}-{name}.json"
         runs += [
             Measurement(
