@@ -122,7 +122,7 @@ def levels(plan, optimizer="sgd"):
 
 
 def test_gradients_are_whole_only_where_they_are_not_reduced():
-    """Whole gradients are there in the last forward under LAST; by default shards and one group's."""
+    """Under LAST whole gradients stay until the end; by default a rank holds its shards and one group's gradients."""
     plan = make_plan("fsdp2", MODEL, pricing_of(NODES, WORKERS))
     whole, shard = MODEL.gradient_bytes, MODEL.gradient_bytes // WORKERS
     held = {}

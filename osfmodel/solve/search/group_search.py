@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations, groupby, pairwise, product
+from itertools import accumulate, combinations, groupby, islice, pairwise, product
 from operator import attrgetter
 
 from osfmodel.cost.pricing import Pricing
@@ -35,6 +35,8 @@ NEGLIGIBLE = 1e-3
 """Relative gain below which nothing is worth changing."""
 FEW, FEW_KEPT = 7, 4
 """Number of blocks up to which every grouping is timed, without a limit on memory and with one."""
+FEW_CHANGED = 12
+"""Number of blocks up to which groups are changed under every setting, by two changes at once where one is no help."""
 MOST_TIMED = 250
 """Groupings after which the search ends."""
 FLIGHTS = ((1, False), (2, False), (2, True))
@@ -137,12 +139,20 @@ class GroupSearch:
         for setting in self.settings:
             if every:
                 found = self._fastest([one.under(*setting) for one in every])
+            elif chosen is None or self._worth_changing(chosen, setting):
+                found = self._improved((chosen or self.each).under(*setting))
             else:
-                at_any_rate = chosen is None or (setting in SETTINGS[: 1 if self.room else len(AHEAD)])
-                found = self._improved(chosen or self.each, setting, at_any_rate)
+                continue
             if found and (chosen is None or self.time(found) < self.time(chosen) * (1 - NEGLIGIBLE)):
                 chosen = found
         return chosen
+
+    def _worth_changing(self, chosen: Grouping, setting: tuple[tuple[int, int], int, bool]) -> bool:
+        """Whether groups are changed under a setting: of few blocks always, else under the first or one that gains."""
+        first = SETTINGS[: 1 if self.room else len(AHEAD)]
+        if len(self.names) <= FEW_CHANGED or setting in first:
+            return True
+        return self.time(chosen.under(*setting)) < self.time(chosen) * (1 - NEGLIGIBLE)
 
     def time(self, grouping: Grouping) -> float:
         """Seconds of a step."""
@@ -193,27 +203,32 @@ class GroupSearch:
         places = [*grouping.starts, len(self.names)]
         return all(self.before[end] - self.before[start] <= self.most for start, end in pairwise(places))
 
-    def _improved(
-        self, start: Grouping, setting: tuple[tuple[int, int], int, bool], at_any_rate: bool
-    ) -> Grouping | None:
-        """The fastest of ``start`` and of even groupings under a setting, changed step by step while that helps.
-
-        Unless ``at_any_rate``, nothing is changed where the setting alone is no gain.
-        """
-        begin = start.under(*setting)
-        if not at_any_rate and self.time(begin) >= self.time(start) * (1 - NEGLIGIBLE):
-            return None
+    def _improved(self, begin: Grouping) -> Grouping | None:
+        """The fastest of ``begin`` and of even groupings under its setting, changed step by step while that helps."""
+        setting = begin.ahead, begin.inputs, begin.separate
         options = [begin, *(one.under(*setting) for one in self._even() if self._allowed(one))]
         if self.room is not None:
             quick = sorted(options, key=self.time)[:2]
             options += [filled for one in dict.fromkeys((begin, *quick)) for filled in self._filled(one)]
         best = self._fastest(options)
         while best is not None and len(self.timed) < MOST_TIMED:
-            changed = self._fastest([best, *filter(self._allowed, self._changed(best))])
-            if changed is None or self.time(changed) >= self.time(best) * (1 - NEGLIGIBLE / 10):
+            changed = self._step(best, self._changed(best)) or self._step(best, self._changed_twice(best))
+            if changed is None:
                 break
             best = changed
         return best
+
+    def _step(self, best: Grouping, others: Iterable[Grouping]) -> Grouping | None:
+        """The fastest of ``others`` if it is faster than ``best``; of many only the first ones are timed."""
+        some = list(islice(filter(self._allowed, others), MOST_TIMED))
+        found = self._fastest([best, *some])
+        return found if found and self.time(found) < self.time(best) * (1 - NEGLIGIBLE / 10) else None
+
+    def _changed_twice(self, grouping: Grouping) -> Iterator[Grouping]:
+        """The groupings that are two changes away, of a model with few blocks."""
+        if len(self.names) <= FEW_CHANGED:
+            for changed in filter(self._allowed, list(self._changed(grouping))):
+                yield from self._changed(changed)
 
     def _fastest(self, options: Sequence[Grouping]) -> Grouping | None:
         """The fastest that fits; of those as fast, the first by rank."""
