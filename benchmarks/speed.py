@@ -25,7 +25,7 @@ import numpy as np
 
 import osfmodel as osf
 from osfmodel.cost import Cost
-from osfmodel.entities.gradients import Gradients
+from osfmodel.entities.workload import Gradients
 from osfmodel.solve.exact import merge
 
 LENGTHS = (161, 1000, 5000)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
-from osfmodel.entities.gradients import Gradients
+from osfmodel.entities.workload import Gradients
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked

@@ -8,8 +8,7 @@ import numpy as np
 
 from osfmodel.cost import AffineCost, Cost, TableCost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.gradients import Gradients
-from osfmodel.entities.workload import Layer, Workload
+from osfmodel.entities.workload import Gradients, Layer, Workload
 from osfmodel.solve import Limits, Question
 from tests.conftest import gradients
 

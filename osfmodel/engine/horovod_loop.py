@@ -27,11 +27,10 @@ from osfmodel.engine import simulate
 from osfmodel.engine.recursion import Compute
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB
-from osfmodel.entities.workload import Workload
+from osfmodel.entities.workload import Gradients, Workload
 
 DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001

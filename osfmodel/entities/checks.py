@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from osfmodel.entities.errors import DataError
 
@@ -38,3 +39,12 @@ def require_count(value: int, what: str, least: int = 0) -> None:
         raise DataError(f"{what} is {value!r:.40}: it must be a whole number, {least} or more")
     if value > LARGEST_COUNT:
         raise DataError(f"{what} is {value!r:.40}: it must be below 2^53")
+
+
+def require_unique(names: Sequence[str], what: str, kind: str) -> None:
+    """Raise DataError if two ``kind`` of ``what`` have the same name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(f"{what} has two {kind} named {name!r}: names must be unique")
+        seen.add(name)

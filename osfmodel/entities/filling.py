@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from osfmodel.entities.gradients import Gradients
+from osfmodel.entities.workload import Gradients
 
 
 class Closes(NamedTuple):

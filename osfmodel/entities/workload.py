@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
+from osfmodel.entities.checks import require_count, require_name, require_positive, require_time, require_unique
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.timeline import Span
@@ -55,19 +54,14 @@ class Layer:
         require_time(self.backward_time, f"backward time of layer {self.name!r}")
         require_count(self.gradient_bytes, f"gradient bytes of layer {self.name!r}")
         require_name(self.dtype, f"the dtype of layer {self.name!r}")
-        if self.activation_bytes is not None:
-            require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
-        if self.held_bytes is not None:
-            require_count(self.held_bytes, f"held bytes of layer {self.name!r}")
+        for name in ("activation_bytes", "held_bytes", "peak_bytes", "steady_bytes"):
+            if getattr(self, name) is not None:
+                require_count(getattr(self, name), f"{name.replace('_', ' ')} of layer {self.name!r}")
         size = self.elements * element_bytes(self.dtype)
         if self.shape and self.held_bytes is None and self.gradient_bytes != size:
             raise DataError(f"layer {self.name!r} has {self.gradient_bytes} gradient bytes, its shape makes {size}")
-        if self.peak_bytes is not None:
-            require_count(self.peak_bytes, f"peak bytes of layer {self.name!r}")
-        if self.steady_bytes is not None:
-            require_count(self.steady_bytes, f"steady bytes of layer {self.name!r}")
-            if self.steady_bytes > (self.peak_bytes or 0):
-                raise DataError(f"layer {self.name!r} has more steady bytes than peak bytes, of which they are a part")
+        if (self.steady_bytes or 0) > (self.peak_bytes or 0):
+            raise DataError(f"layer {self.name!r} has more steady bytes than peak bytes, of which they are a part")
         if self.enqueue_time is not None:
             require_time(self.enqueue_time, f"enqueue time of layer {self.name!r}")
 
@@ -105,6 +99,49 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients of a workload in ready order: the input of planners.
+
+    Parallel tuples, one entry per layer that has parameters. ``ready_times`` are seconds after the start of
+    the iteration and never decrease; ``enqueue_times`` are when the host submits them (= ready times if the
+    profile does not say). ``held`` are the sizes in memory of compressed gradients; empty without compression.
+    """
+
+    names: tuple[str, ...]
+    ready_times: tuple[float, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    enqueue_times: tuple[float, ...]
+    held: tuple[int, ...] = ()
+
+    @property
+    def held_sizes(self) -> tuple[int, ...]:
+        """Size of each gradient in memory: the bytes that DDP counts, since it compresses by bucket."""
+        return self.held or self.sizes
+
+    @property
+    def elements(self) -> dict[str, int]:
+        """Bytes of an element by dtype; tensors may be cut at multiples of it. 1 if sizes are not multiples of it."""
+        kinds = {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
+        pairs = list(zip(self.dtypes, self.sizes, strict=True))
+        return {
+            kind: element if all(size % element == 0 for dtype, size in pairs if dtype == kind) else 1
+            for kind, element in kinds.items()
+        }
+
+    @property
+    def chains(self) -> list[list[int]]:
+        """Positions in ready order, by dtype: gradients that may share a bucket."""
+        kinds = dict.fromkeys(self.dtypes)
+        if len(kinds) == 1:
+            return [list(range(len(self.dtypes)))]
+        return [[i for i, dtype in enumerate(self.dtypes) if dtype == kind] for kind in kinds]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """The computation of one worker: layers from the input to the output, then an update of all parameters.
 
@@ -123,8 +160,7 @@ class Workload:
                   and a fraction by which times may be off, either way, as of a batch size that was not profiled
     computed_in:  type of computation, if it is not that of the parameters (mixed precision)
     sample_tokens: tokens of a sample, if samples have tokens
-    ideal_time:   seconds in which the device's data sheet would have the model's operations of one iteration done,
-                  nothing recomputed, if known: the base of model FLOPs utilisation (MFU)
+    ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -158,23 +194,21 @@ class Workload:
             raise DataError(f"workload {self.name!r} has no layers")
         for name in ("update_time", "doubt"):
             require_time(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}")
-        if self.batch_size is not None:
-            require_count(self.batch_size, f"batch size of workload {self.name!r}", least=1)
+        for name in ("batch_size", "sample_tokens"):
+            if getattr(self, name) is not None:
+                require_count(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}", least=1)
         for name in ("state_bytes", "update_bytes", "fixed_bytes"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
         require_count(self.profiled_workers, f"profiled workers of workload {self.name!r}", least=1)
-        if self.sample_tokens is not None:
-            require_count(self.sample_tokens, f"tokens of a sample of workload {self.name!r}", least=1)
         if self.ideal_time is not None:
             require_positive(self.ideal_time, f"the ideal time of workload {self.name!r}")
         if self.grain not in GRAINS:
             raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
         if self.computing is not None and not 0 < self.computing <= 1:
-            raise DataError(
-                f"the computing fraction of workload {self.name!r} is {self.computing!r}: above 0, 1 at most"
-            )
-        _require_unique([layer.name for layer in self.layers], self.name)
+            said = f"the computing fraction of workload {self.name!r} is {self.computing!r}"
+            raise DataError(f"{said}: above 0, 1 at most")
+        require_unique([layer.name for layer in self.layers], f"workload {self.name!r}", "layers")
         _require_segments(self.segments, self.layers, self.name)
         forward_time = plain_sum(layer.forward_time for layer in self.layers)
         backward_time, gradients = _backward(self.layers, forward_time)
@@ -255,12 +289,6 @@ class Workload:
             for layer in self.layers
         )
         return replace(self, layers=layers)
-
-
-def _require_unique(names: Sequence[str], workload: str) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise DataError(f"workload {workload!r} has two layers named {twice!r}: names must be unique")
 
 
 def _span(segment: Segment, places: Mapping[str, int]) -> slice:

@@ -21,12 +21,11 @@ from osfmodel.entities.batches import accumulating
 from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.modules import SHARDED, in_micro_batches
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.workload import Workload
+from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.bounds import COLLECTIVES, objective_bound
 
 

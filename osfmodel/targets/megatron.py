@@ -21,11 +21,10 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import MEGATRON
 from osfmodel.entities.filling import Closes, fill_by_dtype
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least
-from osfmodel.entities.workload import Workload
+from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
 from osfmodel.targets.target import (

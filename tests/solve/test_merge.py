@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from osfmodel import Objective, UsageError
 from osfmodel.cost import AffineCost, Cost, TableCost
-from osfmodel.entities.gradients import Gradients
+from osfmodel.entities.workload import Gradients
 from osfmodel.solve import Limits, Status
 from osfmodel.solve.exact import exhaustive, merge, optimal
 from osfmodel.solve.solution import allowed, alternate, finish, groups_of

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from osfmodel.cost.fitting import jumps
 from osfmodel.cost.shapes import Array, TableCost
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.cluster import FittedRange, Table
@@ -67,11 +66,13 @@ class Fit:
 
         The range is also among the parameters, so that a cluster knows where its prices are extrapolated.
         """
+        from osfmodel.cost.fitting.jumps import in_words  # not loaded where nothing is fitted
+
         sizes = [sample.size for sample in samples]
         found = tuple(
             sentence
             for workers, points in medians(samples).items()
-            for sentence in jumps.in_words(workers, list(points), list(points.values()))
+            for sentence in in_words(workers, list(points), list(points.values()))
         )
         workers = tuple(sorted({sample.workers for sample in samples}))
         span = min(sizes), max(sizes)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.trace import Collective, GradientReady, Step, Trace
+from osfmodel.entities.workload import Gradients
 from osfmodel.formats.source_text import Hints, Text, parse, require
 from osfmodel.formats.traces.buckets import carried
 

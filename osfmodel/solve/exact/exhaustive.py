@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.plan import grouped_plan
 from osfmodel.entities.rounding import least
+from osfmodel.entities.workload import Gradients
 from osfmodel.solve.solution import Question, Solution, Status, allowed, finish, groups_of, rank_of
 
 LARGEST = 16

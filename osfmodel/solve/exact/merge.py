@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from osfmodel.cost.shapes import AffineCost, Array, Cost, TableCost
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.entities.rounding import within
+from osfmodel.entities.workload import Gradients
 from osfmodel.solve.solution import Limits, Question, Solution, Status
 
 NEVER = float("inf")

@@ -19,10 +19,9 @@ import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.plan import PLAIN, grouped_plan
 from osfmodel.entities.rounding import least, within
-from osfmodel.entities.workload import Workload
+from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 from osfmodel.solve.exact import merge
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, allowed, alternate, finish, rank_of

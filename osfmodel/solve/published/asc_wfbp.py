@@ -10,9 +10,8 @@ proves of its rule is not known here.
 from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.gradients import Gradients
 from osfmodel.entities.plan import Objective, Plan, contiguous_plan
-from osfmodel.entities.workload import Workload
+from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.published.regression import linear
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
