@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from osfmodel.counting import load_workload
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import PLAIN, SPLIT
+from osfmodel.entities.units import parse_amount
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.economics import TrainingCosts, economics
 from osfmodel.planning.predictions import compare
@@ -144,7 +144,7 @@ def _costs(comparisons: Sequence[Comparison], samples: str | None, price: float 
         return None
     if price is not None and not 0 < price < 1e9:
         raise UsageError(f"--price-per-gpu-hour {price}: it must be above 0 and below a billion")
-    total = _samples(samples)
+    total = parse_amount("--samples", samples)
     rows = [
         tuple(
             economics(comparison.workload, comparison.workers, prediction.iteration_time, total, price)
@@ -153,11 +153,3 @@ def _costs(comparisons: Sequence[Comparison], samples: str | None, price: float 
         for comparison in comparisons
     ]
     return TrainingCosts.of([prediction.name for prediction in comparisons[0].predictions], rows)
-
-
-def _samples(text: str) -> float:
-    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?)\s*([kMG]?)\s*", text)
-    total = float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[match[2]] if match else 0.0
-    if not total > 0:
-        raise UsageError(f"--samples {text!r}: write a number above 0, such as 1281167, 115e6 or 1.28M")
-    return total

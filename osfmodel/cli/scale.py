@@ -18,7 +18,7 @@ from osfmodel.cli.tune import tuned_lines
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.units import parse_room, parse_time
+from osfmodel.entities.units import AMOUNTS, parse_amount, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.planning.goals import Goals, answers
 from osfmodel.planning.scale import ScaleOptions, scale, settings
@@ -33,14 +33,12 @@ MEMORY = OptionGroup("Memory")
 GOALS = OptionGroup("Goals")
 FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture"}
 """Files that are no text, by the ending of their names."""
-AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-"""Letters behind a number of samples or tokens."""
 
 
 @click.command(name="scale", cls=GroupedCommand)
 @subject_options()
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Numbers of GPUs; A..B doubles from A to B.")
-@plan_option("Named plan; repeatable: the best of these. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.")
+@plan_option("Named plan; repeatable: the best of these. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.", "NAME")
 @click.option(
     "--for",
     "target",
@@ -106,6 +104,8 @@ def scale_command(
     counts = sorted(parse_workers(workers, cluster))
     warn_of_batches(workload, what_if, counts)
     for name in plan_names:
+        if name.endswith(".json"):
+            raise UsageError(f"--plan {name}: a plan file is for one number of GPUs: name a plan, or osf predict it")
         named_plan(name)
     limit = None
     if memory is not None:
@@ -160,15 +160,6 @@ def _write(form: str, made: Scaled, output: str) -> None:
     line(f"wrote {output} ({form})")
     for warning in made.warnings():
         warn(warning)
-
-
-def parse_amount(option: str, text: str) -> float:
-    """``1.28M``, ``300B`` or ``15e12`` as a number. Raises UsageError."""
-    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*", text)
-    found = float(match[1]) * AMOUNTS[match[2]] if match else 0.0
-    if not found > 0:
-        raise UsageError(f"{option} {text!r}: write a number above 0, such as 1281167, 1.28M or 300B")
-    return found
 
 
 def parse_anchor(text: str) -> Anchor:

@@ -37,8 +37,6 @@ FUSED = 0.5
 """Part of the elements that a compiled model moves apart from products, since neighbours are one kernel."""
 LEARNED_ON = 8
 """Workers of most runs that efficiencies were learned from: what computing takes beside others is in them."""
-SPARE = 0.1
-"""Part of a GPU's memory that its context, the communication library and fragmentation are taken to need."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ BANDWIDTH_UNITS: Mapping[str, Fraction] = {
     **{f"{unit}/s": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
     **{f"{unit}ps": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
 }
+AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+"""Letters behind a number of samples or tokens; B is a billion."""
 LARGEST = 10**30
 """Largest plausible number of bytes, seconds or bytes per second; a larger one is taken for a typing error."""
 _QUANTITY = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)")
@@ -115,6 +117,15 @@ def parse_bandwidth(text: str) -> float:
 def parse_part(text: str) -> float:
     """``"1%"`` or ``"0.01"`` -> 0.01. Raises ValueError, for the caller to explain."""
     return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
+def parse_amount(option: str, text: str) -> float:
+    """``"1.28M"``, ``"300B"`` or ``"15e12"`` of samples or tokens. Raises UsageError that names the option."""
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*", text)
+    found = float(match[1]) * AMOUNTS[match[2]] if match else 0.0
+    if not found > 0:
+        raise UsageError(f"{option} {text!r}: write a number above 0, such as 1281167, 115e6, 1.28M or 300B")
+    return found
 
 
 def show_sizes(sizes: Sequence[int]) -> str:

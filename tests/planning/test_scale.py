@@ -182,6 +182,7 @@ def test_the_document_has_the_fields_of_the_contract():
         (("--tokens", "1T", "--samples", "5"), "give one of them"),
         (("--price", "-1"), "price"),
         (("--plan", "fsdp3"), "unknown plan 'fsdp3'"),
+        (("--plan", "plan.json"), "a plan file is for one number of GPUs"),
         (("--memory", "80"), "has no unit"),
         (("--optimizer", "sgd"), "--memory SIZE"),
     ],

@@ -21,9 +21,9 @@ ANY = "any"
 """The value of --for that compares DDP, ZeRO, FSDP2 and HSDP."""
 
 
-def plan_option(said: str) -> Decorator:
+def plan_option(said: str, metavar: str = "NAME|FILE") -> Decorator:
     """--plan, repeatable: a command is handed ``plan_names``, for :func:`named_or_file`."""
-    return click.option("--plan", "plan_names", multiple=True, metavar="NAME|FILE", type=PLAN, help=said)
+    return click.option("--plan", "plan_names", multiple=True, metavar=metavar, type=PLAN, help=said)
 
 
 class TargetName(OneOf):
