@@ -123,7 +123,8 @@ PAGE = """# From words
 ## Words alone
 
 Runs on the fewest GPUs of their series (model, sequence, GPU), {gpus}. Efficiencies and the doubt, which is the band,
-are learned without the source (`profiles/make_efficiency.py`).
+are learned without the source (`profiles/make_efficiency.py`). The form of the roofline and the weights of the fit were
+chosen with all of these runs in view, so that a source left out had a part in that choice, though not in the figures.
 
 {alone}
 
