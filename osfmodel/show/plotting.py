@@ -37,10 +37,10 @@ def save(figure: Any, path: str) -> None:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def finish(axes: Any) -> None:
-    """Add a grid and a legend."""
+def finish(axes: Any, legend: str = "best") -> None:
+    """Add a grid and a legend, at a place by matplotlib's name for it."""
     axes.grid(True, axis="y", color="#dddddd", linewidth=0.6)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc=legend)
     plain(axes)
 
 

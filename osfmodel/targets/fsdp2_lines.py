@@ -201,7 +201,7 @@ SEPARATE = """\
 model.set_separate_reduce_scatter_group(True)  # torch 2.13 or later
 """
 FREED = "each is freed after forward and gathered again in backward"
-KEPT = "each is not freed after forward and kept until backward"
+KEPT = "each is kept from forward until backward"
 MIXED = "groups in `kept` stay until backward; the others are freed after forward and gathered again"
 TEMPLATE = """\
 # FSDP2 groups for {name}: {then}.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
@@ -31,6 +30,14 @@ def rates(points: Sequence[ScalePoint]) -> list[RateAt]:
     return found
 
 
+def by_strategy(found: Sequence[RateAt]) -> dict[str, list[RateAt]]:
+    """The rates of each strategy, in the order in which these first appear."""
+    own: dict[str, list[RateAt]] = {}
+    for one in found:
+        own.setdefault(one.strategy, []).append(one)
+    return own
+
+
 def unit_of(curve: ScaleCurve) -> str:
     """The unit of the rates."""
     first = curve.points[0]
@@ -48,14 +55,14 @@ def plot_scale(curve: ScaleCurve, path: str) -> None:
     if banded:
         axes.vlines([one.workers for one in banded], [one.low for one in banded], [one.high for one in banded],
                     color=COLOURS[5], linewidth=5, alpha=0.6, label="90 % error band")  # fmt: skip
-    for number, (name, run) in enumerate(groupby(found, lambda one: one.strategy)):
-        own = list(run)
+    axes.plot(counts, [one.rate for one in found], color="#999999", linewidth=1.2)
+    for number, (name, own) in enumerate(by_strategy(found).items()):
         axes.plot([one.workers for one in own], [one.rate for one in own], marker="osD^"[number % 4],
-                  color=COLOURS[number % len(COLOURS)], label=name)  # fmt: skip
+                  color=COLOURS[number % len(COLOURS)], label=name, linestyle="none")  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts], fontsize=8)
     axes.minorticks_off()
     axes.set_ylim(0, None)
     axes.set(xlabel="GPUs", ylabel=unit_of(curve), title=f"{curve.workload.name} on {curve.cluster.name}")
-    finish(axes)
+    finish(axes, "lower left")
     save(figure, path)

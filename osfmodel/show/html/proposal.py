@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 
 from osfmodel.planning.goals import Answer
 from osfmodel.planning.scale_curve import ScaleCurve
-from osfmodel.show.curves.scale import RateAt, rates, unit_of
+from osfmodel.show.curves.scale import RateAt, by_strategy, rates, unit_of
 from osfmodel.show.html.axes import SHAPES, UP, Axis, Scale, curve, down, key, mark, plot
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.html.shell import document, section
@@ -15,8 +14,8 @@ from osfmodel.show.pictures.ticks import even_ticks
 from osfmodel.show.tables import PAGE, for_people, texts
 from osfmodel.show.tables.scale import amount, told_columns
 
-LINES = 2
-"""Number of styles of lines."""
+STYLES = 3
+"""Number of styles of marks."""
 
 
 def proposal(made: ScaleCurve, answers: Sequence[Answer], command: str, version: str) -> str:
@@ -69,14 +68,13 @@ def _plot(found: Sequence[RateAt], unit: str) -> Markup:
         x = percent(across.scale.place(one.workers))
         ends = {"y1": down(up.scale.place(one.low)), "y2": down(up.scale.place(one.high))}
         drawn.append(element("line", x1=x, x2=x, **ends, class_="line bound"))
-    for number, (name, run) in enumerate(groupby(found, lambda one: one.strategy)):
-        own, style = list(run), f"s{number % LINES}"
-        drawn.append(curve([(one.workers, one.rate) for one in own], across, up, style))
+    drawn.append(curve([(one.workers, one.rate) for one in found], across, up, "s0"))
+    for number, (name, own) in enumerate(by_strategy(found).items()):
+        style, shape = f"s{number % STYLES}", SHAPES[number % len(SHAPES)]
         for one in own:
             say = f"{one.workers} GPUs, {name}: {amount(one.rate)} {unit}, {amount(one.low)} to {amount(one.high)}"
-            place = across.scale.place(one.workers), up.scale.place(one.rate)
-            drawn.append(mark(*place, SHAPES[number % len(SHAPES)], style, say))
-        names.append((style, SHAPES[number % len(SHAPES)], name))
+            drawn.append(mark(across.scale.place(one.workers), up.scale.place(one.rate), shape, style, say))
+        names.append((style, shape, name))
     names.append(("bound", None, "error band"))
     return plot(across, up, drawn, f"Rate in {unit}", "The table above has every value.") + key(names)
 

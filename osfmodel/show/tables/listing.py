@@ -87,7 +87,9 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
     "gpus": (
         NAME,
         column("memory_bytes", "memory", lambda row: row.entry.sheet and row.entry.sheet.memory, _giga),
-        column("memory_bytes_per_s", "its rate", lambda row: row.entry.sheet and row.entry.sheet.bandwidth, _giga_rate),
+        column(
+            "memory_bytes_per_s", "bandwidth", lambda row: row.entry.sheet and row.entry.sheet.bandwidth, _giga_rate
+        ),
         column(
             "operations_per_s", "half precision", lambda row: row.entry.sheet and _half(row.entry.sheet.rates), _tera
         ),

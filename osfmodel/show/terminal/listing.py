@@ -12,7 +12,7 @@ from osfmodel.show.terminal.tables import print_fitting
 
 LEFT_OUT = (
     "source", "GPU", "cost model", "batch", "tensors", "cited", "unit", "priced as",
-    "its rate", "half precision", "type",
+    "bandwidth", "half precision", "type",
 )  # fmt: skip
 """Columns to leave out on a narrow terminal, the first one first."""
 
