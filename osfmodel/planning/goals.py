@@ -25,11 +25,18 @@ ENDS = ("fast", "predicted", "slow")
 
 
 class Goal(NamedTuple):
-    """A goal, in the words of an option, and whether a point meets it if its step takes so many seconds."""
+    """A goal.
+
+    words:  in the words of an option
+    met:    whether a point meets it if its step takes so many seconds
+    most:   whether the largest number of GPUs is asked for, or the smallest
+    doubt:  whether it hangs on how far the times of computation may be off; a scaling factor does not
+    """
 
     words: str
     met: Callable[[ScalePoint, float], bool]
     most: bool
+    doubt: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +57,12 @@ class Goals:
                 raise UsageError(f"the goal {name.replace('_', ' ')} is {value:g}: it must be above 0")
 
     def each(self) -> Iterator[Goal]:
-        """The goals that are wanted; ``most``: whether the largest number of GPUs is asked for, or the smallest."""
+        """The goals that are wanted."""
         scaling, time, rate, budget = self.scaling, self.time, self.tokens_per_s, self.budget
         if scaling is not None:
             wanted = scaling
-            yield Goal(f"a scaling factor of {wanted:g}", lambda point, step: (point.alone or 0) >= wanted * step, True)
+            words = f"a scaling factor of {wanted:g}"
+            yield Goal(words, lambda point, step: (point.alone or 0) >= wanted * step, True, doubt=False)
         if time is not None:
             longest = time
             yield Goal(f"a step of {show_predicted_time(longest)}", lambda point, step: step <= longest, False)
@@ -125,14 +133,21 @@ def answers(curve: ScaleCurve, options: ScaleOptions, goals: Goals) -> list[Answ
     alone. Raises UsageError for a goal that needs a figure that is not known.
     """
     found = []
+    last, options = curve.points[-1], replace(options, anchor=None)
     for goal in goals.each():
-        found.append(Answer(goal.words, "workers", None, {end: _workers(curve, goal, end) for end in ENDS}))
-        last = curve.points[-1]
-        at = _At(curve, options, goal)
+        told = curve if goal.doubt or not curve.workload.doubt else _undoubted(curve, options)
+        found.append(Answer(goal.words, "workers", None, {end: _workers(told, goal, end) for end in ENDS}))
+        at = _At(told, options, goal)
         found.append(Answer(goal.words, "bandwidth", last.workers, {end: at.bandwidth(end) for end in ENDS}))
         if options.what_if.global_batch is None and goals.time is None:
             found.append(Answer(goal.words, "accumulate", last.workers, {end: at.accumulated(end) for end in ENDS}))
     return found
+
+
+def _undoubted(curve: ScaleCurve, options: ScaleOptions) -> ScaleCurve:
+    """The same curve with bands for times of computation that are as stated."""
+    workload = replace(curve.workload, doubt=0)
+    return scale(workload, curve.cluster, [point.workers for point in curve.points], options)
 
 
 def _meets(point: ScalePoint, goal: Goal, end: str) -> bool:
@@ -173,7 +188,7 @@ class _At:
         what_if = what_if if accumulate is None else replace(what_if, accumulate=accumulate)
         best = self.curve.points[-1].best
         plans = self.options.plans if best is None else (best.name,)
-        options = replace(self.options, what_if=what_if, plans=plans, anchor=None)
+        options = replace(self.options, what_if=what_if, plans=plans)
         return scale(self.curve.workload, cluster, [self.curve.points[-1].workers], options).points[0]
 
     def bandwidth(self, end: str) -> float | None:

@@ -112,6 +112,24 @@ def test_goals_are_met_by_their_answers_and_by_nothing_less():
     assert (slow or 0) <= found["workers"]["predicted"] <= fast
 
 
+def test_the_band_of_a_scaling_factor_leaves_the_doubt_of_computation_out():
+    """If computation takes longer than counted, perfect scaling does too."""
+    workload, cluster = osf.load_workload(WORDS), osf.load_cluster("nccl:h100x8,100Gbps")
+    assert workload.doubt > 0
+    options = ScaleOptions(plans=("fsdp2",))
+    counts = [16, 64, 256]
+    found, sure = (
+        answers(scale(one, cluster, counts, options), options, Goals(scaling=0.9))
+        for one in (workload, replace(workload, doubt=0))
+    )
+    assert found == sure
+    rates = [
+        answers(scale(one, cluster, counts, options), options, Goals(tokens_per_s=1e6))[1].values["slow"]
+        for one in (workload, replace(workload, doubt=0))
+    ]
+    assert rates[0] is None or rates[0] > rates[1]
+
+
 def test_accumulation_that_meets_a_goal_is_the_least():
     workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
     options = ScaleOptions(plans=("ddp",))
