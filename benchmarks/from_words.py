@@ -26,6 +26,7 @@ from osfmodel.ledger.recipe import label_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "profiles"))
 import make_efficiency as learning
+import tensor_groups
 from in_words import (
     RunInWords,
     anchored,
@@ -147,6 +148,16 @@ Up to {few} GPUs the median is {few_median:.1%} and the 90th percentile {few_p90
 on many GPUs: steps of one small micro-batch take longer than the data sheet of the network says, on 128 GPUs and more
 of [modalities-leonardo](modalities-leonardo.md) and on 512 and more of [internevo](internevo.md).
 
+## Tensor groups
+
+InternEvo's runs of a 7B model with ZeRO-1 over all ranks, with one GPU of a replica and with two that share matrices
+and tokens (`--tp 2`), from words alone (`python benchmarks/tensor_groups.py`). Efficiencies are those that come with
+osfmodel: those of its runs on 8 GPUs with one GPU of a replica are in them, those of two are not.
+
+{grouped}
+
+On 512 GPUs and more the rate falls as said above.
+
 ## Utilisation
 
 Utilisation (MFU) by `Workload.ideal_time`, over the source's own column.
@@ -192,6 +203,7 @@ def main() -> None:
         few=FEW,
         few_median=median(few),
         few_p90=quantile(few, 0.9) or 0.0,
+        grouped="\n".join(tensor_groups.table()),
         utilised="\n".join(ratios(Path(folder))) if folder else "(OSFMODEL_DATA is not set)",
     )
     print(page, end="")

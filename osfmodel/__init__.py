@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from osfmodel.cost.faster_network import Change as Change
     from osfmodel.cost.pricing import Pricing as Pricing
     from osfmodel.counting import load_workload as load_workload
+    from osfmodel.counting.groups import Parallelism as Parallelism
     from osfmodel.diagnosis import Explanation as Explanation
     from osfmodel.diagnosis import Remedy as Remedy
     from osfmodel.engine import ENGINES as ENGINES
@@ -72,16 +73,26 @@ if TYPE_CHECKING:
     from osfmodel.planning.economics import economics as economics
     from osfmodel.planning.economics import knee as knee
     from osfmodel.planning.explaining import explain as explain
+    from osfmodel.planning.goals import Answer as Answer
+    from osfmodel.planning.goals import Goals as Goals
+    from osfmodel.planning.goals import answers as answers
     from osfmodel.planning.memory.budget import Demand as Demand
     from osfmodel.planning.memory.budget import MemoryBudget as MemoryBudget
     from osfmodel.planning.memory.budget import MemoryTuning as MemoryTuning
     from osfmodel.planning.memory.search import tune_memory as tune_memory
     from osfmodel.planning.predictions import compare as compare
     from osfmodel.planning.predictions import predict as predict
+    from osfmodel.planning.replicas import replica_workload as replica_workload
     from osfmodel.planning.results import Comparison as Comparison
     from osfmodel.planning.results import Outcome as Outcome
     from osfmodel.planning.results import Prediction as Prediction
     from osfmodel.planning.results import Tuning as Tuning
+    from osfmodel.planning.scale import ScaleOptions as ScaleOptions
+    from osfmodel.planning.scale import scale as scale
+    from osfmodel.planning.scale_curve import Anchor as Anchor
+    from osfmodel.planning.scale_curve import ScaleCurve as ScaleCurve
+    from osfmodel.planning.scale_curve import ScalePoint as ScalePoint
+    from osfmodel.planning.scale_curve import TrainingLength as TrainingLength
     from osfmodel.planning.tuning import tune as tune
     from osfmodel.planning.what_if import WhatIf as WhatIf
     from osfmodel.runtime.executor import Executor as Executor
@@ -101,6 +112,8 @@ PUBLIC = {
     "cost.clusters": "load_cluster pricing_of",
     "cost.faster_network": "Change",
     "cost.pricing": "Pricing",
+    "counting": "load_workload",
+    "counting.groups": "Parallelism",
     "diagnosis": "Explanation Remedy",
     "engine": "ENGINES predict_timeline",
     "engine.memory": "Level Memory memory_of",
@@ -109,7 +122,6 @@ PUBLIC = {
     "entities.effects": "EFFECTS Effects",
     "entities.errors": "CostError DataError ForeignFileError JobError OsfError PlanError UsageError",
     "entities.files.measurements": "load_measurements save_measurements",
-    "counting": "load_workload",
     "entities.files.profiles": "load_plan save",
     "entities.measurement": "Measurement",
     "entities.plan": "Block Bucket Objective Plan contiguous_plan grouped_plan",
@@ -119,10 +131,14 @@ PUBLIC = {
     "entities.workload": "Layer Segment Workload",
     "planning.economics": "Economics economics knee",
     "planning.explaining": "explain",
+    "planning.goals": "Answer Goals answers",
     "planning.memory.budget": "Demand MemoryBudget MemoryTuning",
     "planning.memory.search": "tune_memory",
     "planning.predictions": "compare predict",
+    "planning.replicas": "replica_workload",
     "planning.results": "Comparison Outcome Prediction Tuning",
+    "planning.scale": "ScaleOptions scale",
+    "planning.scale_curve": "Anchor ScaleCurve ScalePoint TrainingLength",
     "planning.tuning": "tune",
     "planning.what_if": "WhatIf",
     "runtime.executor": "Executor execute",

@@ -15,12 +15,14 @@ from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
 from osfmodel.cli.options import plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.tune import tuned_lines
+from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.units import AMOUNTS, parse_amount, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.planning.goals import Goals, answers
+from osfmodel.planning.replicas import replica_workload
 from osfmodel.planning.scale import ScaleOptions, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
 from osfmodel.show.documents.scale import Scaled
@@ -31,6 +33,7 @@ from osfmodel.targets.named_plans import named_plan
 TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
 GOALS = OptionGroup("Goals")
+GROUPS = OptionGroup("Parallelism inside a replica")
 FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture"}
 """Files that are no text, by the ending of their names."""
 
@@ -48,6 +51,22 @@ FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture
 )
 @click.option("--batch-size", type=int, metavar="B", help="Samples of a GPU's micro-batch, if not the workload's.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of all GPUs and micro-batches together.")
+@GROUPS.option(
+    "--tp", type=int, default=1, metavar="N", help="Tensor parallelism: GPUs of a node that share each matrix."
+)
+@GROUPS.option(
+    "--cp", type=int, default=1, metavar="N", help="Context parallelism: GPUs of a node that share each sample."
+)
+@GROUPS.option(
+    "--pp",
+    type=int,
+    default=1,
+    metavar="N",
+    help="Pipeline stages; --accumulate says how many micro-batches go through.",
+)
+@GROUPS.option(
+    "--ep", type=int, default=1, metavar="N", help="Expert parallelism: data-parallel ranks that share the experts."
+)
 @GOALS.option("--target-scaling", type=float, metavar="F", help="Ask what reaches a scaling factor (0.9).")
 @GOALS.option("--target-time", metavar="TIME", help="Ask what reaches a step as short as this (800ms).")
 @GOALS.option("--target-tokens-per-s", metavar="N", help="Ask what reaches this rate (1.5M).")
@@ -80,6 +99,10 @@ def scale_command(
     target_time: str | None,
     target_tokens_per_s: str | None,
     budget: str | None,
+    tp: int,
+    cp: int,
+    pp: int,
+    ep: int,
     style: str | None,
     as_json: bool,
     output: str | None,
@@ -97,12 +120,16 @@ def scale_command(
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 --target-scaling 0.95
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 --for torchtitan
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 -o proposal.html
+      osf scale llama3-70b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 64..1024 --tp 8 --accumulate 8
       osf scale resnet50-v100 --cluster nccl:v100x8,100Gbps/node --workers 1..64 --plan ddp
     """
     what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
     workload, cluster = load_subject(subject)
     counts = sorted(parse_workers(workers, cluster))
-    warn_of_batches(workload, what_if, counts)
+    groups = Parallelism(tp, pp, cp, ep)
+    if groups != Parallelism():
+        workload = replica_workload(subject.workload_name, cluster, groups)
+    warn_of_batches(workload, what_if, [groups.replicas(count) for count in counts])
     for name in plan_names:
         if name.endswith(".json"):
             raise UsageError(f"--plan {name}: a plan file is for one number of GPUs: name a plan, or osf predict it")
@@ -125,6 +152,7 @@ def scale_command(
         limit=limit,
         training=TrainingLength(length, price),
         anchor=None if anchor is None else parse_anchor(anchor),
+        groups=groups,
     )
     if plan_names:
         options = replace(options, plans=tuple(dict.fromkeys(plan_names)))

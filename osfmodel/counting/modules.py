@@ -41,6 +41,8 @@ class Module:
     scores:     products without parameters that belong to it, as those of attention; half of one that is causal
     moved:      elements that are read from memory or written to it apart from products, as by a norm or an activation
     kept:       elements that stay in memory from forward to backward
+    keys:       elements of keys and values that its attention reads
+    experts:    number of experts, of which each has its even share of the tokens; 0 for a module without
     """
 
     name: str
@@ -49,6 +51,8 @@ class Module:
     scores: tuple[Product, ...] = ()
     moved: int = 0
     kept: int = 0
+    keys: int = 0
+    experts: int = 0
     __repr__ = brief
 
     @property
@@ -174,10 +178,11 @@ def fused_attention(  # noqa: PLR0913, PLR0917
 ) -> Iterator[Module]:
     """Attention of one matrix for queries, keys and values, and one behind it; ``rotated``: with rotary positions."""
     yield linear(names[0], width, 3 * width, rows, biased, transposed=transposed)
-    yield linear(
+    last = linear(
         names[1], width, width, rows, biased, transposed=transposed, moved=(4 + 4 * rotated) * width * rows,
         kept=3 * width * rows, scores=attention(rows, heads, width // heads, causal=causal),
     )  # fmt: skip
+    yield replace(last, keys=2 * width * rows)
 
 
 def feed_forward(
@@ -207,10 +212,11 @@ def split_attention(
     for name in names[1:3]:
         yield linear(name, width, inner, others, biased, kept=-width * others)
     read = (rows + 2 * others) * inner
-    yield linear(
+    last = linear(
         names[3], inner, width, rows, biased, moved=read + inner * rows, kept=read,
         scores=attention(rows, heads, head, keys),
     )  # fmt: skip
+    yield replace(last, keys=2 * inner * others)
 
 
 def convolution(  # noqa: PLR0913, PLR0917

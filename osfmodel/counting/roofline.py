@@ -7,9 +7,10 @@ and moves twice as much; attention without stored scores (flash) computes its fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from types import MappingProxyType
 
 from osfmodel.counting.efficiency import Efficiency, efficiency_of
 from osfmodel.counting.gpus import GPUS, Gpu
@@ -63,15 +64,22 @@ class TrainingSetup:
         GPUS[self.gpu].rate(self.dtype)
 
 
-def workload_of(model: Model, setting: TrainingSetup, name: str, efficiency: Efficiency | None = None) -> Workload:
+def workload_of(
+    model: Model,
+    setting: TrainingSetup,
+    name: str,
+    efficiency: Efficiency | None = None,
+    beside: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Workload:
     """The workload of ``model`` on one GPU; the times are learned from published runs, not measured.
 
     efficiency: by default that of the bundled file for GPUs of this generation
+    beside:     seconds of forward and backward that a module takes besides, by its name
     """
     gpu = GPUS[setting.gpu]
     learned = efficiency or efficiency_of(gpu.called)
     clock = Roofline(gpu, learned, setting)
-    layers = tuple(_layers(model, clock))
+    layers = tuple(_layers(model, clock, beside))
     conditions = f"counted from dimensions and data sheets, not measured: {setting.dtype}, batch {setting.batch}"
     return Workload(
         name,
@@ -135,19 +143,20 @@ class Roofline:
         return max(0, elements) * self.setting.batch * self.width
 
 
-def _layers(model: Model, clock: Roofline) -> Iterator[Layer]:
+def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]]) -> Iterator[Layer]:
     """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
     kept = [clock.kept(module, bool(model.block_of(module))) for module in model.modules]
     stays = _staying(model, clock, kept)
     for module, own, peak in zip(model.modules, stays, _held(model, clock, kept, stays), strict=True):
         forward, backward = clock.times(module, bool(model.block_of(module)))
+        more = beside.get(module.name, (0.0, 0.0))
         shapes = module.parameters or (("", ()),)
         for place, (parameter, shape) in enumerate(shapes):
             last = place == len(shapes) - 1
             yield Layer(
                 f"{module.name}.{parameter}" if parameter else module.name,
-                forward if last else 0.0,
-                backward if last else 0.0,
+                forward + more[0] if last else 0.0,
+                backward + more[1] if last else 0.0,
                 _bytes(shape) if module.parameters else 0,
                 PARAMETERS,
                 activation_bytes=own if last else 0,

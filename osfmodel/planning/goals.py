@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from osfmodel.cost.faster_network import SAME, Change, faster_network
-from osfmodel.entities.display import show_predicted_time
+from osfmodel.entities.display import brief, show_predicted_time
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.planning.scale import ScaleOptions, scale
 from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
@@ -20,6 +20,9 @@ WIDEST = 1024.0
 NARROW = 1.02
 """Ratio of two bandwidths that are not told apart."""
 MOST_MICRO_BATCHES = 256
+STEADY = 16
+"""Micro-batches from which on each further one is taken to add as much time as those before it, on average of half of
+them; all steps of fewer are predicted."""
 ENDS = ("fast", "predicted", "slow")
 """The ends of an error band, and the prediction between them."""
 
@@ -47,6 +50,7 @@ class Goals:
     time: float | None = None
     tokens_per_s: float | None = None
     budget: float | None = None
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if self.scaling is not None and not 0 < self.scaling < 1:
@@ -101,6 +105,9 @@ class Answer:
     at: int | None
     values: Mapping[str, float | None]
 
+    def __repr__(self) -> str:
+        return brief(self, self.words)
+
     @property
     def words(self) -> str:
         """The answer as a sentence, with those for both ends of the error band where they differ."""
@@ -151,12 +158,17 @@ def _undoubted(curve: ScaleCurve, options: ScaleOptions) -> ScaleCurve:
 
 
 def _meets(point: ScalePoint, goal: Goal, end: str) -> bool:
-    """Whether a point meets a goal at an end of its band; without one, only as predicted."""
-    if point.time is None:
-        return False
-    band = point.band
-    parts = {"fast": 0.0 if band is None else band.below, "predicted": 0.0, "slow": 0.0 if band is None else band.above}
-    return goal.met(point, point.time * (1 + parts[end]))
+    """Whether a point meets a goal at an end of its band."""
+    step = _step(point, end)
+    return step is not None and goal.met(point, step)
+
+
+def _step(point: ScalePoint, end: str) -> float | None:
+    """Seconds of a point's step at an end of its band, or as predicted without one; None if nothing fits."""
+    band = point.band if end != "predicted" else None
+    if point.time is None or band is None:
+        return point.time
+    return point.time * (1 + (band.below if end == "fast" else band.above))
 
 
 def _workers(curve: ScaleCurve, goal: Goal, end: str) -> int | None:
@@ -217,7 +229,15 @@ class _At:
         """The least number of micro-batches that meets the goal; None if MOST_MICRO_BATCHES do not."""
 
         def met(count: int) -> bool:
-            return _meets(self.point(accumulate=count), self.goal, end)
+            if count <= STEADY:
+                return _meets(self.point(accumulate=count), self.goal, end)
+            half, whole = (self.point(accumulate=number) for number in (STEADY // 2, STEADY))
+            before, last = _step(half, end), _step(whole, end)
+            if before is None or last is None or whole.samples is None:
+                return False
+            step = last + (last - before) * (count - STEADY) / (STEADY - STEADY // 2)
+            longer = replace(whole, accumulated=count, samples=whole.samples * count // STEADY)
+            return self.goal.met(longer, step)
 
         if not met(MOST_MICRO_BATCHES):
             return None

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from osfmodel.cost.clusters import strided
 from osfmodel.counting.gpus import gpu_on_data_sheet
+from osfmodel.counting.groups import Parallelism
+from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import show_bytes, show_predicted_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.lookup import require
-from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import compare
+from osfmodel.planning.replicas import in_groups, note
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.strategies import StrategyRow
@@ -37,6 +41,7 @@ class ScaleOptions:
     what_if:  changes of the workload; those of the network are in the cluster already
     training: the whole training
     anchor:   one measured step
+    groups:   of a replica, of whose GPUs the workload is one (``planning.replicas.replica_workload``)
     """
 
     plans: tuple[str, ...] = tuple(STRATEGY_PLANS)
@@ -44,19 +49,22 @@ class ScaleOptions:
     what_if: WhatIf = WhatIf()
     training: TrainingLength = TrainingLength()
     anchor: Anchor | None = None
+    groups: Parallelism = Parallelism()
+    __repr__ = brief
 
 
 def scale(
     workload: Workload, cluster: Cluster, counts: Sequence[int], options: ScaleOptions = ScaleOptions()
 ) -> ScaleCurve:
-    """The best strategy that fits at each of ``counts``, which are numbers of workers.
+    """The best strategy that fits at each of ``counts``, which are numbers of GPUs.
 
     Counts at which the cluster has no prices are left out. Raises CostError if it has none at all, UsageError for an
-    unknown plan, or an anchor that no computation meets, and DataError as ``planning.choosing.tune_any``.
+    unknown plan, GPUs that are not whole replicas, or an anchor that no computation meets, and DataError as
+    ``planning.choosing.tune_any``.
     """
     wanted = options.limit or room_of(workload)
     sized = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
-    asked = _Asked(cluster, options, wanted if sized else None, sized)
+    asked = _Asked(strided(cluster, options.groups.tensor), options, wanted if sized else None, sized)
     factor = None if options.anchor is None else asked.factor(workload, options.anchor)
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
@@ -70,21 +78,34 @@ def scale(
         asked.limit,
         options.what_if,
         factor,
-        tuple(dict.fromkeys((*asked.notes(workload, wanted), *told))),
+        tuple(dict.fromkeys((*asked.notes(workload, wanted), *_padded(points), *told))),
         tuple(dict.fromkeys(warning for one in known for warning in one.warnings)),
+        options.groups,
     )
 
 
 def settings(curve: ScaleCurve, target: str) -> Tuning:
     """The settings of ``target`` for the largest number of workers of ``curve``, within its limit of memory.
 
-    Raises as ``planning.tuning.tune``.
+    Raises as ``planning.tuning.tune``, and UsageError where there are groups and the target has no settings for them.
     """
-    last = curve.points[-1]
-    sharded = require(target, CONFIG_TARGETS, "target").objective.strategy in SHARDED
+    last, groups = curve.points[-1], curve.groups.document
+    chosen = require(target, CONFIG_TARGETS, "target")
+    if groups and chosen.text.grouped is None:
+        others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.grouped is not None)
+        raise UsageError(f"{curve.groups.words}: the lines for {target} are of data parallelism alone: give {others}")
+    sharded = chosen.objective.strategy in SHARDED
     limits = Limits(memory=curve.limit) if sharded else Limits()
-    workload = curve.what_if.of_workload(curve.workload, last.workers)
-    return tune(workload, curve.cluster, last.workers, target, limits).under(curve.what_if)
+    mine = in_groups(curve.workload, curve.groups, curve.what_if.accumulate, last.workers)
+    workload = curve.what_if.of_workload(mine, curve.groups.replicas(last.workers))
+    cluster = strided(curve.cluster, curve.groups.tensor)
+    found = tune(workload, cluster, last.ranks, target, limits)
+    if groups and chosen.text.grouped is not None:
+        knobs = chosen.text.grouped(found.knobs, groups)
+        found = replace(
+            found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
+        )
+    return found.under(curve.what_if)
 
 
 def room_of(workload: Workload) -> MemoryLimit | None:
@@ -117,19 +138,22 @@ class _Asked:
 
     def point(self, workload: Workload, workers: int) -> ScalePoint:
         """The strategies at this count, and the one to take."""
-        changed = self.options.what_if.of_workload(workload, workers)
-        found = strategies_at(changed, self.cluster, workers, self.options.plans)
+        what_if, groups = self.options.what_if, self.options.groups
+        replicas, ranks = groups.replicas(workers), groups.ranks(workers)
+        found = strategies_at(self.changed(workload, workers), self.cluster, ranks, self.options.plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
-        rows = tuple(
-            strategy_row(one, workers, self.limit, self.sized) for one in found if alike[one.plan] is one
-        )  # fmt: skip
-        size = self.options.what_if.share(workers) or workload.batch_size
-        samples = None if size is None else size * self.options.what_if.accumulate * workers
-        single = replace(self.options.what_if, accumulate=1, batch_size=size, global_batch=None)
-        each = single.of_workload(workload, workers)
-        return ScalePoint(
-            workers, each, rows, _taken(rows), samples, self.options.what_if.accumulate, self.options.training
-        )  # fmt: skip
+        rows = tuple(strategy_row(one, ranks, self.limit, self.sized) for one in found if alike[one.plan] is one)
+        size = what_if.share(replicas) or workload.batch_size
+        samples = None if size is None else size * what_if.accumulate * replicas
+        single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
+        each = single.of_workload(in_groups(workload, groups, what_if.accumulate, workers), replicas)
+        taken = _taken(rows)
+        return ScalePoint(workers, each, rows, taken, samples, what_if.accumulate, self.options.training, ranks)
+
+    def changed(self, workload: Workload, workers: int) -> Workload:
+        """The workload of each GPU, with all micro-batches, where there are ``workers`` of them."""
+        what_if, groups = self.options.what_if, self.options.groups
+        return what_if.of_workload(in_groups(workload, groups, what_if.accumulate, workers), groups.replicas(workers))
 
     def factor(self, workload: Workload, anchor: Anchor) -> float:
         """The factor on computation with which the step of the best plan takes as long as it was measured."""
@@ -141,8 +165,8 @@ class _Asked:
         name, target = point.best.name, anchor.step_time(point.samples, workload.sample_tokens)
 
         def excess(factor: float) -> float:
-            changed = self.options.what_if.of_workload(workload.scaled(factor), anchor.workers)
-            (found,) = compare(changed, self.cluster, anchor.workers, [name]).predictions
+            changed = self.changed(workload.scaled(factor), anchor.workers)
+            (found,) = compare(changed, self.cluster, point.ranks, [name]).predictions
             return found.iteration_time - target
 
         least, most = excess(1 / SLOWEST), excess(SLOWEST)
@@ -161,7 +185,31 @@ class _Asked:
             yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer adamw"
         else:
             yield "memory is not compared: give --memory SIZE"
+        if self.options.groups != Parallelism():
+            yield note(self.options.groups)
         yield from self.options.what_if.caveats(workload, self.cluster)
+
+
+PADDED = 1.25
+"""Factor by which padding makes all parameters larger, from which on a note says so."""
+
+
+def _padded(points: Sequence[ScalePoint]) -> Iterator[str]:
+    """A remark on parameters with fewer rows than FSDP2 has ranks at the largest number of workers."""
+    last = points[-1]
+    if all(row.prediction.plan.strategy != FULLY_SHARDED for row in last.rows):
+        return
+    layers = [layer for layer in last.workload.layers if layer.gradient_bytes and layer.shape]
+    sizes = {layer.name: padded_elements(layer, last.ranks) for layer in layers}
+    few = [layer for layer in layers if layer.shape[0] < last.ranks and len(layer.shape) > 1]
+    whole, padded = sum(layer.elements for layer in layers), sum(sizes.values())
+    if few and padded > PADDED * whole:
+        worst = max(few, key=lambda layer: sizes[layer.name])
+        yield (
+            f"FSDP2 shares rows, and {worst.name} has {worst.shape[0]} for {last.ranks} ranks, one of "
+            f"{how_many(len(few), 'parameter')} with fewer rows than ranks: padded, all parameters are "
+            f"{padded / whole:.1f} times as large: share experts with --ep, or give fully_shard a shard_placement_fn"
+        )
 
 
 def _taken(rows: Sequence[StrategyRow]) -> StrategyRow | None:

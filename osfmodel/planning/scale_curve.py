@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import Band
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import how_many
+from osfmodel.entities.display import brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.strategies import StrategyRow
@@ -23,6 +24,7 @@ class TrainingLength:
 
     samples: float | None = None
     price: float | None = None
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for name, value in (("number of samples", self.samples), ("price of a GPU for an hour", self.price)):
@@ -32,7 +34,7 @@ class TrainingLength:
 
 @dataclass(frozen=True, slots=True)
 class ScalePoint:
-    """A number of workers.
+    """A number of workers, each a GPU.
 
     workload: as each worker computes it in a micro-batch
     rows:     the strategies that the cluster can price
@@ -40,6 +42,7 @@ class ScalePoint:
     samples:  of all workers in a step; None if the workload does not say its batch
     accumulated: micro-batches of a step
     training: the whole training
+    ranks:    workers that reduce each gradient together
     """
 
     workers: int
@@ -49,6 +52,11 @@ class ScalePoint:
     samples: int | None
     accumulated: int = 1
     training: TrainingLength = TrainingLength()
+    ranks: int = 0
+
+    def __repr__(self) -> str:
+        step = "nothing fits" if self.best is None else f"{self.best.name}, {show_predicted_time(self.best.time)}"
+        return brief(self, f"{how_many(self.workers, 'worker')}: {step}")
 
     @property
     def time(self) -> float | None:
@@ -83,7 +91,7 @@ class ScalePoint:
         if self.best is None:
             return None
         rules, workload = self.best.prediction.plan.sharding, self.workload
-        ranks = 1 if rules is None else rules.ranks(self.workers)
+        ranks = 1 if rules is None else rules.ranks(self.ranks)
         return self.accumulated * (workload.forward_time + workload.backward_time) + workload.update_time / ranks
 
     @property
@@ -126,6 +134,7 @@ class ScaleCurve:
 
     limit:    of each GPU's memory; None if plans are not held against any
     anchored: factor on computation with which the prediction meets the anchor; None without one
+    groups:   of a replica of several GPUs
     """
 
     workload: Workload
@@ -136,6 +145,16 @@ class ScaleCurve:
     anchored: float | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    groups: Parallelism = Parallelism()
+
+    def __repr__(self) -> str:
+        changed = f" with {self.changes}" if self.changes else ""
+        return brief(self, f"{self.workload.name} on {self.cluster.name}{changed}: {self.turns}")
+
+    @property
+    def changes(self) -> str:
+        """The groups of a replica and the what-ifs, in words; "" for none."""
+        return ", ".join(filter(None, (self.groups.words, self.what_if.words)))
 
     @property
     def turns(self) -> str:
@@ -162,6 +181,7 @@ class Anchor:
     workers: int
     value: float
     unit: str = "s"
+    __repr__ = brief
 
     def step_time(self, samples: int | None, tokens: int | None) -> float:
         """Seconds of a step with these samples, of ``tokens`` tokens each. Raises UsageError where one is missing."""

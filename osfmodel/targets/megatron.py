@@ -11,7 +11,7 @@ then that of the strategy ``distributed-optimizer``, with ``--overlap-param-gath
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -53,11 +53,13 @@ class MegatronKnobs:
 
     overlap:     whether buckets are sent during backward
     distributed: whether each rank updates a shard, and gathers parameters in the next forward
+    groups:      (kind, size) of other groups, which Megatron calls model-parallel
     """
 
     bucket_elements: int | None = None
     overlap: bool = True
     distributed: bool = False
+    groups: tuple[tuple[str, int], ...] = ()
 
 
 def to_plan(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
@@ -160,14 +162,36 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 def config(knobs: MegatronKnobs) -> dict[str, Any]:
     """Megatron's arguments by name; the size in parameters."""
     shards = {"use_distributed_optimizer": True, "overlap_param_gather": True} if knobs.distributed else {}
-    return {**shards, "overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_elements}
+    size = {"ddp_bucket_size": knobs.bucket_elements}
+    return {**_degrees(knobs), **shards, "overlap_grad_reduce": knobs.overlap, **size}
+
+
+DEGREES = {
+    "tensor": "tensor_model_parallel_size", "pipeline": "pipeline_model_parallel_size",
+    "context": "context_parallel_size", "expert": "expert_model_parallel_size",
+}  # fmt: skip
+"""Arguments for the size of a group, by its kind."""
+
+
+def _degrees(knobs: MegatronKnobs) -> dict[str, Any]:
+    """The arguments for other groups; a tensor group shares the tokens between matrices."""
+    found: dict[str, Any] = {DEGREES[kind]: size for kind, size in knobs.groups}
+    return {**found, "sequence_parallel": True} if "tensor" in dict(knobs.groups) else found
+
+
+def grouped(knobs: MegatronKnobs, sizes: Mapping[str, int]) -> MegatronKnobs:
+    """The settings with sizes of other groups."""
+    return replace(knobs, groups=tuple(sizes.items()))
 
 
 def flags(knobs: MegatronKnobs) -> str:
     """The arguments on a command line."""
     size = "" if knobs.bucket_elements is None else f" --ddp-bucket-size {knobs.bucket_elements}"
     shards = "--use-distributed-optimizer --overlap-param-gather " * knobs.distributed
-    return f"{shards}{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
+    groups = "".join(
+        f"--{name.replace('_', '-')} {'' if value is True else f'{value} '}" for name, value in _degrees(knobs).items()
+    )
+    return f"{groups}{shards}{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
 
 
 def render(knobs: MegatronKnobs, workload: Workload) -> str:
@@ -234,7 +258,12 @@ TARGET = Target(
     summary="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
     convert=Conversion(default_knobs=MegatronKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact),
     text=SettingsText(
-        config=config, render=render, ending=".args", caveats=caveats, accumulation=Accumulation(accumulate)
+        config=config,
+        render=render,
+        ending=".args",
+        caveats=caveats,
+        accumulation=Accumulation(accumulate),
+        grouped=grouped,
     ),
     launch=Launch(
         arguments=flags,
@@ -257,7 +286,12 @@ SHARDED = Target(
         exact=exact_distributed,
     ),
     text=SettingsText(
-        config=config, render=render, ending=".args", caveats=distributed_caveats, accumulation=Accumulation(accumulate)
+        config=config,
+        render=render,
+        ending=".args",
+        caveats=distributed_caveats,
+        accumulation=Accumulation(accumulate),
+        grouped=grouped,
     ),
     launch=TARGET.launch,
     size=SizeKnob("--ddp-bucket-size", partial(MegatronKnobs, distributed=True), elements=True),

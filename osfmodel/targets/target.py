@@ -124,6 +124,7 @@ class SettingsText:
     files:   endings of other files of the framework's own -> (knobs, workload) -> text
     caveats: (workload) -> sentences     assumptions of a prediction for this framework
     accumulation: how gradients of several micro-batches are added up before they are sent
+    grouped: (knobs, sizes of a replica's groups by kind) -> knobs with their settings; None if the lines have none
     """
 
     config: Callable[[Any], dict[str, Any]]
@@ -132,6 +133,7 @@ class SettingsText:
     files: Mapping[str, Callable[[Any, Workload], str]] = field(default_factory=dict)
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     accumulation: Accumulation = NOT_TOLD
+    grouped: Callable[[Any, Mapping[str, int]], Any] | None = None
 
     @property
     def endings(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ unless the config says otherwise. The step is FSDP2's (``fully-sharded``, ``hybr
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -45,12 +46,14 @@ class TitanKnobs:
     reshard:  DEFAULT, ALWAYS or NEVER
     replicas: ``data_parallel_replicate_degree``
     gather_dtype, reduce_dtype: ``mixed_precision_param`` and ``mixed_precision_reduce``
+    groups:   (kind, size) of other groups: ``tensor_parallel_degree`` and its like
     """
 
     reshard: str = DEFAULT
     replicas: int = 1
     gather_dtype: str = "bfloat16"
     reduce_dtype: str = "float32"
+    groups: tuple[tuple[str, int], ...] = ()
 
 
 def to_plan(knobs: TitanKnobs, workload: Workload, pricing: Pricing) -> Plan:
@@ -151,9 +154,16 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
             "data_parallel_replicate_degree": knobs.replicas,
             "data_parallel_shard_degree": -1,
             "fsdp_reshard_after_forward": knobs.reshard,
+            **{f"{kind}_parallel_degree": size for kind, size in knobs.groups},
         },
         "training": {key: dtype for key, dtype in types.items() if dtype},
     }
+
+
+def grouped(knobs: TitanKnobs, sizes: Mapping[str, int]) -> TitanKnobs:
+    """The settings with degrees of other groups. Stages keep parameters by default, so that freeing must be said."""
+    stays = knobs.reshard != DEFAULT or "pipeline" not in sizes
+    return replace(knobs, groups=tuple(sizes.items()), reshard=knobs.reshard if stays else ALWAYS)
 
 
 def render(knobs: TitanKnobs, workload: Workload) -> str:
@@ -167,6 +177,11 @@ def render(knobs: TitanKnobs, workload: Workload) -> str:
 
 def accumulate(text: str, ending: str, count: int) -> str:
     """The tables with a note on the batch sizes, which set the number of micro-batches."""
+    if "pipeline_parallel_degree" in text:
+        return text + (
+            f"# The plan is for {count} micro-batches a step: give local_batch_size {count} times\n"
+            "# pipeline_parallel_microbatch_size.\n"
+        )
     return text + (
         f"# The plan is for {count} micro-batches a step, gathered and reduced in each: give global_batch_size\n"
         f"# {count} times local_batch_size times the data-parallel ranks.\n"
@@ -181,7 +196,12 @@ TARGET = Target(
         default_knobs=TitanKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact, unpriced=True
     ),
     text=SettingsText(
-        config=config, render=render, ending=".toml", caveats=caveats, accumulation=Accumulation(accumulate)
+        config=config,
+        render=render,
+        ending=".toml",
+        caveats=caveats,
+        accumulation=Accumulation(accumulate),
+        grouped=grouped,
     ),
     launch=Launch(script="your job config, merged with what this command writes without --lines (-o settings.toml)"),
     executor=FSDP,

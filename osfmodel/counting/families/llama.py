@@ -6,6 +6,7 @@ Names and shapes are those of ``LlamaForCausalLM`` in transformers, and of its r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.counting.config import Config
@@ -138,10 +139,11 @@ def _attention(config: Config, kind: Kind, size: Dimensions, name: str) -> Itera
         yield Module(f"{name}.k_norm", (("weight", (size.head,)),), moved=2 * keys * tokens, kept=keys * tokens)
     rotated = 2 * (queries + keys) * tokens
     read = (queries + 2 * keys) * tokens
-    yield linear(
+    last = linear(
         f"{name}.o_proj", queries, width, tokens, biased and not kind.biased, moved=rotated + read + queries * tokens,
         kept=read, scores=attention(tokens, size.heads, size.head, causal=True, window=size.window),
     )  # fmt: skip
+    yield replace(last, keys=2 * keys * tokens)
 
 
 def _feed_forward(config: Config, kind: Kind, size: Dimensions, name: str) -> Iterator[Module]:
@@ -169,4 +171,5 @@ def _experts(config: Config, _kind: Kind, size: Dimensions, name: str) -> Iterat
         (Product(share, width, 2 * inner, experts), Product(share, inner, width, experts)),
         moved=(4 * width + 5 * inner) * routed,  # sorted by expert, and added up; silu and product, as above
         kept=(width + 4 * inner) * routed,
+        experts=experts,
     )

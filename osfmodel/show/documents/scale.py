@@ -36,6 +36,7 @@ class Scaled:
             "limit_bytes": None if curve.limit is None else curve.limit.bytes,
             **({} if curve.anchored is None else {"anchor_factor": curve.anchored}),
             **({"what_if": curve.what_if.document} if curve.what_if.document else {}),
+            **({"groups": curve.groups.document} if curve.groups.document else {}),
             "points": [json_row(POINT, point) for point in curve.points],
             "strategies": curve.turns,
             "answers": [

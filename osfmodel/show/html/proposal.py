@@ -24,7 +24,7 @@ def proposal(made: ScaleCurve, answers: Sequence[Answer], command: str, version:
 
 
 def _sections(made: ScaleCurve, answers: Sequence[Answer], command: str, version: str) -> Iterable[Markup]:
-    changed = f", with {made.what_if.words}" if made.what_if.words else ""
+    changed = f", with {made.changes}" if made.changes else ""
     yield element(
         "header",
         element("h1", made.workload.name),

@@ -20,7 +20,7 @@ MARGIN = 30
 
 def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ()) -> None:
     """Print the table, the bars, the strategies in a sentence, the answers to questions, and the notes."""
-    varied = f" with {curve.what_if.words}" if curve.what_if.words else ""
+    varied = f" with {curve.changes}" if curve.changes else ""
     show_title(console, f"{curve.workload.name} on {curve.cluster.name}{varied}")
     points = list(curve.points)
     print_fitting(console, told_columns(points), points, words=(1,), leave_out=LEFT_OUT)

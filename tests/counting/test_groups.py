@@ -1,0 +1,149 @@
+"""Parallelism of GPUs in a replica: parts add up to the model, messages are counted by hand, nonsense is refused."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+
+import pytest
+
+import osfmodel as osf
+from osfmodel.counting.groups import GroupMessage, Parallelism, part_of, stages_of
+from osfmodel.counting.words import model_of, parse_words
+
+TINY = {
+    "model_type": "llama", "hidden_size": 8, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A tiny Llama for samples of 16 tokens."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    return model_of(parse_words(f"{path}:h100,seq16"))
+
+
+def operations(model):
+    return sum(one.operations for module in model.modules for one in (*module.products, *module.scores))
+
+
+def test_a_tensor_group_shares_matrices_and_not_norms(tiny):
+    part = part_of(tiny, Parallelism(tensor=2))
+    norms = sum(prod(shape) for module in tiny.modules for _, shape in module.parameters if len(shape) == 1)
+    assert part.model.parameters == (tiny.parameters - norms) // 2 + norms
+    assert operations(part.model) * 2 == operations(tiny)
+    shapes = {module.name.split(".")[-1]: module.parameters[0][1] for module in part.model.modules}
+    assert shapes["q_proj"] == (4, 8)
+    assert shapes["o_proj"] == (8, 4)
+    assert shapes["up_proj"] == (12, 8)
+    assert shapes["down_proj"] == (8, 12)
+    assert shapes["embed_tokens"] == (50, 8)
+    assert shapes["lm_head"] == (50, 8)
+
+
+def test_a_tensor_group_gathers_before_each_part_and_scatters_behind_it(tiny):
+    part = part_of(tiny, Parallelism(tensor=2))
+    both = (GroupMessage("tensor", "all_gather", 16 * 8, 1, 1), GroupMessage("tensor", "reduce_scatter", 16 * 8, 1, 1))
+    for block in (0, 1):
+        assert part.sent[f"model.layers.{block}.self_attn.o_proj"] == both
+        assert part.sent[f"model.layers.{block}.mlp.down_proj"] == both
+    assert part.sent["model.embed_tokens"] == (
+        GroupMessage("tensor", "reduce_scatter", 128, 1, 0), GroupMessage("tensor", "all_gather", 128, 0, 1),
+    )  # fmt: skip
+    assert part.sent["lm_head"] == (
+        GroupMessage("tensor", "all_gather", 128, 1, 0), GroupMessage("tensor", "reduce_scatter", 128, 0, 1),
+    )  # fmt: skip
+    assert sum(bool(one) for one in part.sent.values()) == 6
+
+
+def test_a_transposed_matrix_is_shared_alike():
+    model = model_of(parse_words("gpt2:h100,seq128"))
+    part = part_of(model, Parallelism(tensor=2))
+    shapes = {module.name: dict(module.parameters) for module in part.model.modules}
+    block = "transformer.h.0"
+    assert shapes[f"{block}.attn.c_attn"] == {"weight": (768, 3 * 768 // 2), "bias": (3 * 768 // 2,)}
+    assert shapes[f"{block}.mlp.c_proj"] == {"weight": (4 * 768 // 2, 768), "bias": (768,)}
+
+
+def test_a_context_group_shares_tokens_and_gathers_keys_and_values(tiny):
+    part = part_of(tiny, Parallelism(context=4))
+    assert part.model.parameters == tiny.parameters
+    assert operations(part.model) * 4 == operations(tiny)
+    keys = 2 * 4 * 16  # keys and values, two heads of width 2, tokens
+    assert part.sent["model.layers.0.self_attn.o_proj"] == (
+        GroupMessage("context", "all_gather", keys, 1, 1), GroupMessage("context", "reduce_scatter", keys, 0, 1),
+    )  # fmt: skip
+    both = part_of(tiny, Parallelism(tensor=2, context=2))
+    assert both.sent["model.layers.0.self_attn.o_proj"][:2] == (
+        GroupMessage("tensor", "all_gather", 8 * 8, 1, 1), GroupMessage("tensor", "reduce_scatter", 8 * 8, 1, 1),
+    )  # fmt: skip
+    assert both.sent["model.layers.0.self_attn.o_proj"][2].elements == keys // 2
+
+
+def test_the_stages_of_a_pipeline_are_the_whole_model(tiny):
+    stages = stages_of(tiny, Parallelism(pipeline=2))
+    assert [module for part in stages for module in part.model.modules] == list(tiny.modules)
+    assert [part.model.blocks for part in stages] == [("model.layers.0",), ("model.layers.1",)]
+    names = {part.model.modules[0].name for part in stages}
+    assert names == {"model.embed_tokens", "model.layers.1.input_layernorm"}
+
+
+def test_a_tied_head_on_another_stage_has_a_matrix_of_its_own():
+    model = model_of(parse_words("gpt2:h100,seq128"))
+    first, last = stages_of(model, Parallelism(pipeline=2))
+    table = model.modules[0].elements
+    assert first.model.parameters + last.model.parameters == model.parameters + table
+
+
+def test_experts_are_shared_and_each_token_is_sent_there_and_back():
+    model = model_of(parse_words("mixtral-8x7b:h100,seq128"))
+    part = part_of(model, Parallelism(expert=4))
+    name = "model.layers.0.mlp.experts"
+    (whole,) = (module for module in model.modules if module.name == name)
+    (mine,) = (module for module in part.model.modules if module.name == name)
+    assert mine.elements * 4 == whole.elements
+    assert [shape for _, shape in mine.parameters] == [(2 * 2 * 14336, 4096), (2 * 4096, 14336)]
+    assert operations(part.model) == operations(model)  # of as many tokens, by fewer experts
+    assert part.sent[name] == (GroupMessage("expert", "all_gather", 2 * 128 * 4096, 2, 2),)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "pythia-1b", "bert-base", "t5-base", "mpt-125m", "gemma2-2b", "phi3-mini"])
+def test_parts_of_every_family_add_up(name):
+    model = model_of(parse_words(f"{name}:h100,seq128"))
+    part = part_of(model, Parallelism(tensor=2, context=2))
+    assert operations(part.model) * 4 == pytest.approx(operations(model), rel=0.01)
+    matrices = sum(prod(shape) for module in model.modules for _, shape in module.parameters if len(shape) > 1)
+    held = sum(prod(shape) for module in part.model.modules for _, shape in module.parameters if len(shape) > 1)
+    assert held * 2 == pytest.approx(matrices, rel=0.01)
+    assert any(one.group == "tensor" for sent in part.sent.values() for one in sent)
+    assert any(one.group == "context" for sent in part.sent.values() for one in sent)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "said"),
+    [
+        ("llama3-8b", Parallelism(tensor=3), "llama3-8b has 32 heads, which 3 GPUs do not share"),
+        ("llama3-8b", Parallelism(context=3), "128 tokens, which 3 GPUs do not share"),
+        ("llama3-8b", Parallelism(expert=8), "has 1 experts"),
+        ("llama3-8b", Parallelism(pipeline=64), "has 32 blocks, fewer than stages"),
+        ("resnet50", Parallelism(tensor=2), "is no language model"),
+    ],
+)
+def test_what_is_not_shared_is_refused(name, groups, said):
+    sequence = "" if name == "resnet50" else ",seq128"
+    with pytest.raises(osf.UsageError, match=said):
+        part_of(model_of(parse_words(f"{name}:h100{sequence}")), groups)
+
+
+def test_numbers_of_gpus_are_whole_replicas():
+    groups = Parallelism(tensor=8, pipeline=2, context=2)
+    assert (groups.gpus, groups.replicas(64), groups.ranks(64)) == (32, 2, 4)
+    with pytest.raises(osf.UsageError, match="48 GPUs are not whole replicas of 32 GPUs"):
+        groups.replicas(48)
+    with pytest.raises(osf.UsageError, match="4 GPUs have 4 data-parallel ranks"):
+        Parallelism(expert=8).replicas(4)
+    for size in (0, -1, 10**6, True):
+        with pytest.raises(osf.UsageError, match="it must be a number from 1"):
+            Parallelism(tensor=size)

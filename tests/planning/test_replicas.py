@@ -1,0 +1,136 @@
+"""Replicas of several GPUs: times by hand, pipelines that wait, counts of ranks, and settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import osfmodel as osf
+from osfmodel.counting.groups import Parallelism, part_of
+from osfmodel.counting.roofline import workload_of
+from osfmodel.counting.words import model_of, parse_words
+from osfmodel.planning.replicas import in_groups, replica_workload
+from osfmodel.planning.scale import ScaleOptions, scale, settings
+from osfmodel.planning.what_if import WhatIf
+
+WORDS, CLUSTER = "llama3-8b:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return osf.load_cluster(CLUSTER)
+
+
+def test_a_tensor_group_takes_its_part_of_the_work_and_its_messages_in_the_node(cluster):
+    found = replica_workload(WORDS, cluster, Parallelism(tensor=4))
+    words = parse_words(WORDS)
+    model = model_of(words)
+    alone = workload_of(part_of(model, Parallelism(tensor=4)).model, words.setting, WORDS)
+    pricing, size = osf.pricing_of(cluster, 4), 2 * 4096 * 4096 * 2  # samples, tokens, width, bytes
+    gather, scatter = (pricing.cost(kind)(size) for kind in ("all_gather", "reduce_scatter"))
+    parts = 2 * 32
+    assert found.forward_time - alone.forward_time == pytest.approx((parts + 1) * (gather + scatter))
+    # backward: once more in each part, and the forward of each block once more, recomputed
+    assert found.backward_time - alone.backward_time == pytest.approx((2 * parts + 1) * (gather + scatter))
+    assert found.ideal_time == pytest.approx(osf.load_workload(WORDS).ideal_time / 4)
+    assert found.doubt > osf.load_workload(WORDS).doubt
+
+
+def test_a_pipeline_waits_for_its_other_stages(cluster):
+    workload = replica_workload(WORDS, cluster, Parallelism(pipeline=4))
+    each = workload.forward_time + workload.backward_time
+    for count in (1, 4, 16):
+        changed = in_groups(workload, Parallelism(pipeline=4), count, 8)
+        whole = WhatIf(accumulate=count).of_workload(changed, 1)
+        assert whole.forward_time + whole.backward_time == pytest.approx((count + 3) * each)
+    kept = sum(layer.activation_bytes for layer in workload.layers)
+    peak = max(layer.peak_bytes for layer in workload.layers)
+    for count, beside in ((1, 0), (2, 1), (16, 3)):
+        changed = in_groups(workload, Parallelism(pipeline=4), count, 8)
+        assert max(layer.peak_bytes or 0 for layer in changed.layers) == peak + beside * kept
+
+
+def test_without_groups_nothing_changes(cluster):
+    workload = osf.load_workload(WORDS)
+    assert in_groups(workload, Parallelism(), 4, 8) == workload
+
+
+def test_samples_rates_and_ranks_follow_the_groups(cluster):
+    for groups, ranks, replicas in (
+        (Parallelism(tensor=4), 16, 16),
+        (Parallelism(context=2), 64, 32),
+        (Parallelism(pipeline=2), 32, 32),
+        (Parallelism(tensor=2, context=2, pipeline=2), 16, 8),
+    ):
+        options = ScaleOptions(("fsdp2",), what_if=WhatIf(accumulate=4), groups=groups)
+        (point,) = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options).points
+        assert (point.ranks, point.samples) == (ranks, replicas * 2 * 4)
+        assert point.rate_per_gpu == pytest.approx(point.samples * 4096 / point.time / 64)
+
+
+def test_a_global_batch_is_shared_by_replicas(cluster):
+    groups = Parallelism(tensor=4)
+    options = ScaleOptions(("fsdp2",), what_if=WhatIf(global_batch=64), groups=groups)
+    (point,) = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options).points
+    assert point.workload.batch_size == 4
+
+
+def test_gradients_of_a_tensor_group_go_between_its_ranks_alone(cluster):
+    """Of 8 GPUs a node, each has a network of its own; 8 GPUs that share matrices leave one rank a node."""
+    workload = osf.load_workload(WORDS)
+    groups = Parallelism(tensor=8)
+    whole = replica_workload(WORDS, cluster, groups)
+    (point,) = scale(whole, cluster, [64], ScaleOptions(("fsdp2",), groups=groups)).points
+    alone = replace(cluster, gpus_per_node=1)
+    (found,) = osf.compare(whole, alone, 8, ["fsdp2"]).predictions
+    assert point.time == pytest.approx(found.iteration_time)
+    assert whole.gradient_bytes < workload.gradient_bytes / 7.9
+
+
+def test_experts_take_memory_on_the_ranks_that_share_them(cluster):
+    words = "mixtral-8x7b:h100,seq4096,batch1,bf16,ac=full"
+    groups = Parallelism(expert=8)
+    workload = replica_workload(words, cluster, groups)
+    experts = sum(layer.gradient_bytes for layer in workload.layers if ".experts." in layer.name)
+    changed = in_groups(workload, groups, 1, 64)
+    # 16 bytes for each parameter: of 8 GPUs' experts, shared by 64, less those that the plan counts: 1 GPU's
+    assert changed.fixed_bytes == pytest.approx(7 * experts * 4 / 64)
+
+
+def test_parameters_with_fewer_rows_than_ranks_are_told(cluster):
+    words = "mixtral-8x7b:h100,seq4096,batch1,bf16,ac=full"
+    told = [note for note in scale(osf.load_workload(words), cluster, [16, 64]).notes if "FSDP2 shares rows" in note]
+    assert len(told) == 1
+    assert "has 8 for 64 ranks" in told[0]
+    groups = Parallelism(expert=8)
+    shared = scale(replica_workload(words, cluster, groups), cluster, [64], ScaleOptions(groups=groups))
+    assert not any("FSDP2 shares rows" in note for note in shared.notes)
+    assert not any("FSDP2 shares rows" in note for note in scale(osf.load_workload(WORDS), cluster, [64]).notes)
+
+
+def test_settings_name_the_groups(cluster):
+    groups = Parallelism(tensor=2, pipeline=2)
+    options = ScaleOptions(("fsdp2",), what_if=WhatIf(accumulate=8), groups=groups)
+    curve = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options)
+    titan = settings(curve, "torchtitan")
+    assert titan.config["parallelism"]["tensor_parallel_degree"] == 2
+    assert titan.config["parallelism"]["fsdp_reshard_after_forward"] == "always"
+    assert "local_batch_size 8 times" in titan.rendered
+    megatron = settings(curve, "distributed-optimizer")
+    assert "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel" in megatron.rendered
+    with pytest.raises(osf.UsageError, match="lines for fsdp2 are of data parallelism alone"):
+        settings(curve, "fsdp2")
+
+
+@pytest.mark.parametrize(
+    ("words", "groups", "said"),
+    [
+        ("resnet50-v100", Parallelism(tensor=2), "was profiled on one GPU"),
+        (WORDS, Parallelism(tensor=16), "larger than a node of nccl:h100x8,400Gbps, which has 8"),
+        (WORDS, Parallelism(tensor=4, context=4), "groups of 16 GPUs are larger than a node"),
+    ],
+)
+def test_impossible_groups_are_refused(cluster, words, groups, said):
+    with pytest.raises(osf.UsageError, match=said):
+        replica_workload(words, cluster, groups)
