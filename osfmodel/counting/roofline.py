@@ -80,6 +80,8 @@ def workload_of(
     learned = efficiency or efficiency_of(gpu.called)
     clock = Roofline(gpu, learned, setting)
     layers = tuple(_layers(model, clock, beside))
+    fixed = plain_sum(clock.fixed(module, bool(model.block_of(module))) for module in model.modules)
+    whole = plain_sum(layer.forward_time + layer.backward_time for layer in layers)
     conditions = f"counted from dimensions and data sheets, not measured: {setting.dtype}, batch {setting.batch}"
     return Workload(
         name,
@@ -94,6 +96,7 @@ def workload_of(
         computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
         sample_tokens=model.tokens or None,
         ideal_time=model.utilised * setting.batch / gpu.rate(setting.dtype),
+        fixed_share=fixed / whole,
     )
 
 
@@ -134,6 +137,12 @@ class Roofline:
         forward = products + scores + moved
         again = {NOTHING: 0.0, SELECTIVE: moved, FULL: forward}[self.setting.checkpointing] if in_block else 0.0
         return forward, 2 * products + SCORES_BACKWARD * scores + 2 * moved + again
+
+    def fixed(self, module: Module, in_block: bool) -> float:
+        """Seconds of forward and backward to read matrices, which do not grow with the batch."""
+        again = self.setting.checkpointing == FULL and in_block
+        matrices = (product.inner * product.columns * product.times for product in module.products)
+        return (3 + again) * self.moving(sum(matrices))
 
     def kept(self, module: Module, in_block: bool) -> int:
         """Bytes that a module keeps from forward to backward; with whole blocks recomputed, while one is."""

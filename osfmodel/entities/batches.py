@@ -40,7 +40,8 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None,
 
     Activation bytes grow in proportion to the batch, ``steady_bytes`` of the peaks do not; forward and backward times
     grow by :func:`time_ratio`, which is in proportion too with ``fixed`` 0, and are then as doubtful as
-    :func:`scaling_uncertainty` says. With ``other``, a profile of
+    :func:`scaling_uncertainty` says; a workload that knows its ``fixed_share`` has it in place of ``fixed``, and no
+    doubt of that. With ``other``, a profile of
     the same model at another batch size, each follows the line through both, at 0 or more. Gradients, the update and
     the optimizer's state stay as they are, and bytes are rounded up. Enqueue times, which are the host's, stay too.
 
@@ -54,6 +55,10 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None,
         )
     if other is None:
         ratio = batch_size / workload.batch_size
+        if (share := workload.fixed_share) is not None:
+            longer = share + (1 - share) * ratio
+            found = _mapped(workload, workload, batch_size, lambda one, _: one * ratio, lambda one, _: one * longer)
+            return replace(found, fixed_share=share / longer)
         slower = time_ratio(ratio, fixed)
         found = _mapped(workload, workload, batch_size, lambda one, _: one * ratio, lambda one, _: one * slower)
         return replace(found, doubt=found.doubt + scaling_uncertainty(ratio)) if fixed else found

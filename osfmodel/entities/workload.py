@@ -161,6 +161,7 @@ class Workload:
     computed_in:  type of computation, if it is not that of the parameters (mixed precision)
     sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
+    fixed_share:  part of forward and backward that does not grow with the batch, if known
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -182,6 +183,7 @@ class Workload:
     computed_in: str = ""
     sample_tokens: int | None = None
     ideal_time: float | None = None
+    fixed_share: float | None = None
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
@@ -194,15 +196,16 @@ class Workload:
             raise DataError(f"workload {self.name!r} has no layers")
         for name in ("update_time", "doubt"):
             require_time(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}")
-        for name in ("batch_size", "sample_tokens"):
+        for name in ("batch_size", "sample_tokens", "profiled_workers"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}", least=1)
         for name in ("state_bytes", "update_bytes", "fixed_bytes"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
-        require_count(self.profiled_workers, f"profiled workers of workload {self.name!r}", least=1)
         if self.ideal_time is not None:
             require_positive(self.ideal_time, f"the ideal time of workload {self.name!r}")
+        if self.fixed_share is not None and not 0 <= self.fixed_share <= 1:
+            raise DataError(f"the fixed share of workload {self.name!r} is {self.fixed_share!r}: from 0 to 1")
         if self.grain not in GRAINS:
             raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
         if self.computing is not None and not 0 < self.computing <= 1:

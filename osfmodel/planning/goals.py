@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.entities.display import brief, show_predicted_time
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.planning.scale import ScaleOptions, scale
 from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
+from osfmodel.planning.strategies import StrategyRow
 
 WIDEST = 1024.0
 """Largest factor, either way, by which the network's bandwidth is changed."""
@@ -23,6 +24,14 @@ MOST_MICRO_BATCHES = 256
 STEADY = 16
 """Micro-batches from which on each further one is taken to add as much time as those before it, on average of half of
 them; all steps of fewer are predicted."""
+MOST_SAMPLES = 4096
+"""Largest micro-batch that is tried."""
+CHANGED = {
+    "bandwidth": "bandwidth of the network",
+    "accumulate": "micro-batches of a step",
+    "batch": "samples of a micro-batch",
+}
+"""Words for what an answer changes."""
 ENDS = ("fast", "predicted", "slow")
 """The ends of an error band, and the prediction between them."""
 
@@ -95,7 +104,7 @@ class Answer:
     """The answer to an inverse question.
 
     goal:   in words
-    asks:   what is changed: "workers", "bandwidth" (a factor) or "accumulate"
+    asks:   what is changed: "workers", "bandwidth" (a factor), "accumulate" or "batch"
     at:     number of workers for which it is changed; None where that is the answer
     values: of ENDS -> the answer if the step takes that long; None where nothing meets the goal
     """
@@ -120,14 +129,15 @@ class Answer:
     def _begun(self) -> str:
         if self.asks == "workers":
             return f"For {self.goal}"
-        changed = "bandwidth of the network" if self.asks == "bandwidth" else "micro-batches of a step"
-        return f"For {self.goal} with {self.at} workers, {changed}"
+        return f"For {self.goal} with {self.at} workers, {CHANGED[self.asks]}"
 
     def _said(self, value: float | None) -> str:
         if self.asks == "workers":
             return "none of these numbers of workers" if value is None else f"{value:g} workers"
         if self.asks == "accumulate":
             return f"more than {MOST_MICRO_BATCHES}" if value is None else f"{value:g}"
+        if self.asks == "batch":
+            return "none that fits" if value is None else f"{value:g}"
         if value is None:
             return "none would do"
         return "any would do" if value == 0 else f"{value:.2g} times the present"
@@ -136,8 +146,9 @@ class Answer:
 def answers(curve: ScaleCurve, options: ScaleOptions, goals: Goals) -> list[Answer]:
     """The answers to all goals on the points of ``curve``, which was made with ``options``.
 
-    Numbers of workers are those of the curve. Bandwidth and accumulation are searched for at the largest of them, each
-    alone. Raises UsageError for a goal that needs a figure that is not known.
+    Numbers of workers are those of the curve. Bandwidth, accumulation and the batch are searched for at the largest of
+    them, each alone; the batch where it is known how times grow with it. Raises UsageError for a goal that needs a
+    figure that is not known.
     """
     found = []
     last, options = curve.points[-1], replace(options, anchor=None)
@@ -148,6 +159,8 @@ def answers(curve: ScaleCurve, options: ScaleOptions, goals: Goals) -> list[Answ
         found.append(Answer(goal.words, "bandwidth", last.workers, {end: at.bandwidth(end) for end in ENDS}))
         if options.what_if.global_batch is None and goals.time is None:
             found.append(Answer(goal.words, "accumulate", last.workers, {end: at.accumulated(end) for end in ENDS}))
+            if curve.workload.fixed_share is not None:
+                found.append(Answer(goal.words, "batch", last.workers, {end: at.batch(end) for end in ENDS}))
     return found
 
 
@@ -186,21 +199,21 @@ class _At:
     curve: ScaleCurve
     options: ScaleOptions
     goal: Goal
-    known: dict[tuple[float, int | None], ScalePoint] = field(default_factory=dict)
+    known: dict[tuple[float, str, int], ScalePoint] = field(default_factory=dict)
 
-    def point(self, factor: float = 1, accumulate: int | None = None) -> ScalePoint:
-        """The point there with a network ``factor`` times as fast, or with so many micro-batches."""
-        if (factor, accumulate) not in self.known:
-            self.known[factor, accumulate] = self._made(factor, accumulate)
-        return self.known[factor, accumulate]
+    def point(self, factor: float = 1, change: str = "", value: int = 0) -> ScalePoint:
+        """The point there with a network ``factor`` times as fast, or with a field of the what-if changed."""
+        if (factor, change, value) not in self.known:
+            self.known[factor, change, value] = self._made(factor, {change: value} if change else {})
+        return self.known[factor, change, value]
 
-    def _made(self, factor: float, accumulate: int | None) -> ScalePoint:
+    def _made(self, factor: float, changes: Mapping[str, Any]) -> ScalePoint:
         cluster = self.curve.cluster if factor == 1 else faster_network(self.curve.cluster, Change(factor), SAME)
-        what_if = self.options.what_if
-        what_if = what_if if accumulate is None else replace(what_if, accumulate=accumulate)
-        best = self.curve.points[-1].best
-        plans = self.options.plans if best is None else (best.name,)
-        options = replace(self.options, what_if=what_if, plans=plans)
+        what_if = replace(self.options.what_if, **changes)
+        options = replace(self.options, what_if=what_if)
+        fitting = tuple(row.name for row in self.curve.points[-1].rows if row.fits is not False)
+        if fitting and "batch_size" not in changes:  # what else changes hardly moves memory
+            options = replace(options, plans=fitting, sized=False)
         return scale(self.curve.workload, cluster, [self.curve.points[-1].workers], options).points[0]
 
     def bandwidth(self, end: str) -> float | None:
@@ -230,19 +243,45 @@ class _At:
 
         def met(count: int) -> bool:
             if count <= STEADY:
-                return _meets(self.point(accumulate=count), self.goal, end)
-            half, whole = (self.point(accumulate=number) for number in (STEADY // 2, STEADY))
-            before, last = _step(half, end), _step(whole, end)
-            if before is None or last is None or whole.samples is None:
-                return False
-            step = last + (last - before) * (count - STEADY) / (STEADY - STEADY // 2)
-            longer = replace(whole, accumulated=count, samples=whole.samples * count // STEADY)
-            return self.goal.met(longer, step)
+                return _meets(self.point(1, "accumulate", count), self.goal, end)
+            half, whole = (self.point(1, "accumulate", number) for number in (STEADY // 2, STEADY))
+            return any(self._longer(half, whole, row, count, end) for row in whole.rows if row.fits is not False)
 
         if not met(MOST_MICRO_BATCHES):
             return None
-        low, high = 0, MOST_MICRO_BATCHES
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if met(middle) else (middle, high)
-        return high
+        return _least(met, MOST_MICRO_BATCHES)
+
+    def _longer(self, half: ScalePoint, whole: ScalePoint, row: StrategyRow, count: int, end: str) -> bool:
+        """Whether a strategy meets the goal with ``count`` micro-batches, more than the STEADY of ``whole``."""
+        shorter = [one for one in half.rows if one.name == row.name]
+        if not shorter or whole.samples is None:
+            return False
+        before, last = _step(replace(half, best=shorter[0]), end), _step(replace(whole, best=row), end)
+        if before is None or last is None:
+            return False
+        step = last + (last - before) * (count - STEADY) / (STEADY - STEADY // 2)
+        longer = replace(whole, best=row, accumulated=count, samples=whole.samples * count // STEADY)
+        return self.goal.met(longer, step)
+
+    def batch(self, end: str) -> int | None:
+        """The least micro-batch that meets the goal; None if none that fits does, up to MOST_SAMPLES."""
+
+        def met(count: int) -> bool:
+            return _meets(self.point(1, "batch_size", count), self.goal, end)
+
+        def fits(count: int) -> bool:
+            return self.point(1, "batch_size", count).time is not None
+
+        largest = MOST_SAMPLES if fits(MOST_SAMPLES) else _least(lambda count: not fits(count), MOST_SAMPLES) - 1
+        if not largest or not met(largest):
+            return None
+        return _least(met, largest)
+
+
+def _least(met: Callable[[int], bool], most: int) -> int:
+    """The least number that meets a condition, which ``most`` and all from the least on do."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if met(middle) else (middle, high)
+    return high

@@ -42,6 +42,7 @@ class ScaleOptions:
     training: the whole training
     anchor:   one measured step
     groups:   of a replica, of whose GPUs the workload is one (``planning.replicas.replica_workload``)
+    sized:    whether memory is computed; without, all strategies are taken to fit
     """
 
     plans: tuple[str, ...] = tuple(STRATEGY_PLANS)
@@ -50,6 +51,7 @@ class ScaleOptions:
     training: TrainingLength = TrainingLength()
     anchor: Anchor | None = None
     groups: Parallelism = Parallelism()
+    sized: bool = True
     __repr__ = brief
 
 
@@ -63,14 +65,15 @@ def scale(
     ``planning.choosing.tune_any``.
     """
     wanted = options.limit or room_of(workload)
-    sized = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
+    known = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
+    sized = options.sized and known
     asked = _Asked(strided(cluster, options.groups.tensor), options, wanted if sized else None, sized)
     factor = None if options.anchor is None else asked.factor(workload, options.anchor)
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
     points = list(asked.points(workload, counts))
-    known = [row.prediction for point in points for row in (point.rows if point.best is None else [point.best])]
-    told = (note for one in known for note in one.caveats)
+    made = [row.prediction for point in points for row in (point.rows if point.best is None else [point.best])]
+    told = (note for one in made for note in one.caveats)
     return ScaleCurve(
         workload,
         cluster,
@@ -79,7 +82,7 @@ def scale(
         options.what_if,
         factor,
         tuple(dict.fromkeys((*asked.notes(workload, wanted), *_padded(points), *told))),
-        tuple(dict.fromkeys(warning for one in known for warning in one.warnings)),
+        tuple(dict.fromkeys(warning for one in made for warning in one.warnings)),
         options.groups,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -124,3 +125,18 @@ def test_efficiencies_are_what_the_script_learns():
     assert made["efficiencies"].keys() == bundled["efficiencies"].keys()
     for name, row in made["efficiencies"].items():
         assert row == pytest.approx(bundled["efficiencies"][name], rel=0.02), name
+
+
+@pytest.mark.parametrize(
+    "words", ["llama3-8b:h100,seq2048,batch2,bf16,ac=full", "resnet50:a100,batch8,bf16", "gpt2:t4,seq512,batch4,fp16"]
+)
+@pytest.mark.parametrize("batch", [1, 16])
+def test_another_batch_is_as_if_it_were_counted(words, batch):
+    before = osf.load_workload(words)
+    found = osf.at_batch(before, batch, fixed=0.35)
+    counted = osf.load_workload(re.sub(r"batch[0-9]+", f"batch{batch}", words))
+    assert found.forward_time + found.backward_time == pytest.approx(counted.forward_time + counted.backward_time)
+    assert found.fixed_share == pytest.approx(counted.fixed_share)
+    assert found.doubt == before.doubt
+    assert found.ideal_time == pytest.approx(counted.ideal_time)
+    assert [layer.peak_bytes for layer in found.layers] == [layer.peak_bytes for layer in counted.layers]

@@ -306,6 +306,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         computed_in="bfloat16",
         sample_tokens=12,
         ideal_time=0.5,
+        fixed_share=0.25,
     )
     block = Block("a", 0, 3)
     plans = (

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli.app import main
-from osfmodel.planning.goals import Goals, answers
+from osfmodel.planning.goals import STEADY, Goals, answers
 from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
 from osfmodel.solve.solution import MemoryLimit
@@ -142,13 +142,44 @@ def test_accumulation_that_meets_a_goal_is_the_least():
         assert (scale(workload, cluster, [64], more).points[0].scaling_factor >= 0.95) is meets
 
 
+def test_beyond_a_few_micro_batches_each_adds_as_much_as_the_last():
+    """The answer is not predicted itself, but follows from fewer: so it is predicted here."""
+    workload, cluster = osf.load_workload("llama3-8b:h100,seq2048,batch1,bf16,ac=full"), osf.load_cluster(CLUSTER)
+    slow = osf.WhatIf(bandwidth=0.25).of_cluster(cluster)
+    options = ScaleOptions(plans=("zero-1", "fsdp2"))
+    curve = scale(workload, slow, [256], options)
+    found = {one.asks: one.values for one in answers(curve, options, Goals(scaling=0.905))}
+    count = found["accumulate"]["predicted"]
+    assert count > STEADY
+    for number, meets in ((count, True), (count - 1, False)):
+        more = replace(options, what_if=osf.WhatIf(accumulate=number))
+        assert (scale(workload, slow, [256], more).points[0].scaling_factor >= 0.905) is meets
+
+
+def test_the_batch_that_meets_a_goal_is_the_least_that_fits():
+    words = "llama3-8b:h100,seq2048,batch1,bf16,ac=full"
+    workload, slow = osf.load_workload(words), osf.load_cluster("nccl:h100x8,100Gbps")
+    curve = scale(workload, slow, [256])
+    (found,) = (one for one in answers(curve, ScaleOptions(), Goals(scaling=0.9)) if one.asks == "batch")
+    least = found.values["predicted"]
+    assert least > 1
+    for batch, meets in ((least, True), (least - 1, False)):
+        counted = osf.load_workload(words.replace("batch1", f"batch{batch}"))
+        assert (scale(counted, slow, [256]).points[0].scaling_factor >= 0.9) is meets
+    (none,) = (one for one in answers(curve, ScaleOptions(), Goals(scaling=0.999)) if one.asks == "batch")
+    assert none.values["predicted"] is None
+    assert "samples of a micro-batch: none that fits" in none.words
+    profiled = scale(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), [16])
+    assert "batch" not in [one.asks for one in answers(profiled, ScaleOptions(), Goals(scaling=0.9))]
+
+
 def test_a_rate_asks_for_few_workers_and_a_budget_for_many(curve):
     options = ScaleOptions(training=TrainingLength(1e9 / 4096, 2.0))
     small, large = curve.points
     rate, price = (small.tokens_per_s + large.tokens_per_s) / 2, (small.cost + large.cost) / 2
     found = [one.values["predicted"] for one in answers(curve, options, Goals(tokens_per_s=rate, budget=price))]
     assert found[0] == 64
-    assert found[3] == (8 if small.cost < large.cost else 64)
+    assert found[4] == (8 if small.cost < large.cost else 64)
     bare = scale(osf.load_workload(WORDS), osf.load_cluster(CLUSTER), [8])
     with pytest.raises(osf.UsageError, match="--budget: give --price"):
         answers(bare, ScaleOptions(), Goals(budget=5))

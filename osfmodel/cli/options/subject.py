@@ -189,7 +189,7 @@ def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], 
             f"workload {workload.name!r} does not say at which batch size it was profiled: its times are taken for "
             f'--batch-size {others[0]} as they are; add "batch_size" to its file for times of another'
         )
-    elif other is None and others:
+    elif other is None and workload.fixed_share is None and others:
         factors = [int(size) / (workload.batch_size or 1) for size in others]
         warn(
             f"no profile at batch {', '.join(others)}: {FIXED_SHARE:.0%} of the time of the smaller batch are taken as "
