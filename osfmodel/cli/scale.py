@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,17 +16,21 @@ from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
 from osfmodel.cli.options import plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.tune import tuned_lines
+from osfmodel.cost.nccl_words import gpu_in_words
+from osfmodel.counting import in_words
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.words import on_gpu
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.units import AMOUNTS, parse_amount, parse_room, parse_time
 from osfmodel.entities.version import __version__
-from osfmodel.planning.goals import Goals, answers
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.goals import Goals, answers, cheapest
 from osfmodel.planning.replicas import replica_workload
 from osfmodel.planning.scale import ScaleOptions, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
-from osfmodel.show.documents.scale import Scaled
+from osfmodel.show.documents.scale import Scaled, ScaledMachines
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import named_plan
@@ -39,7 +44,7 @@ FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture
 
 
 @click.command(name="scale", cls=GroupedCommand)
-@subject_options()
+@subject_options(several=True)
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Numbers of GPUs; A..B doubles from A to B.")
 @plan_option("Named plan; repeatable: the best of these. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.", "NAME")
 @click.option(
@@ -80,32 +85,23 @@ FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture
 @MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the workload's.")
 @TRAINING.option("--tokens", metavar="N", help="Also show the hours for training on N tokens (300B, 15T).")
 @TRAINING.option("--samples", metavar="N", help="Also show the hours for training on N samples (1.28M).")
-@TRAINING.option("--price", type=float, metavar="PRICE", help="Price of a GPU for an hour: also show what it costs.")
+@TRAINING.option(
+    "--price",
+    "prices",
+    type=float,
+    multiple=True,
+    metavar="PRICE",
+    help="Price of a GPU for an hour: also show what it costs. Repeatable: one for each --cluster.",
+)
 @output_options
 def scale_command(
     subject: Subject,
-    workers: str,
-    plan_names: tuple[str, ...],
-    target: str | None,
-    batch_size: int | None,
-    global_batch: int | None,
-    anchor: str | None,
-    memory: str | None,
-    optimizer: str | None,
-    tokens: str | None,
-    samples: str | None,
-    price: float | None,
-    target_scaling: float | None,
-    target_time: str | None,
-    target_tokens_per_s: str | None,
-    budget: str | None,
-    tp: int,
-    cp: int,
-    pp: int,
-    ep: int,
+    machines: tuple[str, ...],
+    prices: tuple[float, ...],
     style: str | None,
     as_json: bool,
     output: str | None,
+    **asked: Any,
 ) -> None:
     """Show what more GPUs give: the best strategy, rate, memory and cost of WORKLOAD at each number of them.
 
@@ -120,58 +116,102 @@ def scale_command(
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 --target-scaling 0.95
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 --for torchtitan
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 8..512 -o proposal.html
+      osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --cluster nccl:a100x8,200Gbps \\
+        --price 2.5 --price 1.3 --workers 8..256 --target-tokens-per-s 1M
       osf scale llama3-70b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 64..1024 --tp 8 --accumulate 8
       osf scale resnet50-v100 --cluster nccl:v100x8,100Gbps/node --workers 1..64 --plan ddp
     """
-    what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
+    form = FILES.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
+    if form is not None:
+        require_writable(str(output))
+    if not machines:
+        if len(prices) > 1:
+            raise UsageError("--price is given several times: give one for each --cluster")
+        made = _scaled(subject, prices[0] if prices else None, asked)
+        if form is None:
+            emit(style, as_json, output, made)
+        else:
+            _write(form, made, str(output))
+        return
+    if form is not None or asked["target"] is not None:
+        raise UsageError("settings, pages and pictures are of one machine: give --cluster once")
+    if len(prices) > 1 and len(prices) != 1 + len(machines):
+        raise UsageError(
+            f"{len(prices)} prices for {1 + len(machines)} clusters: give --price once, or for each of them"
+        )
+    subjects = [subject, *(_elsewhere(subject, name) for name in machines)]
+    each = [
+        _scaled(one, prices[min(place, len(prices) - 1)] if prices else None, asked)
+        for place, one in enumerate(subjects)
+    ]
+    goals = _goals(asked)
+    found = cheapest([one.curve for one in each], goals) if goals != Goals() else []
+    emit(style, as_json, output, ScaledMachines(each, found))
+
+
+def _elsewhere(subject: Subject, cluster: str) -> Subject:
+    """The same workload on another cluster, and if both are in words on the cluster's GPU."""
+    workload, gpu = subject.workload_name, gpu_in_words(cluster)
+    return replace(
+        subject, cluster_name=cluster, workload_name=on_gpu(workload, gpu) if gpu and in_words(workload) else workload
+    )
+
+
+def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> Scaled:
+    """The curve on one cluster, answers, and settings if asked for."""
+    what_if = replace(subject.what_if, batch_size=asked["batch_size"], global_batch=asked["global_batch"])
     workload, cluster = load_subject(subject)
-    counts = sorted(parse_workers(workers, cluster))
-    groups = Parallelism(tp, pp, cp, ep)
+    counts = sorted(parse_workers(asked["workers"], cluster))
+    groups = Parallelism(asked["tp"], asked["pp"], asked["cp"], asked["ep"])
     if groups != Parallelism():
         workload = replica_workload(subject.workload_name, cluster, groups)
     warn_of_batches(workload, what_if, [groups.replicas(count) for count in counts])
-    for name in plan_names:
+    for name in asked["plan_names"]:
         if name.endswith(".json"):
             raise UsageError(f"--plan {name}: a plan file is for one number of GPUs: name a plan, or osf predict it")
         named_plan(name)
-    limit = None
-    if memory is not None:
-        limit = MemoryLimit(parse_room(memory), optimizer)
-    elif optimizer is not None:
+    options = ScaleOptions(
+        what_if=what_if,
+        limit=_limit(asked["memory"], asked["optimizer"]),
+        training=TrainingLength(_length(workload, asked["tokens"], asked["samples"]), price),
+        anchor=None if asked["anchor"] is None else parse_anchor(asked["anchor"]),
+        groups=groups,
+    )
+    if asked["plan_names"]:
+        options = replace(options, plans=tuple(dict.fromkeys(asked["plan_names"])))
+    goals = _goals(asked)
+    curve = scale(workload, cluster, counts, options)
+    tuning = None if asked["target"] is None else settings(curve, asked["target"])
+    lines = None if tuning is None else tuned_lines(tuning)
+    return Scaled(curve, answers(curve, options, goals), tuning, lines)
+
+
+def _limit(memory: str | None, optimizer: str | None) -> MemoryLimit | None:
+    if memory is None and optimizer is not None:
         raise UsageError("--optimizer goes with --memory: give --memory SIZE")
+    return None if memory is None else MemoryLimit(parse_room(memory), optimizer)
+
+
+def _length(workload: Workload, tokens: str | None, samples: str | None) -> float | None:
+    """Samples of the whole training."""
     each = workload.sample_tokens
     if tokens is not None and samples is not None:
         raise UsageError("--tokens and --samples both say how long the training is: give one of them")
     if tokens is not None and each is None:
         raise UsageError(f"--tokens: {workload.name!r} does not say how many tokens a sample has: give --samples")
-    length = None if samples is None else parse_amount("--samples", samples)
     if tokens is not None and each is not None:
-        length = parse_amount("--tokens", tokens) / each
-    options = ScaleOptions(
-        what_if=what_if,
-        limit=limit,
-        training=TrainingLength(length, price),
-        anchor=None if anchor is None else parse_anchor(anchor),
-        groups=groups,
-    )
-    if plan_names:
-        options = replace(options, plans=tuple(dict.fromkeys(plan_names)))
-    goals = Goals(
-        target_scaling,
-        None if target_time is None else parse_time(target_time),
-        None if target_tokens_per_s is None else parse_amount("--target-tokens-per-s", target_tokens_per_s),
+        return parse_amount("--tokens", tokens) / each
+    return None if samples is None else parse_amount("--samples", samples)
+
+
+def _goals(asked: Mapping[str, Any]) -> Goals:
+    time, rate, budget = asked["target_time"], asked["target_tokens_per_s"], asked["budget"]
+    return Goals(
+        asked["target_scaling"],
+        None if time is None else parse_time(time),
+        None if rate is None else parse_amount("--target-tokens-per-s", rate),
         None if budget is None else parse_amount("--budget", budget),
     )
-    form = FILES.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
-    if form is not None:
-        require_writable(str(output))
-    curve = scale(workload, cluster, counts, options)
-    tuning = None if target is None else settings(curve, target)
-    made = Scaled(curve, answers(curve, options, goals), tuning, None if tuning is None else tuned_lines(tuning))
-    if form is None:
-        emit(style, as_json, output, made)
-    else:
-        _write(form, made, str(output))
 
 
 def _write(form: str, made: Scaled, output: str) -> None:

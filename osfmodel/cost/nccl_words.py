@@ -44,6 +44,12 @@ def _device(name: str, word: str) -> known.GpuModel:
     return known.DEVICES[_name(word)]
 
 
+def gpu_in_words(name: str) -> str:
+    """The GPU of a cluster in such words; "" for any other cluster."""
+    words = re.fullmatch(r"nccl:\s*([^,]+)x[0-9]{1,6}\s*(,.*)?", name)
+    return _name(words[1].lower()) if words else ""
+
+
 def _name(word: str) -> str:
     """The name of a GPU whose last x was read as a multiplication sign: mi300x8 is 8 of mi300x."""
     return f"{word}x" if f"{word}x" in known.DEVICES else word

@@ -58,6 +58,12 @@ def parse_words(text: str) -> Words:
     return words
 
 
+def on_gpu(text: str, gpu: str) -> str:
+    """The same words for another GPU."""
+    model, _, rest = text.rpartition(":")
+    return ",".join((f"{model}:{gpu}", *rest.split(",")[1:]))
+
+
 def _usual_type(gpu: str) -> str:
     """bfloat16 where a GPU has it, else float16, else float32."""
     rates = gpu_called(gpu).rates

@@ -5,7 +5,7 @@ Each answer holds for the predicted step, and for both ends of its error band.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -162,6 +162,66 @@ def answers(curve: ScaleCurve, options: ScaleOptions, goals: Goals) -> list[Answ
             if curve.workload.fixed_share is not None:
                 found.append(Answer(goal.words, "batch", last.workers, {end: at.batch(end) for end in ENDS}))
     return found
+
+
+class Machine(NamedTuple):
+    """A number of GPUs of a cluster, and their price: of the training if its length is known, else of an hour."""
+
+    cluster: str
+    workers: int
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cheapest:
+    """The cheapest machine that meets a goal.
+
+    goal:   in words
+    values: of ENDS -> the machine if steps take that long; None where none meets the goal
+    hourly: whether prices are of an hour
+    """
+
+    goal: str
+    values: Mapping[str, Machine | None]
+    hourly: bool
+
+    @property
+    def words(self) -> str:
+        """The answer as a sentence, with those for both ends of the error band where they differ."""
+        fast, predicted, slow = (self._said(self.values[end]) for end in ENDS)
+        ends = f"; {fast} at the fast end of the error band, {slow} at the slow end"
+        return f"For {self.goal}, cheapest: {predicted}{'' if fast == predicted == slow else ends}."
+
+    def _said(self, one: Machine | None) -> str:
+        if one is None:
+            return "none of these"
+        return f"{one.workers} workers of {one.cluster} for {one.price:,.0f}{' an hour' if self.hourly else ''}"
+
+
+def cheapest(curves: Sequence[ScaleCurve], goals: Goals) -> list[Cheapest]:
+    """The cheapest point of all curves that meets each goal. Raises UsageError without a price for each."""
+    if any(point.cost_per_hour is None for curve in curves for point in curve.points):
+        raise UsageError("several --cluster with a goal: give --price, once or for each of them in their order")
+    hourly = any(point.cost is None for curve in curves for point in curve.points if point.time is not None)
+    points = [(curve.cluster.name, point) for curve in curves for point in curve.points]
+    found = []
+    for goal in goals.each():
+        values: dict[str, Machine | None] = {}
+        for end in ENDS:
+            meeting = [
+                Machine(name, one.workers, _price(one, end, hourly)) for name, one in points if _meets(one, goal, end)
+            ]
+            values[end] = min(meeting, key=lambda one: one.price, default=None)
+        found.append(Cheapest(goal.words, values, hourly))
+    return found
+
+
+def _price(point: ScalePoint, end: str, hourly: bool) -> float:
+    """The price of a point's GPUs for an hour, or of the training with steps at an end of the band."""
+    step = _step(point, end)
+    if hourly or step is None:
+        return point.cost_per_hour or 0.0
+    return _cost(point, step)
 
 
 def _undoubted(curve: ScaleCurve, options: ScaleOptions) -> ScaleCurve:

@@ -265,3 +265,60 @@ def test_a_picture_is_written(tmp_path, ending):
     done = run(WORDS, "--cluster", CLUSTER, "--workers", "8,64", "-o", str(tmp_path / f"curve{ending}"))
     assert done.exit_code == 0, done.output
     assert (tmp_path / f"curve{ending}").stat().st_size > 5000
+
+
+MACHINES = ("--cluster", "nccl:h100x8,400Gbps", "--cluster", "nccl:a100x8,200Gbps")
+
+
+def test_the_cheapest_of_several_machines_is_found_by_hand():
+    words = "llama3-8b:h100,seq4096,batch1,bf16,ac=full"
+    args = (words, *MACHINES, "--workers", "8..64", "--plan", "fsdp2", "--price", "2.5", "--price", "1.3", "--json")
+    done = run(*args, "--target-tokens-per-s", "150k")
+    assert done.exit_code == 0, done.output
+    made = json.loads(done.stdout)
+    assert [one["workload"] for one in made["machines"]] == [words, words.replace("h100", "a100")]
+    meeting = [
+        (price * point["workers"], one["cluster"], point["workers"])
+        for one, price in zip(made["machines"], (2.5, 1.3), strict=True)
+        for point in one["points"]
+        if point["tokens_per_s"] >= 150e3
+    ]
+    (found,) = made["cheapest"]
+    price, cluster, workers = min(meeting)
+    assert found["predicted"] == {"cluster": cluster, "workers": workers, "price": pytest.approx(price)}
+    assert found["price_per"] == "hour"
+    trained = json.loads(run(*args, "--target-tokens-per-s", "150k", "--tokens", "1T").stdout)
+    costs = [
+        point["training_cost"]
+        for one in trained["machines"]
+        for point in one["points"]
+        if point["tokens_per_s"] >= 150e3
+    ]
+    (found,) = trained["cheapest"]
+    assert found["predicted"]["price"] == pytest.approx(min(costs))
+    assert found["price_per"] == "training"
+    rows = run(*args[:-1], "--format", "csv").stdout.splitlines()
+    assert len(rows) == 1 + 8
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--target-scaling", "0.9"), "give --price, once or for each of them"),
+        (("--price", "1", "--price", "2", "--price", "3"), "3 prices for 2 clusters"),
+        (("--for", "torchtitan"), "are of one machine: give --cluster once"),
+        (("-o", "page.html"), "are of one machine: give --cluster once"),
+    ],
+)
+def test_several_machines_refuse_in_one_line(args, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("llama3-8b:h100,batch1", *MACHINES, "--workers", "8,16", "--plan", "fsdp2", *args)
+    assert done.exit_code != 0
+    assert said in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_prices_need_several_machines():
+    done = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--price", "1", "--price", "2")
+    assert done.exit_code != 0
+    assert "one for each --cluster" in done.output

@@ -55,24 +55,34 @@ class Subject:
             said["compression"] = said["compression"].lower()
         if "compute" in said:
             said["compute"] = parse_factor("--compute", said["compute"])
-        return Subject(**{name: params[name] for name in SUBJECT}, what_if=WhatIf(**said))
+        found = {name: params[name] for name in SUBJECT}
+        if isinstance(found["cluster_name"], tuple):
+            found["cluster_name"] = found["cluster_name"][0]
+        return Subject(**found, what_if=WhatIf(**said))
 
 
-def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add WORKLOAD, --cluster and the what-if options; the command receives them as its ``subject``."""
+def subject_options(
+    cluster_required: bool = True, several: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add WORKLOAD, --cluster and the what-if options; the command receives them as its ``subject``.
+
+    several: whether there may be more clusters, of which the command receives all but the first as ``machines``
+    """
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def gathered(**params: Any) -> Any:
             others = {name: value for name, value in params.items() if name not in (*SUBJECT, *WHAT_IF)}
+            if several:
+                others["machines"] = params["cluster_name"][1:]
             return command(subject=Subject.of(params), **others)
 
-        return _subject_options(gathered, cluster_required)
+        return _subject_options(gathered, cluster_required, several)
 
     return decorated
 
 
-def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Callable[..., Any]:
+def _subject_options(command: Callable[..., Any], cluster_required: bool, several: bool) -> Callable[..., Any]:
     for option in (
         groups.WHAT_IF.option("--accumulate", type=int, metavar="K", help="Gradients of K micro-batches added up."),
         groups.WHAT_IF.option("--compression", metavar="HOW", help="Gradients sent as fp16, bf16 or powersgd:RANK."),
@@ -93,9 +103,10 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Cal
             help="Set an effect to its published value or yours; 'none' leaves all others out ('osf list effects').",
         ),
         click.option(
-            "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER,
+            "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER, multiple=several,
             help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
-            "hierarchical:8,5us,200GB/s,50us,25Gbps. Rates are per GPU, or 3200Gbps/node.",
+            "hierarchical:8,5us,200GB/s,50us,25Gbps. Rates are per GPU, or 3200Gbps/node."
+            + " Repeatable: the cheapest is asked for." * several,
         ),
         click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD),
     ):  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION
-from osfmodel.planning.goals import Answer
+from osfmodel.planning.goals import Answer, Cheapest
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scale_curve import ScaleCurve
 from osfmodel.show.documents.results import Lines
@@ -71,3 +71,40 @@ class Scaled:
 
     def warnings(self) -> list[str]:
         return list(self.curve.warnings)
+
+
+class ScaledMachines:
+    """Scaling curves on several clusters, and the cheapest machine for each goal."""
+
+    endings = ()
+
+    def __init__(self, each: Sequence[Scaled], found: Sequence[Cheapest]) -> None:
+        self.each, self.found = each, found
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "machines": [one.document() for one in self.each],
+            "cheapest": [
+                {
+                    "goal": one.goal,
+                    **{end: None if machine is None else machine._asdict() for end, machine in one.values.items()},
+                    "price_per": "hour" if one.hourly else "training",
+                    "words": one.words,
+                }
+                for one in self.found
+            ],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for one in self.each for row in one.rows()]
+
+    def show(self, console: Any) -> None:
+        for one in self.each:
+            one.show(console)
+            console.print()
+        for found in self.found:
+            console.print(found.words, style="bold", markup=False)
+
+    def warnings(self) -> list[str]:
+        return list(dict.fromkeys(warning for one in self.each for warning in one.warnings()))
