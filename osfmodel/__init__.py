@@ -74,8 +74,11 @@ if TYPE_CHECKING:
     from osfmodel.planning.economics import knee as knee
     from osfmodel.planning.explaining import explain as explain
     from osfmodel.planning.goals import Answer as Answer
+    from osfmodel.planning.goals import Cheapest as Cheapest
     from osfmodel.planning.goals import Goals as Goals
+    from osfmodel.planning.goals import Machine as Machine
     from osfmodel.planning.goals import answers as answers
+    from osfmodel.planning.goals import cheapest as cheapest
     from osfmodel.planning.memory.budget import Demand as Demand
     from osfmodel.planning.memory.budget import MemoryBudget as MemoryBudget
     from osfmodel.planning.memory.budget import MemoryTuning as MemoryTuning
@@ -131,7 +134,7 @@ PUBLIC = {
     "entities.workload": "Layer Segment Workload",
     "planning.economics": "Economics economics knee",
     "planning.explaining": "explain",
-    "planning.goals": "Answer Goals answers",
+    "planning.goals": "Answer Cheapest Goals Machine answers cheapest",
     "planning.memory.budget": "Demand MemoryBudget MemoryTuning",
     "planning.memory.search": "tune_memory",
     "planning.predictions": "compare predict",

@@ -185,6 +185,9 @@ class Cheapest:
     values: Mapping[str, Machine | None]
     hourly: bool
 
+    def __repr__(self) -> str:
+        return brief(self, self.words)
+
     @property
     def words(self) -> str:
         """The answer as a sentence, with those for both ends of the error band where they differ."""

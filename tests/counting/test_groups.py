@@ -10,11 +10,7 @@ import pytest
 import osfmodel as osf
 from osfmodel.counting.groups import GroupMessage, Parallelism, part_of, stages_of
 from osfmodel.counting.words import model_of, parse_words
-
-TINY = {
-    "model_type": "llama", "hidden_size": 8, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 64,
-}  # fmt: skip
+from tests.counting.test_words import TINY
 
 
 @pytest.fixture

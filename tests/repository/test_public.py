@@ -132,6 +132,8 @@ def bundled_nouns() -> Iterator[object]:
     curve = osf.scale(workload, cluster, [8, 16], options)
     goals = osf.Goals(scaling=0.5)
     yield (osf.Parallelism(2), options, goals, curve, *osf.answers(curve, options, goals))
+    priced = osf.scale(workload, cluster, [8, 16], osf.ScaleOptions(("ddp",), training=osf.TrainingLength(price=2)))
+    yield from osf.cheapest([priced], goals)
 
 
 def test_the_repr_of_a_public_dataclass_is_one_short_line():
