@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from osfmodel.planning.goals import Cheapest as Cheapest
     from osfmodel.planning.goals import Goals as Goals
     from osfmodel.planning.goals import Machine as Machine
-    from osfmodel.planning.goals import answers as answers
-    from osfmodel.planning.goals import cheapest as cheapest
+    from osfmodel.planning.inverse import answers as answers
+    from osfmodel.planning.inverse import cheapest as cheapest
     from osfmodel.planning.memory.budget import Demand as Demand
     from osfmodel.planning.memory.budget import MemoryBudget as MemoryBudget
     from osfmodel.planning.memory.budget import MemoryTuning as MemoryTuning
@@ -134,7 +134,8 @@ PUBLIC = {
     "entities.workload": "Layer Segment Workload",
     "planning.economics": "Economics economics knee",
     "planning.explaining": "explain",
-    "planning.goals": "Answer Cheapest Goals Machine answers cheapest",
+    "planning.goals": "Answer Cheapest Goals Machine",
+    "planning.inverse": "answers cheapest",
     "planning.memory.budget": "Demand MemoryBudget MemoryTuning",
     "planning.memory.search": "tune_memory",
     "planning.predictions": "compare predict",

@@ -18,15 +18,16 @@ from osfmodel.cli.options.subject import Subject, load_subject, subject_options,
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting import in_words
-from osfmodel.counting.groups import Parallelism
-from osfmodel.counting.words import on_gpu
+from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.words import on_gpu, parse_words
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.units import AMOUNTS, parse_amount, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.goals import Goals, answers, cheapest
+from osfmodel.planning.goals import UNPRICED, Goals
+from osfmodel.planning.inverse import answers, cheapest
 from osfmodel.planning.replicas import replica_workload
 from osfmodel.planning.scale import ScaleOptions, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
@@ -124,37 +125,57 @@ def scale_command(
     form = FILES.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
     if form is not None:
         require_writable(str(output))
+    if form is not None and asked["target"] is not None:
+        raise UsageError(f"-o {output}: settings go to a file of their own: leave --for out, or give -o another name")
     if not machines:
         if len(prices) > 1:
             raise UsageError("--price is given several times: give one for each --cluster")
+        _require_same_gpu(subject)
         made = _scaled(subject, prices[0] if prices else None, asked)
         if form is None:
             emit(style, as_json, output, made)
         else:
             _write(form, made, str(output))
         return
-    if form is not None or asked["target"] is not None:
-        raise UsageError("settings, pages and pictures are of one machine: give --cluster once")
+    if form is not None or asked["target"] is not None or asked["anchor"] is not None:
+        raise UsageError("settings, pages, pictures and anchors are of one machine: give --cluster once")
     if len(prices) > 1 and len(prices) != 1 + len(machines):
         raise UsageError(
             f"{len(prices)} prices for {1 + len(machines)} clusters: give --price once, or for each of them"
         )
-    subjects = [subject, *(_elsewhere(subject, name) for name in machines)]
+    goals = _goals(asked)
+    if goals != Goals() and not prices:
+        raise UsageError(UNPRICED)
+    subjects = [_elsewhere(subject, name) for name in (str(subject.cluster_name), *machines)]
     each = [
         _scaled(one, prices[min(place, len(prices) - 1)] if prices else None, asked)
         for place, one in enumerate(subjects)
     ]
-    goals = _goals(asked)
     found = cheapest([one.curve for one in each], goals) if goals != Goals() else []
     emit(style, as_json, output, ScaledMachines(each, found))
 
 
+def _require_same_gpu(subject: Subject) -> None:
+    """Raise UsageError for a workload and a cluster in words that name different GPUs."""
+    gpu = gpu_in_words(str(subject.cluster_name))
+    if not gpu or not in_words(subject.workload_name):
+        return
+    said = parse_words(subject.workload_name).setting.gpu
+    if said.partition("-")[0] != gpu.partition("-")[0]:
+        raise UsageError(
+            f"the workload is for {said}, and {subject.cluster_name} has {gpu}: write "
+            f"{on_gpu(subject.workload_name, gpu)}"
+        )
+
+
 def _elsewhere(subject: Subject, cluster: str) -> Subject:
-    """The same workload on another cluster, and if both are in words on the cluster's GPU."""
-    workload, gpu = subject.workload_name, gpu_in_words(cluster)
-    return replace(
-        subject, cluster_name=cluster, workload_name=on_gpu(workload, gpu) if gpu and in_words(workload) else workload
-    )
+    """The same workload on a cluster; if both are in words and name different GPUs, on that of the cluster."""
+    found = replace(subject, cluster_name=cluster)
+    try:
+        _require_same_gpu(found)
+    except UsageError:
+        return replace(found, workload_name=on_gpu(found.workload_name, gpu_in_words(cluster)))
+    return found
 
 
 def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> Scaled:
@@ -162,8 +183,10 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     what_if = replace(subject.what_if, batch_size=asked["batch_size"], global_batch=asked["global_batch"])
     workload, cluster = load_subject(subject)
     counts = sorted(parse_workers(asked["workers"], cluster))
-    groups = Parallelism(asked["tp"], asked["pp"], asked["cp"], asked["ep"])
+    groups = Parallelism(**{kind: asked[option] for kind, option in OPTIONS.items()})
     if groups != Parallelism():
+        if what_if.compute != 1:
+            raise UsageError(f"--compute would change the collectives of {groups.words} too: leave one of them out")
         workload = replica_workload(subject.workload_name, cluster, groups)
     warn_of_batches(workload, what_if, [groups.replicas(count) for count in counts])
     for name in asked["plan_names"]:
@@ -180,6 +203,8 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     if asked["plan_names"]:
         options = replace(options, plans=tuple(dict.fromkeys(asked["plan_names"])))
     goals = _goals(asked)
+    if goals.budget is not None and (price is None or options.training.samples is None):
+        raise UsageError("--budget: give --price, and --tokens or --samples")
     curve = scale(workload, cluster, counts, options)
     tuning = None if asked["target"] is None else settings(curve, asked["target"])
     lines = None if tuning is None else tuned_lines(tuning)

@@ -43,6 +43,8 @@ class Module:
     kept:       elements that stay in memory from forward to backward
     keys:       elements of keys and values that its attention reads
     experts:    number of experts, of which each has its even share of the tokens; 0 for a module without
+    row_parallel: whether tensor parallelism divides its last matrix by rows and adds up the results, at the end of a
+                sublayer; by columns else
     """
 
     name: str
@@ -53,6 +55,7 @@ class Module:
     kept: int = 0
     keys: int = 0
     experts: int = 0
+    row_parallel: bool = False
     __repr__ = brief
 
     @property
@@ -182,7 +185,7 @@ def fused_attention(  # noqa: PLR0913, PLR0917
         names[1], width, width, rows, biased, transposed=transposed, moved=(4 + 4 * rotated) * width * rows,
         kept=3 * width * rows, scores=attention(rows, heads, width // heads, causal=causal),
     )  # fmt: skip
-    yield replace(last, keys=2 * width * rows)
+    yield replace(last, keys=2 * width * rows, row_parallel=True)
 
 
 def feed_forward(
@@ -197,7 +200,8 @@ def feed_forward(
     """Two linear layers and an activation between them, which keeps its input unless it works ``in_place`` (ReLU)."""
     yield linear(names[0], width, inner, rows, biased, transposed=transposed)
     kept = 0 if in_place else inner * rows
-    yield linear(names[1], inner, width, rows, biased, transposed=transposed, moved=2 * inner * rows, kept=kept)
+    last = linear(names[1], inner, width, rows, biased, transposed=transposed, moved=2 * inner * rows, kept=kept)
+    yield replace(last, row_parallel=True)
 
 
 def split_attention(
@@ -216,7 +220,7 @@ def split_attention(
         names[3], inner, width, rows, biased, moved=read + inner * rows, kept=read,
         scores=attention(rows, heads, head, keys),
     )  # fmt: skip
-    yield replace(last, keys=2 * inner * others)
+    yield replace(last, keys=2 * inner * others, row_parallel=True)
 
 
 def convolution(  # noqa: PLR0913, PLR0917

@@ -27,6 +27,8 @@ CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
 """Activation checkpointing: of nothing, of all that is no product, or of whole blocks."""
 WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
 """Bytes of an element of activations, by type of computation."""
+FLOAT8 = "float8"
+"""Type in which no run was learned from."""
 PARAMETERS = "float32"
 """Type of parameters, gradients and optimizer state, under mixed precision too."""
 ADAM_BYTES, ADAM_STATE = 28, 8
@@ -92,7 +94,7 @@ def workload_of(
         segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
         state_bytes=ADAM_STATE * model.parameters,
         profiled_workers=LEARNED_ON,
-        doubt=learned.doubt,
+        doubt=max(learned.doubt, efficiency_of("").doubt) if setting.dtype == FLOAT8 else learned.doubt,
         computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
         sample_tokens=model.tokens or None,
         ideal_time=model.utilised * setting.batch / gpu.rate(setting.dtype),
@@ -108,22 +110,28 @@ class Roofline:
     learned: Efficiency
     setting: TrainingSetup
 
-    def product(self, product: Product) -> float:
-        """Time of a product with parameters."""
+    def product(self, product: Product, in_block: bool = True) -> float:
+        """Time of a product with parameters; one outside blocks, as of a head, is not in float8."""
         rows, operations = product.rows * self.setting.batch, product.operations * self.setting.batch
         read = rows * product.inner / product.taps
         moved = (read + rows * product.columns + product.inner * product.columns) * product.times
-        rate = self.gpu.rate(self.setting.dtype) * self.learned.matrix
+        dtype = self.setting.dtype if in_block else self.wide
+        rate = self.gpu.rate(dtype) * self.learned.matrix
         return operations / rate + self.moving(moved)
 
     def scores(self, product: Product) -> float:
-        """Time of a product inside attention."""
-        rate = self.gpu.rate(self.setting.dtype) * self.learned.attention
+        """Time of a product inside attention, which is not in float8."""
+        rate = self.gpu.rate(self.wide) * self.learned.attention
         return product.operations * self.setting.batch / rate
 
     def moving(self, elements: float) -> float:
         """Time to read or write elements."""
         return elements * self.width / (self.gpu.bandwidth * self.learned.memory)
+
+    @property
+    def wide(self) -> str:
+        """The type of computation where it is not float8."""
+        return "bfloat16" if self.setting.dtype == FLOAT8 else self.setting.dtype
 
     @property
     def width(self) -> int:
@@ -132,7 +140,8 @@ class Roofline:
 
     def times(self, module: Module, in_block: bool) -> tuple[float, float]:
         """Forward and backward of a module."""
-        products, scores = plain_sum(map(self.product, module.products)), plain_sum(map(self.scores, module.scores))
+        products = plain_sum(self.product(one, in_block) for one in module.products)
+        scores = plain_sum(map(self.scores, module.scores))
         moved = self.moving(module.moved * self.setting.batch * (FUSED if self.setting.compiled else 1))
         forward = products + scores + moved
         again = {NOTHING: 0.0, SELECTIVE: moved, FULL: forward}[self.setting.checkpointing] if in_block else 0.0

@@ -81,6 +81,7 @@ def band_caveats(plan: Plan, pricing: Pricing) -> tuple[str, ...]:
 
 
 BANDLESS = "no error band:"
+NETWORK = "network:"
 """Beginning of the note on a prediction without an error band."""
 
 
@@ -203,7 +204,7 @@ def network_caveats(cluster: Cluster, workers: int) -> tuple[str, ...]:
     """A note on the bandwidth per GPU and per node, for a cluster in words whose network is used."""
     rates = network_rates(cluster)
     used = workers > cluster.gpus_per_node and cluster.name.startswith(f"{cluster.cost_model}:")
-    return (f"network: {rates}",) if rates and used else ()
+    return (f"{NETWORK} {rates}",) if rates and used else ()
 
 
 def _count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:

@@ -1,27 +1,30 @@
 """Replicas of several GPUs: the workload of one of them, with the collectives of its groups.
 
-Collectives inside a replica are priced on the cluster and taken to hide behind nothing. Messages between the stages of
-a pipeline are taken to hide. A pipeline runs one forward and one backward in turn (1F1B), and waits at both ends for as
-many micro-batches as it has further stages.
+Collectives inside a replica are priced on the cluster and do not overlap with computation. Messages between the stages
+of a pipeline are assumed to overlap fully. A pipeline runs one forward and one backward in turn (1F1B), and is idle for
+as many micro-batches as it has further stages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 
 from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
-from osfmodel.counting.groups import Parallelism, Part, stages_of
-from osfmodel.counting.roofline import FULL, WIDTHS, TrainingSetup, workload_of
+from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
+from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, workload_of
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Layer, Workload
+from osfmodel.planning.what_if import WhatIf
 
 DOUBT = 0.5
-"""Part by which the time of collectives inside a replica may be off: taken, not measured."""
+"""Fraction by which the time of collectives inside a replica may be off: assumed, not measured."""
 EXPERTS = ".experts."
 """Contained in the names of experts' parameters."""
 
@@ -31,19 +34,19 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
 
     words: a workload in words, such as ``llama3-70b:h100,seq8192,batch1,bf16``
 
-    Raises UsageError for a workload that is not in words, one that is not shared like that, and groups that are larger
-    than a node.
+    Raises UsageError for a workload that is not in words, one that cannot be divided like that, and groups that are
+    larger than a node.
     """
     if not in_words(words):
         raise UsageError(
-            f"{groups.words}: workload {words!r} was profiled on one GPU: only one in words is shared by groups, such "
-            "as llama3-8b:h100,seq8192,batch1,bf16"
+            f"{groups.words} needs a workload in words, such as llama3-8b:h100,seq8192,batch1,bf16: {words!r} is a "
+            "profile of one GPU"
         )
     inside = groups.tensor * groups.context
     if inside > cluster.gpus_per_node:
         raise UsageError(
-            f"{groups.words}: tensor and context groups of {inside} GPUs are larger than a node of {cluster.name}, "
-            f"which has {cluster.gpus_per_node}"
+            f"{groups.words}: tensor times context parallelism takes {inside} GPUs, and a node of {cluster.name} has "
+            f"{cluster.gpus_per_node}: it must fit into a node"
         )
     parsed = parse_words(words)
     model = model_of(parsed)
@@ -55,59 +58,129 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
     return replace(slowest, ideal_time=ideal)
 
 
-def _prices(cluster: Cluster, groups: Parallelism) -> dict[str, Pricing]:
-    """The prices inside each kind of group."""
+def _prices(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:
+    """The time of a message, by its collective and bytes, inside each kind of group."""
     apart = strided(cluster, groups.tensor)
     sizes = {"tensor": (cluster, groups.tensor), "context": (apart, groups.context), "expert": (apart, groups.expert)}
-    return {kind: pricing_of(where, size) for kind, (where, size) in sizes.items() if size > 1}
+    return {
+        kind: partial(_time, pricing_of(where, size), _outside(where, size) if kind == "expert" else 0.0)
+        for kind, (where, size) in sizes.items()
+        if size > 1
+    }
 
 
-def _workload(part: Part, setting: TrainingSetup, words: str, prices: dict[str, Pricing]) -> Workload:
-    """The workload of a stage, of which part of the doubt is that of its collectives."""
-    sample = setting.batch * WIDTHS[setting.dtype]
-    beside = {}
-    for name, sent in part.sent.items():
-        again = setting.checkpointing == FULL and any(name.startswith(f"{block}.") for block in part.model.blocks)
-        times = [prices[one.group].cost(one.collective)(one.elements * sample) for one in sent]
-        forward = plain_sum(time * one.forward for time, one in zip(times, sent, strict=True))
-        backward = plain_sum(time * one.backward for time, one in zip(times, sent, strict=True))
-        beside[name] = (forward, backward + (forward if again else 0.0))
-    found = workload_of(part.model, setting, words, beside=beside)
+def _time(pricing: Pricing, outside: float, collective: str, size: float) -> float:
+    """Seconds of a message. In an all-to-all each byte for another node goes through the NIC of its own GPU."""
+    return max(float(pricing.cost(collective)(size)), size * outside)
+
+
+def _outside(cluster: Cluster, size: int) -> float:
+    """Seconds for each byte of an all-to-all, of all that a GPU sends, between the nodes of a group."""
+    rate = None if cluster.nccl is None else cluster.nccl.nic_bandwidth
+    return 0.0 if rate is None else (1 - min(1, cluster.gpus_per_node / size)) / rate
+
+
+def _workload(
+    shard: Shard, setting: TrainingSetup, words: str, prices: Mapping[str, Callable[[str, float], float]]
+) -> Workload:
+    """The workload of a stage; its doubt includes that of its collectives."""
+    beside, fixed = {}, []
+    for name, sent in shard.sent.items():
+        inside = any(name.startswith(f"{block}.") for block in shard.model.blocks)
+        times, longer = (
+            [_both(sent, prices, setting, inside, batch) for batch in (setting.batch, 2 * setting.batch)]
+        )  # fmt: skip
+        beside[name] = times
+        fixed.append(max(0.0, 2 * sum(times) - sum(longer)))
+    found = workload_of(shard.model, setting, words, beside=beside)
+    whole, whole_fixed = found.forward_time + found.backward_time, plain_sum(fixed)
     share = plain_sum(map(plain_sum, beside.values())) / found.compute_time
-    return replace(found, doubt=found.doubt + DOUBT * share)
+    kept = ((found.fixed_share or 0.0) * whole + whole_fixed) / whole
+    return replace(found, doubt=found.doubt + DOUBT * share, fixed_share=kept)
+
+
+def _both(
+    sent: Sequence[GroupMessage],
+    prices: Mapping[str, Callable[[str, float], float]],
+    setting: TrainingSetup,
+    in_block: bool,
+    batch: int,
+) -> tuple[float, float]:
+    """Seconds of a module's collectives in forward and backward.
+
+    Recomputing a block repeats all of forward's; selective checkpointing repeats its all-gathers alone, as torchtitan.
+    """
+    repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
+    forward, backward = 0.0, 0.0
+    for one in sent:
+        time = prices[one.group](one.collective, one.elements * batch * WIDTHS[setting.dtype])
+        again = in_block and one.collective in repeated
+        forward += time * one.forward
+        backward += time * (one.backward + one.forward * again)
+    return forward, backward
 
 
 def note(groups: Parallelism) -> str:
     """A remark on what is assumed."""
-    hidden = ", messages between stages to hide" if groups.pipeline > 1 else ""
-    even = ", tokens to be shared evenly by experts" if groups.expert > 1 else ""
-    return (
-        f"{groups.words} as given: collectives inside a replica are taken to hide behind nothing{hidden}{even}; their "
-        f"prices may be off by {DOUBT:.0%}, which is taken, not measured"
-    )
+    said = [f"{groups.words}: its collectives are assumed not to overlap with computation"]
+    if groups.pipeline > 1:
+        said.append("messages between stages to overlap fully, gradients to be reduced in each micro-batch")
+    if groups.expert > 1:
+        said.append("experts to get equal shares of the tokens")
+    said.append(f"and prices of these collectives to be within {DOUBT:.0%}")
+    return ", ".join(said)
+
+
+def of_each_gpu(workload: Workload, groups: Parallelism, what_if: WhatIf, gpus: int) -> Workload:
+    """The workload of each GPU in a step of all micro-batches, where there are so many GPUs. Raises as WhatIf."""
+    return what_if.of_workload(in_groups(workload, groups, what_if.accumulate, gpus), groups.replicas(gpus))
 
 
 def in_groups(workload: Workload, groups: Parallelism, micro_batches: int, gpus: int) -> Workload:
-    """The workload of a replica's GPU with what depends on the number of micro-batches and of all GPUs.
+    """The workload with pipeline bubbles, activations in flight, and the memory of experts.
 
-    Each micro-batch has its share of the time that a pipeline waits. The first stage keeps as many of them as there are
-    stages. An expert's shards are on as many fewer ranks as share the experts; the memory for that is on the safe side
-    for replicated ones.
+    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage; where that has
+    more parameters than the slowest, the difference counts as if it were sharded between all ranks. An expert is
+    sharded between fewer ranks than other parameters, as many times fewer as ranks share the experts; the memory for
+    that is never too small, and too large for plans that replicate parameters.
     """
     layers: tuple[Layer, ...] = workload.layers
+    ranks, more = groups.ranks(gpus), 0
     if groups.pipeline > 1:
-        waiting = (groups.pipeline - 1) / micro_batches
-        beside = (min(groups.pipeline, micro_batches) - 1) * sum(layer.activation_bytes or 0 for layer in layers)
-        kept = (
-            layer if layer.peak_bytes is None else replace(layer, peak_bytes=layer.peak_bytes + beside)
-            for layer in layers
-        )
-        idle = Layer("pipeline", waiting * workload.forward_time, waiting * workload.backward_time, 0)
-        layers = (*kept, idle)
-    more = 0
+        idle = (groups.pipeline - 1) / micro_batches
+        beside = round(_beside(workload, groups, micro_batches, ranks))
+        layers = tuple(replace(layer, peak_bytes=(layer.peak_bytes or 0) + beside) for layer in layers)
+        layers = (*layers, Layer("pipeline", idle * workload.forward_time, idle * workload.backward_time, 0))
     if groups.expert > 1:
         experts = sum(layer.gradient_bytes for layer in layers if EXPERTS in layer.name)
-        state = 0 if workload.state_bytes is None else workload.state_bytes / workload.gradient_bytes
-        more = round(experts * (groups.expert - 1) * (2 + state) / groups.ranks(gpus))
+        more = round(experts * (groups.expert - 1) * _kept_each(workload) / ranks)
     fixed = workload.fixed_bytes if not more else (workload.fixed_bytes or 0) + more
     return replace(workload, layers=layers, fixed_bytes=fixed)
+
+
+def _kept_each(workload: Workload) -> float:
+    """Bytes of parameters, gradients and optimizer state for each byte of gradients."""
+    return 2 + (workload.state_bytes or 0) / max(1, workload.gradient_bytes)
+
+
+def _beside(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int) -> float:
+    """Bytes by which the fullest stage's peak is above that of ``workload``, the slowest stage with one micro-batch.
+
+    Stage k of p keeps the activations of p - k micro-batches (from 0), if there are so many.
+    """
+    own = max(layer.peak_bytes or 0 for layer in workload.layers)
+    most = 0.0
+    for stage, one in enumerate(_stages(workload.name, groups)):
+        flying = min(groups.pipeline - stage, micro_batches)
+        kept = sum(layer.activation_bytes or 0 for layer in one.layers)
+        peak = max(layer.peak_bytes or 0 for layer in one.layers) + (flying - 1) * kept
+        longer = max(0, one.gradient_bytes - workload.gradient_bytes) * _kept_each(workload) / ranks
+        most = max(most, peak + longer)
+    return most - own
+
+
+@lru_cache(maxsize=8)
+def _stages(words: str, groups: Parallelism) -> tuple[Workload, ...]:
+    """The workloads of all stages, without the times of collectives."""
+    parsed = parse_words(words)
+    return tuple(workload_of(one.model, parsed.setting, words) for one in stages_of(model_of(parsed), groups))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
+from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.gpus import gpu_on_data_sheet
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.roofline import FULL, NOTHING, SELECTIVE
+from osfmodel.counting.words import parse_words
 from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
@@ -15,13 +19,14 @@ from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
+from osfmodel.planning.cautions import BANDLESS, NETWORK
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import compare
-from osfmodel.planning.replicas import in_groups, note
+from osfmodel.planning.replicas import in_groups, note, of_each_gpu, replica_workload
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.strategies import StrategyRow
-from osfmodel.planning.tuning import tune
+from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
@@ -42,7 +47,7 @@ class ScaleOptions:
     training: the whole training
     anchor:   one measured step
     groups:   of a replica, of whose GPUs the workload is one (``planning.replicas.replica_workload``)
-    sized:    whether memory is computed; without, all strategies are taken to fit
+    sized:    whether memory is computed; without it all strategies count as fitting
     """
 
     plans: tuple[str, ...] = tuple(STRATEGY_PLANS)
@@ -74,6 +79,12 @@ def scale(
     points = list(asked.points(workload, counts))
     made = [row.prediction for point in points for row in (point.rows if point.best is None else [point.best])]
     told = (note for one in made for note in one.caveats)
+    notes = (
+        *asked.checkpointed(workload, cluster, points),
+        *asked.notes(workload, wanted),
+        *_padded(points),
+        *_told(points, told, cluster),
+    )
     return ScaleCurve(
         workload,
         cluster,
@@ -81,8 +92,8 @@ def scale(
         asked.limit,
         options.what_if,
         factor,
-        tuple(dict.fromkeys((*asked.notes(workload, wanted), *_padded(points), *told))),
-        tuple(dict.fromkeys(warning for one in made for warning in one.warnings)),
+        tuple(dict.fromkeys(notes)),
+        tuple(dict.fromkeys((*_far(factor), *(warning for one in made for warning in one.warnings)))),
         options.groups,
     )
 
@@ -96,13 +107,19 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     chosen = require(target, CONFIG_TARGETS, "target")
     if groups and chosen.text.grouped is None:
         others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.grouped is not None)
-        raise UsageError(f"{curve.groups.words}: the lines for {target} are of data parallelism alone: give {others}")
+        raise UsageError(f"--for {target} has no settings for {curve.groups.words}: give {others}")
     sharded = chosen.objective.strategy in SHARDED
     limits = Limits(memory=curve.limit) if sharded else Limits()
-    mine = in_groups(curve.workload, curve.groups, curve.what_if.accumulate, last.workers)
-    workload = curve.what_if.of_workload(mine, curve.groups.replicas(last.workers))
+    workload = of_each_gpu(curve.workload, curve.groups, curve.what_if, last.workers)
     cluster = strided(curve.cluster, curve.groups.tensor)
     found = tune(workload, cluster, last.ranks, target, limits)
+    if curve.limit is not None:
+        (predicted,) = compare(workload, cluster, last.ranks, [(target, tuned_rule(found))]).predictions
+        row = strategy_row(predicted, last.ranks, curve.limit, sized=True)
+        if row.fits is False and row.peak is not None:
+            said = f"the settings of {target} do not fit: they need {show_bytes(row.peak.bytes)} of "
+            remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
+            found = replace(found, warnings=(*found.warnings, said + remedy))
     if groups and chosen.text.grouped is not None:
         knobs = chosen.text.grouped(found.knobs, groups)
         found = replace(
@@ -155,8 +172,7 @@ class _Asked:
 
     def changed(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU, with all micro-batches, where there are ``workers`` of them."""
-        what_if, groups = self.options.what_if, self.options.groups
-        return what_if.of_workload(in_groups(workload, groups, what_if.accumulate, workers), groups.replicas(workers))
+        return of_each_gpu(workload, self.options.groups, self.options.what_if, workers)
 
     def factor(self, workload: Workload, anchor: Anchor) -> float:
         """The factor on computation with which the step of the best plan takes as long as it was measured."""
@@ -164,8 +180,13 @@ class _Asked:
 
         point = self.point(workload, anchor.workers)
         if point.best is None:
-            raise UsageError(f"--anchor: nothing fits with {anchor.workers} workers, and so no step is predicted there")
+            raise UsageError(f"--anchor: nothing fits on {anchor.workers} GPUs, and so no step is predicted there")
         name, target = point.best.name, anchor.step_time(point.samples, workload.sample_tokens)
+        if (ideal := self.options.what_if.accumulate * (point.workload.ideal_time or 0)) > target:
+            raise UsageError(
+                f"--anchor says a step of {show_predicted_time(target)} on {anchor.workers} GPUs, and the data sheet "
+                f"allows none below {show_predicted_time(ideal)}: check the unit and the GPU"
+            )
 
         def excess(factor: float) -> float:
             changed = self.changed(workload.scaled(factor), anchor.workers)
@@ -176,14 +197,34 @@ class _Asked:
         if least > 0 or most < 0:
             bound = show_predicted_time(target + (least if least > 0 else most))
             what = "communication alone takes" if least > 0 else "the slowest computation that is tried takes"
-            said = f"--anchor says a step of {show_predicted_time(target)} with {anchor.workers} workers"
+            said = f"--anchor says a step of {show_predicted_time(target)} on {anchor.workers} GPUs"
             raise UsageError(f"{said}, and under {name} {what} {bound}: check the unit, the network, and --plan")
         return float(brentq(excess, 1 / SLOWEST, SLOWEST, rtol=1e-6))
 
+    def checkpointed(self, workload: Workload, cluster: Cluster, points: Sequence[ScalePoint]) -> Iterator[str]:
+        """A remark on the activation checkpointing with which something fits, where nothing does without."""
+        groups = self.options.groups
+        plain = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == NOTHING
+        if not plain or not self.sized or any(point.best is not None for point in points):
+            return
+        for how in (SELECTIVE, FULL):
+            words = f"{workload.name},ac={how}"
+            made = load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)
+            best = self.point(made, points[-1].workers).best
+            if best is not None:
+                yield f"with ac={how} in the words, {best.name} fits on {points[-1].workers} GPUs"
+                return
+
     def notes(self, workload: Workload, wanted: MemoryLimit | None) -> Iterator[str]:
         """Remarks on memory and on what-ifs."""
+        if workload.fixed_share is not None and workload.batch_size is not None:
+            tokens = "" if workload.sample_tokens is None else f" of {workload.sample_tokens:,} tokens"
+            count = sum(layer.elements for layer in workload.layers if layer.gradient_bytes)
+            each = " on a GPU" if self.options.groups.gpus > 1 else ""
+            samples = how_many(workload.batch_size, "sample")
+            yield f"counted: {count / 1e9:.3g} billion parameters{each}, a micro-batch of {samples}{tokens}"
         if self.limit is not None:
-            yield f"plans fit if they take at most {show_bytes(self.limit.bytes)} of a GPU"
+            yield f"strategies fit if they take at most {show_bytes(self.limit.bytes)} of a GPU"
         elif wanted is not None:
             yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer adamw"
         else:
@@ -191,6 +232,29 @@ class _Asked:
         if self.options.groups != Parallelism():
             yield note(self.options.groups)
         yield from self.options.what_if.caveats(workload, self.cluster)
+
+
+FAR = 3.0
+"""Factor on computation, either way, from which an anchor is doubted."""
+
+
+def _far(factor: float | None) -> Iterator[str]:
+    """A warning of an anchor in a wrong unit."""
+    if factor is not None and not 1 / FAR < factor < FAR:
+        yield (
+            f"--anchor makes computation {factor:.3g} times as long as counted or profiled: check its unit (tok/s is "
+            "of all GPUs, tok/s/gpu of each)"
+        )
+
+
+def _told(points: Sequence[ScalePoint], notes: Iterable[str], cluster: Cluster) -> Iterator[str]:
+    """The notes of predictions, without that on missing bands if there are none, and with the user's own network."""
+    banded = all(point.band is not None for point in points if point.time is not None)
+    for one in notes:
+        if one.startswith(NETWORK):
+            yield f"{NETWORK} {network_rates(cluster)}"
+        elif not (banded and one.startswith(BANDLESS)):
+            yield one
 
 
 PADDED = 1.25
@@ -209,9 +273,9 @@ def _padded(points: Sequence[ScalePoint]) -> Iterator[str]:
     if few and padded > PADDED * whole:
         worst = max(few, key=lambda layer: sizes[layer.name])
         yield (
-            f"FSDP2 shares rows, and {worst.name} has {worst.shape[0]} for {last.ranks} ranks, one of "
-            f"{how_many(len(few), 'parameter')} with fewer rows than ranks: padded, all parameters are "
-            f"{padded / whole:.1f} times as large: share experts with --ep, or give fully_shard a shard_placement_fn"
+            f"FSDP2 pads parameters with fewer rows than ranks, such as {worst.name} ({worst.shape[0]} rows, "
+            f"{last.ranks} ranks): all together are {padded / whole:.1f} times as large: use --ep, or give fully_shard "
+            "a shard_placement_fn"
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 from osfmodel.counting.groups import Parallelism
-from osfmodel.engine.bands import Band
+from osfmodel.engine.bands import LEAST, Band, extremes
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
@@ -32,17 +33,21 @@ class TrainingLength:
                 raise UsageError(f"the {name} is {value:g}: it must be above 0")
 
 
-@dataclass(frozen=True, slots=True)
-class ScalePoint:
-    """A number of workers, each a GPU.
+COUNTED = "one node, counted"
+"""Kind of the band of a counted workload on one node."""
 
-    workload: as each worker computes it in a micro-batch
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """A number of GPUs, ``workers``.
+
+    workload: as each GPU computes it in a micro-batch
     rows:     the strategies that the cluster can price
     best:     the one to take; None if none fits
-    samples:  of all workers in a step; None if the workload does not say its batch
+    samples:  of all GPUs in a step; None if the workload does not say its batch
     accumulated: micro-batches of a step
     training: the whole training
-    ranks:    workers that reduce each gradient together
+    ranks:    GPUs that reduce each gradient together
     """
 
     workers: int
@@ -56,17 +61,29 @@ class ScalePoint:
 
     def __repr__(self) -> str:
         step = "nothing fits" if self.best is None else f"{self.best.name}, {show_predicted_time(self.best.time)}"
-        return brief(self, f"{how_many(self.workers, 'worker')}: {step}")
+        return brief(self, f"{how_many(self.workers, 'GPU')}: {step}")
 
     @property
     def time(self) -> float | None:
         """Seconds of a step; None if nothing fits."""
         return None if self.best is None else self.best.time
 
-    @property
+    @cached_property
     def band(self) -> Band | None:
-        """The error band of the step's time."""
-        return None if self.best is None else self.best.prediction.band
+        """The error band of the step's time.
+
+        Nobody published comparable runs of sharded plans on one node; if the workload was counted, the band there is
+        the doubt about its times, which was learned from such runs, and about prices.
+        """
+        if self.best is None or self.best.prediction.band is not None or self.workload.fixed_share is None:
+            return None if self.best is None else self.best.prediction.band
+        found = self.best.prediction
+        bound = found.bound.question
+        if bound.pricing.per_host < bound.pricing.workers:
+            return None
+        low, high = extremes(bound.workload, found.plan, found.timeline, bound.pricing)
+        time = found.timeline.iteration_time
+        return Band(time, min(low, time / (1 + LEAST)), max(high, time * (1 + LEAST)), COUNTED, (), 0)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -121,8 +138,13 @@ class ScalePoint:
         """Cost of the whole training."""
         return None if self.hours is None or self.cost_per_hour is None else self.hours * self.cost_per_hour
 
+    @property
+    def lacks(self) -> int:
+        """Bytes of the strategy that takes least; 0 where memory is not known."""
+        return min((0 if row.peak is None else row.peak.bytes for row in self.rows), default=0)
+
     def lacking(self, limit: int) -> str:
-        """The strategy that lacks least, by how much, and the remedy, in a sentence without end."""
+        """The strategy that lacks least, by how much, and the remedy, in a sentence without full stop."""
         least = min(self.rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
         assert least.peak is not None
         return f"{least.name} {shortfall(least.peak, least.prediction.plan, limit)}"
@@ -130,8 +152,9 @@ class ScalePoint:
 
 @dataclass(frozen=True, slots=True)
 class ScaleCurve:
-    """The points, by number of workers.
+    """The points, by number of GPUs.
 
+    workload: with the times of computation that an anchor makes of it
     limit:    of each GPU's memory; None if plans are not held against any
     anchored: factor on computation with which the prediction meets the anchor; None without one
     groups:   of a replica of several GPUs
@@ -144,7 +167,7 @@ class ScaleCurve:
     what_if: WhatIf = WhatIf()
     anchored: float | None = None
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     groups: Parallelism = Parallelism()
 
     def __repr__(self) -> str:
@@ -158,17 +181,17 @@ class ScaleCurve:
 
     @property
     def turns(self) -> str:
-        """The strategies by number of workers: ``Take ddp with 2 to 16 workers, hsdp with 32 to 64 workers.``"""
+        """The strategies by number of GPUs: ``Take ddp on 2 to 16 GPUs, hsdp on 32 to 64 GPUs.``"""
         runs = groupby(self.points, lambda point: "" if point.best is None else point.best.name)
         spans = [(name, _span([point.workers for point in run])) for name, run in runs]
-        taken = ", ".join(f"{name} with {span}" for name, span in spans if name)
+        taken = ", ".join(f"{name} on {span}" for name, span in spans if name)
         none = ", ".join(span for name, span in spans if not name)
-        said = [f"Nothing fits with {none}." if none else "", f"Take {taken}." if taken else ""]
+        said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
         return " ".join(filter(None, said))
 
 
 def _span(counts: Sequence[int]) -> str:
-    return how_many(counts[0], "worker") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} workers"
+    return how_many(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
 
 
 @dataclass(frozen=True, slots=True)

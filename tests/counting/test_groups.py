@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.groups import GroupMessage, Parallelism, part_of, stages_of
+from osfmodel.counting.groups import GroupMessage, Parallelism, shard_of, stages_of
 from osfmodel.counting.words import model_of, parse_words
 from tests.counting.test_words import TINY
 
@@ -26,7 +26,7 @@ def operations(model):
 
 
 def test_a_tensor_group_shares_matrices_and_not_norms(tiny):
-    part = part_of(tiny, Parallelism(tensor=2))
+    part = shard_of(tiny, Parallelism(tensor=2))
     norms = sum(prod(shape) for module in tiny.modules for _, shape in module.parameters if len(shape) == 1)
     assert part.model.parameters == (tiny.parameters - norms) // 2 + norms
     assert operations(part.model) * 2 == operations(tiny)
@@ -40,7 +40,7 @@ def test_a_tensor_group_shares_matrices_and_not_norms(tiny):
 
 
 def test_a_tensor_group_gathers_before_each_part_and_scatters_behind_it(tiny):
-    part = part_of(tiny, Parallelism(tensor=2))
+    part = shard_of(tiny, Parallelism(tensor=2))
     both = (GroupMessage("tensor", "all_gather", 16 * 8, 1, 1), GroupMessage("tensor", "reduce_scatter", 16 * 8, 1, 1))
     for block in (0, 1):
         assert part.sent[f"model.layers.{block}.self_attn.o_proj"] == both
@@ -56,7 +56,7 @@ def test_a_tensor_group_gathers_before_each_part_and_scatters_behind_it(tiny):
 
 def test_a_transposed_matrix_is_shared_alike():
     model = model_of(parse_words("gpt2:h100,seq128"))
-    part = part_of(model, Parallelism(tensor=2))
+    part = shard_of(model, Parallelism(tensor=2))
     shapes = {module.name: dict(module.parameters) for module in part.model.modules}
     block = "transformer.h.0"
     assert shapes[f"{block}.attn.c_attn"] == {"weight": (768, 3 * 768 // 2), "bias": (3 * 768 // 2,)}
@@ -64,18 +64,29 @@ def test_a_transposed_matrix_is_shared_alike():
 
 
 def test_a_context_group_shares_tokens_and_gathers_keys_and_values(tiny):
-    part = part_of(tiny, Parallelism(context=4))
+    part = shard_of(tiny, Parallelism(context=4))
     assert part.model.parameters == tiny.parameters
     assert operations(part.model) * 4 == operations(tiny)
     keys = 2 * 4 * 16  # keys and values, two heads of width 2, tokens
     assert part.sent["model.layers.0.self_attn.o_proj"] == (
         GroupMessage("context", "all_gather", keys, 1, 1), GroupMessage("context", "reduce_scatter", keys, 0, 1),
     )  # fmt: skip
-    both = part_of(tiny, Parallelism(tensor=2, context=2))
+    both = shard_of(tiny, Parallelism(tensor=2, context=2))
     assert both.sent["model.layers.0.self_attn.o_proj"][:2] == (
         GroupMessage("tensor", "all_gather", 8 * 8, 1, 1), GroupMessage("tensor", "reduce_scatter", 8 * 8, 1, 1),
     )  # fmt: skip
     assert both.sent["model.layers.0.self_attn.o_proj"][2].elements == keys // 2
+
+
+def test_a_column_parallel_layer_keeps_its_input_as_it_was_gathered(tiny):
+    kept = {module.name.split(".")[-1]: module.kept for module in shard_of(tiny, Parallelism(tensor=2)).model.modules}
+    whole = {module.name.split(".")[-1]: module.kept for module in tiny.modules}
+    assert {name: kept[name] for name in ("q_proj", "k_proj", "gate_proj", "up_proj")} == {
+        name: whole[name] for name in ("q_proj", "k_proj", "gate_proj", "up_proj")
+    }
+    assert {name: 2 * kept[name] for name in ("o_proj", "down_proj", "input_layernorm")} == {
+        name: whole[name] for name in ("o_proj", "down_proj", "input_layernorm")
+    }
 
 
 def test_the_stages_of_a_pipeline_are_the_whole_model(tiny):
@@ -95,7 +106,7 @@ def test_a_tied_head_on_another_stage_has_a_matrix_of_its_own():
 
 def test_experts_are_shared_and_each_token_is_sent_there_and_back():
     model = model_of(parse_words("mixtral-8x7b:h100,seq128"))
-    part = part_of(model, Parallelism(expert=4))
+    part = shard_of(model, Parallelism(expert=4))
     name = "model.layers.0.mlp.experts"
     (whole,) = (module for module in model.modules if module.name == name)
     (mine,) = (module for module in part.model.modules if module.name == name)
@@ -108,7 +119,7 @@ def test_experts_are_shared_and_each_token_is_sent_there_and_back():
 @pytest.mark.parametrize("name", ["gpt2", "pythia-1b", "bert-base", "t5-base", "mpt-125m", "gemma2-2b", "phi3-mini"])
 def test_parts_of_every_family_add_up(name):
     model = model_of(parse_words(f"{name}:h100,seq128"))
-    part = part_of(model, Parallelism(tensor=2, context=2))
+    part = shard_of(model, Parallelism(tensor=2, context=2))
     assert operations(part.model) * 4 == pytest.approx(operations(model), rel=0.01)
     matrices = sum(prod(shape) for module in model.modules for _, shape in module.parameters if len(shape) > 1)
     held = sum(prod(shape) for module in part.model.modules for _, shape in module.parameters if len(shape) > 1)
@@ -120,26 +131,28 @@ def test_parts_of_every_family_add_up(name):
 @pytest.mark.parametrize(
     ("name", "groups", "said"),
     [
-        ("llama3-8b", Parallelism(tensor=3), "llama3-8b has 32 heads, which 3 GPUs do not share"),
-        ("llama3-8b", Parallelism(context=3), "128 tokens, which 3 GPUs do not share"),
-        ("llama3-8b", Parallelism(expert=8), "has 1 experts"),
-        ("llama3-8b", Parallelism(pipeline=64), "has 32 blocks, fewer than stages"),
+        ("llama3-8b", Parallelism(tensor=3), "the 32 attention heads of llama3-8b cannot be divided by 3"),
+        ("llama3-8b", Parallelism(context=3), "the 128 tokens of llama3-8b cannot be divided by 3"),
+        ("llama3-8b", Parallelism(expert=8), "--ep 8: llama3-8b has no experts: leave it out"),
+        ("llama3-8b", Parallelism(pipeline=64), "--pp 64: llama3-8b has only 32 blocks"),
+        ("llama3-8b", Parallelism(tensor=16), "the 8 key and value heads of llama3-8b cannot be divided by 16"),
+        ("mixtral-8x7b", Parallelism(expert=3), "the 8 experts of mixtral-8x7b cannot be divided by 3"),
         ("resnet50", Parallelism(tensor=2), "is no language model"),
     ],
 )
 def test_what_is_not_shared_is_refused(name, groups, said):
     sequence = "" if name == "resnet50" else ",seq128"
     with pytest.raises(osf.UsageError, match=said):
-        part_of(model_of(parse_words(f"{name}:h100{sequence}")), groups)
+        shard_of(model_of(parse_words(f"{name}:h100{sequence}")), groups)
 
 
 def test_numbers_of_gpus_are_whole_replicas():
     groups = Parallelism(tensor=8, pipeline=2, context=2)
     assert (groups.gpus, groups.replicas(64), groups.ranks(64)) == (32, 2, 4)
-    with pytest.raises(osf.UsageError, match="48 GPUs are not whole replicas of 32 GPUs"):
+    with pytest.raises(osf.UsageError, match="48 GPUs cannot be divided into replicas of 32"):
         groups.replicas(48)
-    with pytest.raises(osf.UsageError, match="4 GPUs have 4 data-parallel ranks"):
+    with pytest.raises(osf.UsageError, match="--ep 8 does not divide the 4 data-parallel ranks"):
         Parallelism(expert=8).replicas(4)
     for size in (0, -1, 10**6, True):
-        with pytest.raises(osf.UsageError, match="it must be a number from 1"):
+        with pytest.raises(osf.UsageError, match="it must be a whole number from 1"):
             Parallelism(tensor=size)

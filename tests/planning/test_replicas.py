@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.groups import Parallelism, part_of
+from osfmodel.counting.groups import Parallelism, shard_of
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.planning.replicas import in_groups, replica_workload
@@ -26,7 +26,7 @@ def test_a_tensor_group_takes_its_part_of_the_work_and_its_messages_in_the_node(
     found = replica_workload(WORDS, cluster, Parallelism(tensor=4))
     words = parse_words(WORDS)
     model = model_of(words)
-    alone = workload_of(part_of(model, Parallelism(tensor=4)).model, words.setting, WORDS)
+    alone = workload_of(shard_of(model, Parallelism(tensor=4)).model, words.setting, WORDS)
     pricing, size = osf.pricing_of(cluster, 4), 2 * 4096 * 4096 * 2  # samples, tokens, width, bytes
     gather, scatter = (pricing.cost(kind)(size) for kind in ("all_gather", "reduce_scatter"))
     parts = 2 * 32
@@ -44,11 +44,48 @@ def test_a_pipeline_waits_for_its_other_stages(cluster):
         changed = in_groups(workload, Parallelism(pipeline=4), count, 8)
         whole = WhatIf(accumulate=count).of_workload(changed, 1)
         assert whole.forward_time + whole.backward_time == pytest.approx((count + 3) * each)
-    kept = sum(layer.activation_bytes for layer in workload.layers)
-    peak = max(layer.peak_bytes for layer in workload.layers)
-    for count, beside in ((1, 0), (2, 1), (16, 3)):
-        changed = in_groups(workload, Parallelism(pipeline=4), count, 8)
-        assert max(layer.peak_bytes or 0 for layer in changed.layers) == peak + beside * kept
+
+
+def test_the_memory_of_a_pipeline_is_that_of_its_fullest_stage(cluster):
+    """Of p stages, stage k keeps the activations of p - k micro-batches, from 0."""
+    words, groups = "llama3-8b:h100,seq4096,batch1,bf16", Parallelism(pipeline=4)
+    parsed = parse_words(words)
+    model = model_of(parsed)
+    stages = [workload_of(shard_of(model, groups, stage).model, parsed.setting, words) for stage in range(4)]
+    workload = replica_workload(words, cluster, groups)
+    slowest = max(stages, key=lambda one: one.compute_time)
+    for count in (1, 2, 16):
+        needed = []
+        for stage, one in enumerate(stages):
+            kept = sum(layer.activation_bytes for layer in one.layers)
+            peak = max(layer.peak_bytes for layer in one.layers) + (min(4 - stage, count) - 1) * kept
+            needed.append(peak + max(0, one.gradient_bytes - slowest.gradient_bytes) * 4 / 2)
+        changed = in_groups(workload, groups, count, 8)  # two ranks
+        assert max(layer.peak_bytes or 0 for layer in changed.layers) == pytest.approx(max(needed), abs=1)
+
+
+def test_another_batch_is_nearly_as_if_it_were_counted(cluster):
+    """Prices of messages are concave in their size: the line through two batches is close."""
+    groups = Parallelism(tensor=8)
+    one = replica_workload("llama3-8b:h100,seq8192,batch1,bf16,ac=full", cluster, groups)
+    four = replica_workload("llama3-8b:h100,seq8192,batch4,bf16,ac=full", cluster, groups)
+    found = osf.at_batch(one, 4)
+    assert found.forward_time + found.backward_time == pytest.approx(four.forward_time + four.backward_time, rel=0.02)
+
+
+def test_an_all_to_all_between_nodes_goes_through_each_gpus_nic(cluster):
+    """Four ranks of a group on each of two nodes: half of what each sends is for the other node."""
+    words = "mixtral-8x7b:h100,seq4096,batch16,bf16"
+    groups = Parallelism(tensor=2, expert=8)
+    parsed = parse_words(words)
+    shard = shard_of(model_of(parsed), groups)
+    found = replica_workload(words, cluster, groups)
+    alone = workload_of(shard.model, parsed.setting, words)
+    tensor = osf.pricing_of(cluster, 2)
+    sent = [one for own in shard.sent.values() for one in own]
+    inside = sum(one.forward * tensor.cost(one.collective)(one.elements * 32) for one in sent if one.group == "tensor")
+    between = sum(one.forward * one.elements * 32 / 2 / 50e9 for one in sent if one.group == "expert")
+    assert found.forward_time - alone.forward_time == pytest.approx(inside + between)
 
 
 def test_without_groups_nothing_changes(cluster):
@@ -100,13 +137,13 @@ def test_experts_take_memory_on_the_ranks_that_share_them(cluster):
 
 def test_parameters_with_fewer_rows_than_ranks_are_told(cluster):
     words = "mixtral-8x7b:h100,seq4096,batch1,bf16,ac=full"
-    told = [note for note in scale(osf.load_workload(words), cluster, [16, 64]).notes if "FSDP2 shares rows" in note]
+    told = [note for note in scale(osf.load_workload(words), cluster, [16, 64]).notes if "FSDP2 pads" in note]
     assert len(told) == 1
-    assert "has 8 for 64 ranks" in told[0]
+    assert "gate_up_proj (8 rows, 64 ranks)" in told[0]
     groups = Parallelism(expert=8)
     shared = scale(replica_workload(words, cluster, groups), cluster, [64], ScaleOptions(groups=groups))
-    assert not any("FSDP2 shares rows" in note for note in shared.notes)
-    assert not any("FSDP2 shares rows" in note for note in scale(osf.load_workload(WORDS), cluster, [64]).notes)
+    assert not any("FSDP2 pads" in note for note in shared.notes)
+    assert not any("FSDP2 pads" in note for note in scale(osf.load_workload(WORDS), cluster, [64]).notes)
 
 
 def test_settings_name_the_groups(cluster):
@@ -119,16 +156,16 @@ def test_settings_name_the_groups(cluster):
     assert "local_batch_size 8 times" in titan.rendered
     megatron = settings(curve, "distributed-optimizer")
     assert "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel" in megatron.rendered
-    with pytest.raises(osf.UsageError, match="lines for fsdp2 are of data parallelism alone"):
+    with pytest.raises(osf.UsageError, match="--for fsdp2 has no settings for --tp 2 --pp 2: give"):
         settings(curve, "fsdp2")
 
 
 @pytest.mark.parametrize(
     ("words", "groups", "said"),
     [
-        ("resnet50-v100", Parallelism(tensor=2), "was profiled on one GPU"),
-        (WORDS, Parallelism(tensor=16), "larger than a node of nccl:h100x8,400Gbps, which has 8"),
-        (WORDS, Parallelism(tensor=4, context=4), "groups of 16 GPUs are larger than a node"),
+        ("resnet50-v100", Parallelism(tensor=2), "--tp 2 needs a workload in words"),
+        (WORDS, Parallelism(tensor=16), "takes 16 GPUs, and a node of nccl:h100x8,400Gbps has 8"),
+        (WORDS, Parallelism(tensor=4, context=4), "it must fit into a node"),
     ],
 )
 def test_impossible_groups_are_refused(cluster, words, groups, said):

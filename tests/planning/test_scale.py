@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli.app import main
-from osfmodel.planning.goals import STEADY, Goals, answers
+from osfmodel.planning.goals import Goals
+from osfmodel.planning.inverse import STEADY, answers
 from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
 from osfmodel.solve.solution import MemoryLimit
@@ -62,7 +63,7 @@ def test_nothing_fits_into_a_small_gpu(cluster):
     curve = scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(limit=MemoryLimit(2**30)))
     assert curve.points[0].best is None
     assert curve.points[0].time is None
-    assert curve.turns == "Nothing fits with 8 workers."
+    assert curve.turns == "Nothing fits on 8 GPUs."
     assert "the largest part is" in curve.points[0].lacking(2**30)
 
 
@@ -76,9 +77,66 @@ def test_an_anchor_is_met_and_all_else_follows(cluster):
         assert curve.points[1].time > 2.4
 
 
-def test_an_anchor_below_communication_is_refused(cluster):
-    with pytest.raises(osf.UsageError, match="communication alone takes"):
+def test_an_anchor_below_communication_or_the_data_sheet_is_refused(cluster):
+    with pytest.raises(osf.UsageError, match="the data sheet allows none below"):
         scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(anchor=Anchor(8, 1e-3)))
+    profiled = osf.load_workload("resnet50-v100")
+    with pytest.raises(osf.UsageError, match="communication alone takes"):
+        scale(profiled, osf.load_cluster("v100-10gbe"), [8], ScaleOptions(anchor=Anchor(8, 1e-3)))
+
+
+def test_an_anchor_in_the_wrong_unit_is_doubted(cluster):
+    curve = scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(anchor=Anchor(8, 7000, "tokens/s")))
+    assert any("check its unit" in warning for warning in curve.warnings)
+    right = scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(anchor=Anchor(8, 7000, "tokens/s/gpu")))
+    assert not right.warnings
+
+
+def test_a_counted_workload_has_a_band_on_one_node(cluster):
+    """The doubt about its times was learned from runs there."""
+    workload = osf.load_workload(WORDS)
+    (point,) = scale(workload, cluster, [8], ScaleOptions(plans=("fsdp2",))).points
+    assert point.best.prediction.band is None
+    assert point.band.above > 0.9 * workload.doubt * workload.compute_time / point.time
+    assert -1 < point.band.below < 0
+    (alone,) = scale(replace(workload, fixed_share=None), cluster, [8], ScaleOptions(plans=("fsdp2",))).points
+    assert alone.band is None
+
+
+def test_the_checkpointing_with_which_something_fits_is_told(cluster):
+    words = "llama3-8b:h100,seq8192,batch2,bf16"
+    notes = scale(osf.load_workload(words), cluster, [8, 16]).notes
+    assert "with ac=selective in the words, fsdp2 fits on 16 GPUs" in notes
+    assert scale(osf.load_workload(f"{words},ac=selective"), cluster, [16]).points[0].best.name == "fsdp2"
+
+
+def test_every_answer_is_met_by_what_it_says():
+    """Fed back into scale, an answer meets the goal with a strategy that fits."""
+    words = "llama3-8b:h100,seq8192,batch1,bf16,ac=full"
+    workload, slow = osf.load_workload(words), osf.load_cluster("nccl:h100x8,100Gbps")
+    curve = scale(workload, slow, [256])
+    found = {one.asks: one.values["predicted"] for one in answers(curve, ScaleOptions(), Goals(scaling=0.935))}
+    changes = {
+        "bandwidth": osf.WhatIf(bandwidth=found["bandwidth"]),
+        "batch": osf.WhatIf(batch_size=int(found["batch"])),
+        "accumulate": osf.WhatIf(accumulate=int(found["accumulate"] or 1)),
+    }
+    assert found["bandwidth"] > 1
+    for asks, what_if in changes.items():
+        if found[asks] is not None:
+            (point,) = scale(workload, what_if.of_cluster(slow), [256], ScaleOptions(what_if=what_if)).points
+            assert point.best.fits, asks
+            assert point.scaling_factor >= 0.935, asks
+
+
+def test_an_answer_without_an_error_band_says_so():
+    workload, fast = osf.load_workload(WORDS), osf.load_cluster(CLUSTER)
+    options = ScaleOptions(plans=("fsdp2",))
+    curve = scale(workload, fast, [1024], options)
+    assert curve.points[0].band is None
+    found = answers(curve, options, Goals(tokens_per_s=1e6))
+    assert all(one.values["fast"] is None and one.values["slow"] is None for one in found)
+    assert found[0].words == "For 1,000,000 tokens/s: 1024 GPUs (no error band)."
 
 
 def test_a_profile_has_no_tokens_and_no_room():
@@ -199,7 +257,7 @@ def run(*args: str):
 def test_the_command_prints_a_table_bars_and_strategies():
     done = run(WORDS, "--cluster", CLUSTER, "--workers", "8..32", "--tokens", "1T", "--price", "2.5")
     assert done.exit_code == 0, done.output
-    for said in ("workers", "MFU", "tokens/s", "cost", "Take ", "█", "Note: plans fit if they take at most"):
+    for said in ("GPUs", "MFU", "tokens/s", "cost", "Take ", "█", "Note: strategies fit if they take at most"):
         assert said in done.output
 
 
@@ -304,7 +362,7 @@ def test_the_cheapest_of_several_machines_is_found_by_hand():
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--target-scaling", "0.9"), "give --price, once or for each of them"),
+        (("--target-scaling", "0.9"), "needs --price, once or for each of them"),
         (("--price", "1", "--price", "2", "--price", "3"), "3 prices for 2 clusters"),
         (("--for", "torchtitan"), "are of one machine: give --cluster once"),
         (("-o", "page.html"), "are of one machine: give --cluster once"),
@@ -322,3 +380,17 @@ def test_several_prices_need_several_machines():
     done = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--price", "1", "--price", "2")
     assert done.exit_code != 0
     assert "one for each --cluster" in done.output
+
+
+def test_a_workload_and_a_cluster_with_different_gpus_are_refused():
+    done = run(WORDS, "--cluster", "nccl:a100x8,200Gbps", "--workers", "8")
+    assert done.exit_code != 0
+    assert "write llama3-8b:a100,seq4096,batch2,bf16,ac=full" in done.output
+
+
+def test_settings_that_do_not_fit_are_told():
+    done = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--for", "megatron")
+    assert done.exit_code == 0, done.output
+    assert "the settings of megatron do not fit: they need" in done.output
+    fits = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--for", "fsdp2")
+    assert "do not fit" not in fits.output

@@ -143,7 +143,7 @@ def _attention(config: Config, kind: Kind, size: Dimensions, name: str) -> Itera
         f"{name}.o_proj", queries, width, tokens, biased and not kind.biased, moved=rotated + read + queries * tokens,
         kept=read, scores=attention(tokens, size.heads, size.head, causal=True, window=size.window),
     )  # fmt: skip
-    yield replace(last, keys=2 * keys * tokens)
+    yield replace(last, keys=2 * keys * tokens, row_parallel=True)
 
 
 def _feed_forward(config: Config, kind: Kind, size: Dimensions, name: str) -> Iterator[Module]:
@@ -155,7 +155,8 @@ def _feed_forward(config: Config, kind: Kind, size: Dimensions, name: str) -> It
         yield linear(f"{name}.gate_proj", width, inner, tokens, biased)
         yield linear(f"{name}.up_proj", width, inner, tokens, biased, kept=-width * tokens)  # the same input
     gated = 5 * inner * tokens  # silu: read, written; product: two read, one written
-    yield linear(f"{name}.down_proj", inner, width, tokens, biased, moved=gated, kept=3 * inner * tokens)
+    last = linear(f"{name}.down_proj", inner, width, tokens, biased, moved=gated, kept=3 * inner * tokens)
+    yield replace(last, row_parallel=True)
 
 
 def _experts(config: Config, _kind: Kind, size: Dimensions, name: str) -> Iterator[Module]:
@@ -172,4 +173,5 @@ def _experts(config: Config, _kind: Kind, size: Dimensions, name: str) -> Iterat
         moved=(4 * width + 5 * inner) * routed,  # sorted by expert, and added up; silu and product, as above
         kept=(width + 4 * inner) * routed,
         experts=experts,
+        row_parallel=True,
     )

@@ -8,6 +8,7 @@ none of it is left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from osfmodel.counting.config import Config
 from osfmodel.counting.modules import Model, Module, embedding, feed_forward, head, linear, norm, split_attention
@@ -62,4 +63,5 @@ def _feed_forward(config: Config, name: str, rows: int) -> Iterator[Module]:
         return
     yield linear(f"{name}.wi_0", width, inner, rows)
     yield linear(f"{name}.wi_1", width, inner, rows, kept=-width * rows)  # the same input
-    yield linear(f"{name}.wo", inner, width, rows, moved=5 * inner * rows, kept=3 * inner * rows)
+    last = linear(f"{name}.wo", inner, width, rows, moved=5 * inner * rows, kept=3 * inner * rows)
+    yield replace(last, row_parallel=True)

@@ -66,11 +66,12 @@ class Scaled:
         show_scale(console, self.curve, [one.words for one in self.answers])
         if self.tuning is not None:
             last = self.curve.points[-1].workers
-            console.print(f"\nSettings of {self.tuning.target} for {last} workers:\n", style="bold", markup=False)
+            console.print(f"\nSettings of {self.tuning.target} for {last} GPUs:\n", style="bold", markup=False)
             console.print(self.code(""), markup=False, soft_wrap=True)
 
     def warnings(self) -> list[str]:
-        return list(self.curve.warnings)
+        own = () if self.tuning is None else self.tuning.warnings
+        return list(dict.fromkeys((*self.curve.warnings, *own)))
 
 
 class ScaledMachines:

@@ -88,8 +88,11 @@ def _assumed(made: ScaleCurve) -> Iterable[Markup]:
     if made.anchored is not None:
         said.append(f"One measured step was given: computation takes {made.anchored:.3g} times as long as without it.")
     bands = {point.band.kind: point.band for point in made.points if point.band is not None}
-    said += [
-        f"Error band ({kind}): {band.runs} measured runs of {len(band.sources)} sources: {', '.join(band.sources)}."
-        for kind, band in bands.items()
-    ]
-    yield element("ul", *(element("li", one) for one in [*said, *(f"{note}." for note in made.notes)]))
+    for kind, band in bands.items():
+        learned = f"{band.runs} measured runs of {len(band.sources)} sources: {', '.join(band.sources)}"
+        said.append(
+            f"Error band ({kind}): {learned if band.runs else 'how far counted times of computation were off'}."
+        )
+    yield element(
+        "ul", *(element("li", one) for one in [*said, *(f"{note[:1].upper()}{note[1:]}." for note in made.notes)])
+    )

@@ -22,7 +22,7 @@ def _fits(point: ScalePoint) -> bool | None:
 
 
 POINT: tuple[Column[ScalePoint], ...] = (
-    column("workers", "workers", lambda point: point.workers),
+    column("workers", "GPUs", lambda point: point.workers),
     column("strategy", "strategy", lambda point: None if point.best is None else point.best.name),
     column("step_time_s", "step", lambda point: point.time, show_predicted_time),
     Column(

@@ -31,9 +31,10 @@ def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ())
         console.print(
             f"Computation takes {curve.anchored:.3g} times as long as counted or profiled, by the anchor.", markup=False
         )
-    for point in points:
-        if point.best is None and curve.limit is not None:
-            console.print(f"{point.workers} workers: nothing fits; {point.lacking(curve.limit.bytes)}.", markup=False)
+    full = [point for point in points if point.best is None]
+    if full and curve.limit is not None:
+        least = min(full, key=lambda point: point.lacks)
+        console.print(f"On {least.workers} GPUs {least.lacking(curve.limit.bytes)}.", markup=False)
     for answer in answers:
         console.print(answer, style="bold", markup=False)
     for note in curve.notes:
@@ -50,13 +51,13 @@ def _show_bars(console: Console, points: list[ScalePoint]) -> None:
     width = chart_width(console, MARGIN)
     first = rates[0][1]
     console.print(
-        f"{unit.capitalize()}/s of each GPU, with the error band; against {rates[0][0].workers} workers", style="bold"
+        f"{unit.capitalize()}/s of each GPU, with the error band; against {rates[0][0].workers} GPUs", style="bold"
     )
     for point, rate in rates:
         full = round(rate / most * width)
         row = Text(f"{point.workers:>7}  ")
         if point.band is None:
-            row.append("█" * full + " " * (width - full), style="cyan")
+            row.append("░" * full + " " * (width - full), style="cyan")
         else:
             low, high = (round(rate / (1 + part) / most * width) for part in (point.band.above, point.band.below))
             row.append("█" * min(low, full), style="cyan")
