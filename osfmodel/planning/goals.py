@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 
 def _with_ends(values: Mapping[str, Value], said: Callable[[Value], str], banded: bool) -> str:
-    """What is predicted, and the answers at both ends of the error band where they differ."""
+    """The predicted answer, and those at both ends of the error band where they differ."""
     fast, predicted, slow = (said(values[end]) for end in ENDS)
     if not banded and values["fast"] is None:
         return f"{predicted} (no error band)"
@@ -100,6 +100,7 @@ def _tokens(point: ScalePoint) -> float:
 
 
 def training_cost(point: ScalePoint, step: float) -> float:
+    """Cost of the training with steps of so many seconds. Raises UsageError without a price, or a length."""
     if point.cost is None or point.time is None:
         raise UsageError("--budget: give --price, and --tokens or --samples")
     return point.cost * step / point.time

@@ -30,6 +30,7 @@ from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.target import JobSettings
 
 SPARE = 0.1
 """Part of a GPU's memory that is left to its context, the communication library and fragmentation."""
@@ -105,8 +106,8 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     """
     last, groups = curve.points[-1], curve.groups.document
     chosen = require(target, CONFIG_TARGETS, "target")
-    if groups and chosen.text.grouped is None:
-        others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.grouped is not None)
+    if groups and chosen.text.in_job is None:
+        others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.in_job is not None)
         raise UsageError(f"--for {target} has no settings for {curve.groups.words}: give {others}")
     sharded = chosen.objective.strategy in SHARDED
     limits = Limits(memory=curve.limit) if sharded else Limits()
@@ -120,12 +121,24 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
             said = f"the settings of {target} do not fit: they need {show_bytes(row.peak.bytes)} of "
             remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
             found = replace(found, warnings=(*found.warnings, said + remedy))
-    if groups and chosen.text.grouped is not None:
-        knobs = chosen.text.grouped(found.knobs, groups)
+    if chosen.text.in_job is not None and in_words(curve.workload.name):
+        knobs = chosen.text.in_job(found.knobs, _job(curve, last))
         found = replace(
             found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
         )
     return found.under(curve.what_if)
+
+
+def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
+    """The settings of a point's job, of a workload in words."""
+    return JobSettings(
+        tuple(curve.groups.document.items()),
+        point.workload.batch_size or 1,
+        point.samples or 1,
+        point.accumulated,
+        point.workload.sample_tokens,
+        parse_words(curve.workload.name).setting.checkpointing,
+    )
 
 
 def room_of(workload: Workload) -> MemoryLimit | None:

@@ -30,6 +30,7 @@ from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
 from osfmodel.targets.target import (
     Accumulation,
     Conversion,
+    JobSettings,
     Launch,
     SettingsText,
     SizeKnob,
@@ -53,13 +54,13 @@ class MegatronKnobs:
 
     overlap:     whether buckets are sent during backward
     distributed: whether each rank updates a shard, and gathers parameters in the next forward
-    groups:      (kind, size) of other groups, which Megatron calls model-parallel
+    job:         batch, sequence, checkpointing and other parallelism; None if they are not known
     """
 
     bucket_elements: int | None = None
     overlap: bool = True
     distributed: bool = False
-    groups: tuple[tuple[str, int], ...] = ()
+    job: JobSettings | None = None
 
 
 def to_plan(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
@@ -163,7 +164,7 @@ def config(knobs: MegatronKnobs) -> dict[str, Any]:
     """Megatron's arguments by name; the size in parameters."""
     shards = {"use_distributed_optimizer": True, "overlap_param_gather": True} if knobs.distributed else {}
     size = {"ddp_bucket_size": knobs.bucket_elements}
-    return {**_degrees(knobs), **shards, "overlap_grad_reduce": knobs.overlap, **size}
+    return {**_of_job(knobs), **shards, "overlap_grad_reduce": knobs.overlap, **size}
 
 
 DEGREES = {
@@ -173,15 +174,28 @@ DEGREES = {
 """Arguments for the size of a group, by its kind."""
 
 
-def _degrees(knobs: MegatronKnobs) -> dict[str, Any]:
-    """The arguments for other groups; a tensor group shares the tokens between matrices."""
-    found: dict[str, Any] = {DEGREES[kind]: size for kind, size in knobs.groups}
-    return {**found, "sequence_parallel": True} if "tensor" in dict(knobs.groups) else found
+RECOMPUTED: Mapping[str, dict[str, Any]] = {
+    "selective": {"recompute_granularity": "selective"},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+"""Arguments for activation checkpointing."""
 
 
-def grouped(knobs: MegatronKnobs, sizes: Mapping[str, int]) -> MegatronKnobs:
-    """The settings with sizes of other groups."""
-    return replace(knobs, groups=tuple(sizes.items()))
+def _of_job(knobs: MegatronKnobs) -> dict[str, Any]:
+    """The arguments of the whole job; a tensor group shares the tokens between matrices."""
+    job = knobs.job
+    if job is None:
+        return {}
+    found: dict[str, Any] = {DEGREES[kind]: size for kind, size in job.groups}
+    found |= {"sequence_parallel": True} if "tensor" in job.sizes else {}
+    found |= {"micro_batch_size": job.batch, "global_batch_size": job.whole}
+    found |= {} if job.sequence is None else {"seq_length": job.sequence}
+    return found | RECOMPUTED.get(job.checkpointing, {})
+
+
+def in_job(knobs: MegatronKnobs, job: JobSettings) -> MegatronKnobs:
+    """The settings of a whole job."""
+    return replace(knobs, job=job)
 
 
 def flags(knobs: MegatronKnobs) -> str:
@@ -189,7 +203,7 @@ def flags(knobs: MegatronKnobs) -> str:
     size = "" if knobs.bucket_elements is None else f" --ddp-bucket-size {knobs.bucket_elements}"
     shards = "--use-distributed-optimizer --overlap-param-gather " * knobs.distributed
     groups = "".join(
-        f"--{name.replace('_', '-')} {'' if value is True else f'{value} '}" for name, value in _degrees(knobs).items()
+        f"--{name.replace('_', '-')} {'' if value is True else f'{value} '}" for name, value in _of_job(knobs).items()
     )
     return f"{groups}{shards}{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
 
@@ -234,6 +248,8 @@ def _aligned(knobs: MegatronKnobs, workload: Workload) -> str:
 
 def accumulate(text: str, ending: str, count: int) -> str:
     """The flags with a note on the batch sizes, which set the number of micro-batches."""
+    if "--global-batch-size" in text:
+        return text + f"# These batch sizes make {count} micro-batches a step.\n"
     return text + (
         f"# The plan is for {count} micro-batches a step, sent with the last: give --global-batch-size\n"
         f"# {count} times --micro-batch-size times the data-parallel workers.\n"
@@ -263,7 +279,7 @@ TARGET = Target(
         ending=".args",
         caveats=caveats,
         accumulation=Accumulation(accumulate),
-        grouped=grouped,
+        in_job=in_job,
     ),
     launch=Launch(
         arguments=flags,
@@ -291,7 +307,7 @@ SHARDED = Target(
         ending=".args",
         caveats=distributed_caveats,
         accumulation=Accumulation(accumulate),
-        grouped=grouped,
+        in_job=in_job,
     ),
     launch=TARGET.launch,
     size=SizeKnob("--ddp-bucket-size", partial(MegatronKnobs, distributed=True), elements=True),

@@ -114,6 +114,30 @@ NOT_TOLD = Accumulation(lambda text, ending, count: text, note=_not_told)
 """For frameworks whose target does not say how they accumulate."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Settings of a training job beside those of data parallelism.
+
+    groups:        (kind, size) of a replica's groups of GPUs
+    batch, whole:  samples of a micro-batch, and of a step of all replicas
+    micro_batches: of a step
+    sequence:      tokens of a sample; None where it has none
+    checkpointing: of activations: none, selective or full
+    """
+
+    groups: tuple[tuple[str, int], ...]
+    batch: int
+    whole: int
+    micro_batches: int
+    sequence: int | None
+    checkpointing: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of groups by kind."""
+        return dict(self.groups)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsText:
     """Knobs as text.
@@ -124,7 +148,7 @@ class SettingsText:
     files:   endings of other files of the framework's own -> (knobs, workload) -> text
     caveats: (workload) -> sentences     assumptions of a prediction for this framework
     accumulation: how gradients of several micro-batches are added up before they are sent
-    grouped: (knobs, sizes of a replica's groups by kind) -> knobs with their settings; None if the lines have none
+    in_job:  (knobs, JobSettings) -> knobs with the settings of a whole job; None if the lines have none
     """
 
     config: Callable[[Any], dict[str, Any]]
@@ -133,7 +157,7 @@ class SettingsText:
     files: Mapping[str, Callable[[Any, Workload], str]] = field(default_factory=dict)
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     accumulation: Accumulation = NOT_TOLD
-    grouped: Callable[[Any, Mapping[str, int]], Any] | None = None
+    in_job: Callable[[Any, JobSettings], Any] | None = None
 
     @property
     def endings(self) -> tuple[str, ...]:

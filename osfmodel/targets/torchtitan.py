@@ -8,7 +8,6 @@ unless the config says otherwise. The step is FSDP2's (``fully-sharded``, ``hybr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +27,7 @@ from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
     Accumulation,
     Conversion,
+    JobSettings,
     Launch,
     SettingsText,
     Target,
@@ -46,14 +46,14 @@ class TitanKnobs:
     reshard:  DEFAULT, ALWAYS or NEVER
     replicas: ``data_parallel_replicate_degree``
     gather_dtype, reduce_dtype: ``mixed_precision_param`` and ``mixed_precision_reduce``
-    groups:   (kind, size) of other groups: ``tensor_parallel_degree`` and its like
+    job:      batch, sequence, checkpointing and other parallelism; None if they are not known
     """
 
     reshard: str = DEFAULT
     replicas: int = 1
     gather_dtype: str = "bfloat16"
     reduce_dtype: str = "float32"
-    groups: tuple[tuple[str, int], ...] = ()
+    job: JobSettings | None = None
 
 
 def to_plan(knobs: TitanKnobs, workload: Workload, pricing: Pricing) -> Plan:
@@ -149,21 +149,33 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 def config(knobs: TitanKnobs) -> dict[str, Any]:
     """The tables of the job config."""
     types = {"mixed_precision_param": knobs.gather_dtype, "mixed_precision_reduce": knobs.reduce_dtype}
-    return {
+    job = knobs.job
+    sizes = {} if job is None else job.sizes
+    found: dict[str, Any] = {
         "parallelism": {
             "data_parallel_replicate_degree": knobs.replicas,
             "data_parallel_shard_degree": -1,
             "fsdp_reshard_after_forward": knobs.reshard,
-            **{f"{kind}_parallel_degree": size for kind, size in knobs.groups},
+            **{f"{kind}_parallel_degree": size for kind, size in sizes.items()},
         },
         "training": {key: dtype for key, dtype in types.items() if dtype},
     }
+    if job is None:
+        return found
+    if "pipeline" in sizes:
+        found["parallelism"]["pipeline_parallel_microbatch_size"] = job.batch
+    batch = job.batch * (job.micro_batches if "pipeline" in sizes else 1)
+    found["training"] |= {"local_batch_size": batch, "global_batch_size": job.whole}
+    found["training"] |= {} if job.sequence is None else {"seq_len": job.sequence}
+    by_operator = {"selective_ac_option": "op"} if job.checkpointing == "selective" else {}
+    found["activation_checkpoint"] = {"mode": job.checkpointing, **by_operator}
+    return found
 
 
-def grouped(knobs: TitanKnobs, sizes: Mapping[str, int]) -> TitanKnobs:
-    """The settings with degrees of other groups. Stages keep parameters by default, so that freeing must be said."""
-    stays = knobs.reshard != DEFAULT or "pipeline" not in sizes
-    return replace(knobs, groups=tuple(sizes.items()), reshard=knobs.reshard if stays else ALWAYS)
+def in_job(knobs: TitanKnobs, job: JobSettings) -> TitanKnobs:
+    """The settings of a whole job. Stages keep parameters by default, so that freeing must be said."""
+    stays = knobs.reshard != DEFAULT or "pipeline" not in job.sizes
+    return replace(knobs, job=job, reshard=knobs.reshard if stays else ALWAYS)
 
 
 def render(knobs: TitanKnobs, workload: Workload) -> str:
@@ -177,11 +189,8 @@ def render(knobs: TitanKnobs, workload: Workload) -> str:
 
 def accumulate(text: str, ending: str, count: int) -> str:
     """The tables with a note on the batch sizes, which set the number of micro-batches."""
-    if "pipeline_parallel_degree" in text:
-        return text + (
-            f"# The plan is for {count} micro-batches a step: give local_batch_size {count} times\n"
-            "# pipeline_parallel_microbatch_size.\n"
-        )
+    if "global_batch_size" in text:
+        return text + f"# These batch sizes make {count} micro-batches a step.\n"
     return text + (
         f"# The plan is for {count} micro-batches a step, gathered and reduced in each: give global_batch_size\n"
         f"# {count} times local_batch_size times the data-parallel ranks.\n"
@@ -201,7 +210,7 @@ TARGET = Target(
         ending=".toml",
         caveats=caveats,
         accumulation=Accumulation(accumulate),
-        grouped=grouped,
+        in_job=in_job,
     ),
     launch=Launch(script="your job config, merged with what this command writes without --lines (-o settings.toml)"),
     executor=FSDP,

@@ -153,8 +153,17 @@ def test_settings_name_the_groups(cluster):
     titan = settings(curve, "torchtitan")
     assert titan.config["parallelism"]["tensor_parallel_degree"] == 2
     assert titan.config["parallelism"]["fsdp_reshard_after_forward"] == "always"
-    assert "local_batch_size 8 times" in titan.rendered
+    assert titan.config["parallelism"]["pipeline_parallel_microbatch_size"] == 2
+    assert titan.config["training"]["local_batch_size"] == 8 * 2
+    assert titan.config["training"]["global_batch_size"] == 8 * 2 * 16
+    assert titan.config["training"]["seq_len"] == 4096
+    assert titan.config["activation_checkpoint"] == {"mode": "full"}
+    assert "micro-batches a step" in titan.rendered
     megatron = settings(curve, "distributed-optimizer")
+    assert (
+        "--micro-batch-size 2 --global-batch-size 256 --seq-length 4096 --recompute-granularity full"
+        in megatron.rendered
+    )
     assert "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel" in megatron.rendered
     with pytest.raises(osf.UsageError, match="--for fsdp2 has no settings for --tp 2 --pp 2: give"):
         settings(curve, "fsdp2")
