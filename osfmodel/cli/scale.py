@@ -60,9 +60,7 @@ FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture
 @GROUPS.option(
     "--tp", type=int, default=1, metavar="N", help="Tensor parallelism: GPUs of a node that share each matrix."
 )
-@GROUPS.option(
-    "--cp", type=int, default=1, metavar="N", help="Context parallelism: GPUs of a node that share each sample."
-)
+@GROUPS.option("--cp", type=int, default=1, metavar="N", help="Context parallelism: GPUs that share each sample.")
 @GROUPS.option(
     "--pp",
     type=int,

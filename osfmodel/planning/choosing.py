@@ -23,7 +23,7 @@ from osfmodel.entities.sharding import Form
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
-from osfmodel.planning.predictions import compare
+from osfmodel.planning.predictions import Given, compare
 from osfmodel.planning.results import WORTHWHILE, Chance, Prediction
 from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTuning
 from osfmodel.planning.tuning import tune, tuned_rule
@@ -124,7 +124,7 @@ def _choice(
 
 
 def strategies_at(
-    workload: Workload, cluster: Cluster, workers: int, plans: Sequence[str] | None = None
+    workload: Workload, cluster: Cluster, workers: int, plans: Sequence[Given] | None = None
 ) -> list[Prediction]:
     """Predictions of ``plans``, or of all strategies, that the cluster can price; HSDP needs prices inside nodes too.
 

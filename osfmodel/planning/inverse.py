@@ -147,9 +147,10 @@ class _At:
         return scale(self.workload(cluster), cluster, [self.curve.points[-1].workers], options).points[0]
 
     def workload(self, cluster: Cluster) -> Workload:
-        """The workload there: the prices of expert groups, which span nodes, change with the network."""
+        """The workload there: the prices of groups that span nodes change with the network."""
         before, groups = self.curve.workload, self.curve.groups
-        if groups.expert == 1 or cluster is self.curve.cluster:
+        largest = groups.tensor * max(groups.context, groups.expert)
+        if largest <= cluster.gpus_per_node or cluster is self.curve.cluster:
             return before
         made = replica_workload(before.name, cluster, groups).scaled(self.curve.anchored or 1)
         return replace(made, doubt=min(made.doubt, before.doubt))

@@ -19,9 +19,14 @@ from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, w
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.sharding import LAST_KEPT
 from osfmodel.entities.workload import Layer, Workload
+from osfmodel.planning.predictions import Given
 from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.solution import PlanRule
+from osfmodel.targets.named_plans import named_plan
 
 DOUBT = 0.5
 """Fraction by which the time of collectives inside a replica may be off: assumed, not measured."""
@@ -42,11 +47,9 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
             f"{groups.words} needs a workload in words, such as llama3-8b:h100,seq8192,batch1,bf16: {words!r} is a "
             "profile of one GPU"
         )
-    inside = groups.tensor * groups.context
-    if inside > cluster.gpus_per_node:
+    if groups.tensor > cluster.gpus_per_node:
         raise UsageError(
-            f"{groups.words}: tensor times context parallelism takes {inside} GPUs, and a node of {cluster.name} has "
-            f"{cluster.gpus_per_node}: it must fit into a node"
+            f"--tp {groups.tensor}: a node of {cluster.name} has {cluster.gpus_per_node} GPUs: give at most that many"
         )
     parsed = parse_words(words)
     model = model_of(parsed)
@@ -124,11 +127,22 @@ def note(groups: Parallelism) -> str:
     """A remark on what is assumed."""
     said = [f"{groups.words}: its collectives are assumed not to overlap with computation"]
     if groups.pipeline > 1:
-        said.append("messages between stages to overlap fully, gradients to be reduced in each micro-batch")
+        said.append("messages between stages to overlap fully, FSDP2 to reduce and to free after the last micro-batch")
     if groups.expert > 1:
         said.append("experts to get equal shares of the tokens")
     said.append(f"and prices of these collectives to be within {DOUBT:.0%}")
     return ", ".join(said)
+
+
+def in_stages(plan: Given, groups: Parallelism) -> Given:
+    """A plan as a pipeline runs it: with FSDP2, parameters and gradients stay whole until the last micro-batch.
+
+    torchtitan does so by default. Plans that do not shard parameters reduce after the last micro-batch anyway.
+    """
+    label, rule = (plan, named_plan(plan)) if isinstance(plan, str) else plan if isinstance(plan, tuple) else ("", plan)
+    if groups.pipeline == 1 or not isinstance(rule, PlanRule) or rule.objective.strategy not in SHARDED:
+        return plan
+    return label, rule._replace(form=LAST_KEPT)
 
 
 def of_each_gpu(workload: Workload, groups: Parallelism, what_if: WhatIf, gpus: int) -> Workload:

@@ -22,7 +22,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS, NETWORK
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import compare
-from osfmodel.planning.replicas import in_groups, note, of_each_gpu, replica_workload
+from osfmodel.planning.replicas import in_groups, in_stages, note, of_each_gpu, replica_workload
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.strategies import StrategyRow
@@ -115,7 +115,8 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     cluster = strided(curve.cluster, curve.groups.tensor)
     found = tune(workload, cluster, last.ranks, target, limits)
     if curve.limit is not None:
-        (predicted,) = compare(workload, cluster, last.ranks, [(target, tuned_rule(found))]).predictions
+        rule = in_stages((target, tuned_rule(found)), curve.groups)
+        (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
         row = strategy_row(predicted, last.ranks, curve.limit, sized=True)
         if row.fits is False and row.peak is not None:
             said = f"the settings of {target} do not fit: they need {show_bytes(row.peak.bytes)} of "
@@ -173,7 +174,8 @@ class _Asked:
         """The strategies at this count, and the one to take."""
         what_if, groups = self.options.what_if, self.options.groups
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
-        found = strategies_at(self.changed(workload, workers), self.cluster, ranks, self.options.plans)
+        plans = [in_stages(name, groups) for name in self.options.plans]
+        found = strategies_at(self.changed(workload, workers), self.cluster, ranks, plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
         rows = tuple(strategy_row(one, ranks, self.limit, self.sized) for one in found if alike[one.plan] is one)
         size = what_if.share(replicas) or workload.batch_size
@@ -203,7 +205,7 @@ class _Asked:
 
         def excess(factor: float) -> float:
             changed = self.changed(workload.scaled(factor), anchor.workers)
-            (found,) = compare(changed, self.cluster, point.ranks, [name]).predictions
+            (found,) = compare(changed, self.cluster, point.ranks, [in_stages(name, self.options.groups)]).predictions
             return found.iteration_time - target
 
         least, most = excess(1 / SLOWEST), excess(SLOWEST)
@@ -237,7 +239,7 @@ class _Asked:
             samples = how_many(workload.batch_size, "sample")
             yield f"counted: {count / 1e9:.3g} billion parameters{each}, a micro-batch of {samples}{tokens}"
         if self.limit is not None:
-            yield f"strategies fit if they take at most {show_bytes(self.limit.bytes)} of a GPU"
+            yield f"strategies fit in {show_bytes(self.limit.bytes)} of a GPU, counted in live bytes: allocators reserve more"
         elif wanted is not None:
             yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer adamw"
         else:

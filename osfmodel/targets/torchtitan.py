@@ -173,9 +173,8 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
 
 
 def in_job(knobs: TitanKnobs, job: JobSettings) -> TitanKnobs:
-    """The settings of a whole job. Stages keep parameters by default, so that freeing must be said."""
-    stays = knobs.reshard != DEFAULT or "pipeline" not in job.sizes
-    return replace(knobs, job=job, reshard=knobs.reshard if stays else ALWAYS)
+    """The settings of a whole job."""
+    return replace(knobs, job=job)
 
 
 def render(knobs: TitanKnobs, workload: Workload) -> str:

@@ -10,6 +10,7 @@ import osfmodel as osf
 from osfmodel.counting.groups import Parallelism, shard_of
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.words import model_of, parse_words
+from osfmodel.entities.sharding import EACH, LAST_KEPT
 from osfmodel.planning.replicas import in_groups, replica_workload
 from osfmodel.planning.scale import ScaleOptions, scale, settings
 from osfmodel.planning.what_if import WhatIf
@@ -88,6 +89,31 @@ def test_an_all_to_all_between_nodes_goes_through_each_gpus_nic(cluster):
     assert found.forward_time - alone.forward_time == pytest.approx(inside + between)
 
 
+def test_stages_keep_parameters_and_gradients_until_the_last_micro_batch(cluster):
+    groups = Parallelism(pipeline=2)
+    options = ScaleOptions(("fsdp2", "ddp"), what_if=WhatIf(accumulate=4), groups=groups)
+    (point,) = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options).points
+    sharded, replicated = point.rows
+    assert sharded.prediction.plan.sharding.form == LAST_KEPT
+    assert replicated.prediction.plan.sharding is None
+    plain = ScaleOptions(("fsdp2",), what_if=WhatIf(accumulate=4))
+    assert scale(osf.load_workload(WORDS), cluster, [64], plain).points[0].rows[0].prediction.plan.sharding.form == EACH
+
+
+def test_a_context_group_may_span_nodes(cluster):
+    """Four of its ranks on each node of two, next to tensor groups of two."""
+    words = "llama3-8b:h100,seq4096,batch1,bf16"
+    groups = Parallelism(tensor=2, context=8)
+    parsed = parse_words(words)
+    shard = shard_of(model_of(parsed), groups)
+    found = replica_workload(words, cluster, groups)
+    alone = workload_of(shard.model, parsed.setting, words)
+    prices = {"tensor": osf.pricing_of(cluster, 2), "context": osf.pricing_of(replace(cluster, gpus_per_node=4), 8)}
+    sent = [one for own in shard.sent.values() for one in own]
+    whole = sum(one.forward * prices[one.group].cost(one.collective)(one.elements * 2) for one in sent)
+    assert found.forward_time - alone.forward_time == pytest.approx(whole)
+
+
 def test_without_groups_nothing_changes(cluster):
     workload = osf.load_workload(WORDS)
     assert in_groups(workload, Parallelism(), 4, 8) == workload
@@ -152,7 +178,7 @@ def test_settings_name_the_groups(cluster):
     curve = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options)
     titan = settings(curve, "torchtitan")
     assert titan.config["parallelism"]["tensor_parallel_degree"] == 2
-    assert titan.config["parallelism"]["fsdp_reshard_after_forward"] == "always"
+    assert titan.config["parallelism"]["fsdp_reshard_after_forward"] == "default"
     assert titan.config["parallelism"]["pipeline_parallel_microbatch_size"] == 2
     assert titan.config["training"]["local_batch_size"] == 8 * 2
     assert titan.config["training"]["global_batch_size"] == 8 * 2 * 16
@@ -173,8 +199,7 @@ def test_settings_name_the_groups(cluster):
     ("words", "groups", "said"),
     [
         ("resnet50-v100", Parallelism(tensor=2), "--tp 2 needs a workload in words"),
-        (WORDS, Parallelism(tensor=16), "takes 16 GPUs, and a node of nccl:h100x8,400Gbps has 8"),
-        (WORDS, Parallelism(tensor=4, context=4), "it must fit into a node"),
+        (WORDS, Parallelism(tensor=16), "--tp 16: a node of nccl:h100x8,400Gbps has 8 GPUs"),
     ],
 )
 def test_impossible_groups_are_refused(cluster, words, groups, said):

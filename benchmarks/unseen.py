@@ -1,0 +1,96 @@
+"""Predict torchtitan's published runs, from which nothing was learned, by words alone. Prints a table:
+
+    python benchmarks/unseen.py
+
+``profiles/published/torchtitan.csv`` has the figures of benchmarks/ in pytorch/torchtitan (BSD-3-Clause): tokens per
+second and memory of Llama 3.1 8B, 70B and 405B with FSDP2, tensor, pipeline and context parallelism. Its H100 have
+HBM2e of 2.4 TB/s and 500 W, where the data sheet has 3.35 TB/s and 700 W: they are slower than words say. Memory there
+is what PyTorch's allocator reserved; ours is of live bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.counting import load_workload
+from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.words import model_of, parse_words
+from osfmodel.entities.errors import UsageError
+from osfmodel.planning.replicas import replica_workload
+from osfmodel.planning.scale import ScaleOptions, scale
+from osfmodel.planning.scale_curve import ScalePoint
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.solution import MemoryLimit
+
+RUNS = Path(__file__).parent.parent / "profiles" / "published" / "torchtitan.csv"
+ROOM = MemoryLimit(10**13)
+"""No limit: those runs had cards of their own."""
+
+
+class Unseen(NamedTuple):
+    """A run, and its prediction over what was measured, less 1."""
+
+    row: dict[str, str]
+    rate: float
+    memory: float
+    inside: bool | None
+
+
+def judged() -> Iterator[Unseen]:
+    """The runs, each with its errors; those that words cannot say are left out."""
+    with RUNS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                point = predicted(row)
+            except UsageError:
+                continue
+            rate, peak = point.rate_per_gpu, None if point.best is None else point.best.peak
+            assert rate is not None
+            assert peak is not None
+            measured, band = float(row["tokens_per_s_per_gpu"]), point.band
+            slower = rate / measured
+            inside = None if band is None else 1 + band.below <= slower <= 1 + band.above
+            yield Unseen(row, slower - 1, peak.bytes / 2**30 / float(row["memory_gib"]) - 1, inside)
+
+
+def predicted(row: dict[str, str]) -> ScalePoint:
+    """The point of a run. Raises UsageError for one that words cannot say."""
+    words, cluster = row["workload"], load_cluster(f"nccl:{parse_words(row['workload']).setting.gpu}x8,400Gbps")
+    model_of(parse_words(words))
+    groups = Parallelism(int(row["tp"]), int(row["pp"]), int(row["cp"]))
+    workload = load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)
+    what_if = WhatIf(accumulate=int(row["micro_batches"]))
+    options = ScaleOptions(("fsdp2",), ROOM, what_if, groups=groups)
+    return scale(workload, cluster, [int(row["gpus"])], options).points[0]
+
+
+def table() -> Iterator[str]:
+    """The lines of the table, and of medians."""
+    yield "| run | GPUs | tp, pp, cp | tokens/s of each GPU, measured | error | in band | memory, measured | error |"
+    yield "|---|---|---|---|---|---|---|---|"
+    found = list(judged())
+    for one in found:
+        row = one.row
+        groups = f"{row['tp']}, {row['pp']}, {row['cp']}{' (async)' if row['async_tp'] == 'yes' else ''}"
+        inside = {True: "yes", False: "no", None: "no band"}[one.inside]
+        yield (
+            f"| `{row['workload']}` | {row['gpus']} | {groups} | {float(row['tokens_per_s_per_gpu']):,.0f} | "
+            f"{one.rate:+.1%} | {inside} | {row['memory_gib']} GiB | {one.memory:+.0%} |"
+        )
+    banded = [one.inside for one in found if one.inside is not None]
+    rates, rooms = (
+        [abs(value) for value in own] for own in zip(*((one.rate, one.memory) for one in found), strict=True)
+    )
+    yield (
+        f"| all {len(found)}: median of the sizes of errors | | | | {median(rates):.1%} | {sum(banded)} of "
+        f"{len(banded)} | | {median(rooms):.0%} |"
+    )
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))
