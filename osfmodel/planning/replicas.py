@@ -94,7 +94,7 @@ def _workload(
             [_both(sent, prices, setting, inside, batch) for batch in (setting.batch, 2 * setting.batch)]
         )  # fmt: skip
         beside[name] = times
-        fixed.append(max(0.0, 2 * sum(times) - sum(longer)))
+        fixed.append(max(0.0, 2 * plain_sum(times) - plain_sum(longer)))
     found = workload_of(shard.model, setting, words, beside=beside)
     whole, whole_fixed = found.forward_time + found.backward_time, plain_sum(fixed)
     share = plain_sum(map(plain_sum, beside.values())) / found.compute_time

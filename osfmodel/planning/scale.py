@@ -239,7 +239,8 @@ class _Asked:
             samples = how_many(workload.batch_size, "sample")
             yield f"counted: {count / 1e9:.3g} billion parameters{each}, a micro-batch of {samples}{tokens}"
         if self.limit is not None:
-            yield f"strategies fit in {show_bytes(self.limit.bytes)} of a GPU, counted in live bytes: allocators reserve more"
+            room = show_bytes(self.limit.bytes)
+            yield f"strategies fit in {room} of a GPU, counted in live bytes: allocators reserve more"
         elif wanted is not None:
             yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer adamw"
         else:
