@@ -45,6 +45,10 @@ class DataError(OsfError):
     """A file cannot be read, or a figure in it is impossible."""
 
 
+REMEDY = "to convert another tool's output: osf import"
+"""Remedy for the file of another tool."""
+
+
 class ForeignFileError(DataError):
     """A file without osfmodel's ``schema_version``, where one of osfmodel's own files of ``kind`` is needed.
 
@@ -58,7 +62,7 @@ class ForeignFileError(DataError):
         self.path, self.kind, self.reason = path, kind, reason
 
     def __str__(self) -> str:
-        return one_line(f"{self.path}: {self.reason}; to convert another tool's output: osf import")
+        return one_line(f"{self.path}: {self.reason}; {REMEDY}")
 
 
 class PlanError(OsfError):

@@ -394,3 +394,25 @@ def test_settings_that_do_not_fit_are_told():
     assert "the settings of megatron do not fit: they need" in done.output
     fits = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--for", "fsdp2")
     assert "do not fit" not in fits.output
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ("llama3-8b:h100", "-o", "page.pdf"),
+            "this is written as text, .json, .yaml or .csv; or as .html or .png or .svg",
+        ),
+        (("config.json",), "is a model's configuration: add a colon and a GPU"),
+        (("notes.json",), "no schema_version); to convert another tool's output: osf import"),
+    ],
+)
+def test_files_are_refused_with_what_would_do(args, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "notes.json").write_text('{"a": 1}')
+    done = run(*args, "--cluster", CLUSTER, "--workers", "8", "--plan", "fsdp2")
+    assert done.exit_code != 0
+    assert said in done.output
+    assert done.output.count("osf import") <= 1
+    assert len(done.output.strip().splitlines()) == 1

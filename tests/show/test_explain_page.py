@@ -92,7 +92,7 @@ def test_each_job_has_its_page(name, tmp_path):
     ("words", "said"),
     [
         (["-o", "nowhere/why.html"], "there is no folder nowhere"),
-        (["-o", "why.png"], "pictures: osf report; pages (.html): osf report and osf explain"),
+        (["-o", "why.png"], "pictures: osf report; pages (.html): osf report, explain, scale"),
         (["-o", "why.html", "--json", "--format", "csv"], "contradicts"),
     ],
 )

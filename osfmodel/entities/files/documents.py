@@ -21,7 +21,7 @@ import msgspec
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import EFFECTS
-from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.errors import REMEDY, DataError, OsfError, UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import REPLICATED, SPLIT, Block, Bucket, Plan
 from osfmodel.entities.workload import Workload
@@ -236,8 +236,10 @@ def decode(text: bytes, kind: str, document: type[Document]) -> Document:
 def _require_version(raw: Mapping[str, Any]) -> None:
     version = raw.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
+        if version is None and "model_type" in raw:
+            raise UsageError("is a model's configuration: add a colon and a GPU, as in config.json:h100,seq4096,bf16")
         if version is None:
-            raise DataError("is not an osfmodel file (no schema_version); to convert another tool's output: osf import")
+            raise DataError(f"is not an osfmodel file (no schema_version); {REMEDY}")
         raise DataError(f"has schema_version {version!r:.40}: this osfmodel reads version {SCHEMA_VERSION}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
+from osfmodel.entities.errors import REMEDY, DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents
 from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Plan
@@ -100,10 +100,12 @@ def read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decod
     def decoded(content: bytes) -> Decoded:
         try:
             return decode(content)
+        except UsageError:
+            raise
         except OsfError as error:
             if b'"schema_version"' in content:
                 raise
-            raise ForeignFileError(path, kind, str(error)) from None
+            raise ForeignFileError(path, kind, str(error).removesuffix(f"; {REMEDY}")) from None
 
     require_file(path, kind)
     return read(path, decoded)

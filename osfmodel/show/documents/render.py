@@ -28,7 +28,10 @@ PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")
 
 
 class Result(Protocol):
-    """The result of a command. One that has lines to paste also has ``endings`` and ``code(ending)``."""
+    """The result of a command. One that has lines to paste also has ``endings`` and ``code(ending)``.
+
+    One that a command draws as well says the endings of such files in ``drawn``.
+    """
 
     def document(self) -> dict[str, Any]:
         """The result for JSON and YAML; its keys are a public contract."""
@@ -53,7 +56,12 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
         return asked
     ending, own = ending_of(output), getattr(result, "endings", None)
     if ending in PICTURES:
-        others = "pictures: osf report; pages (.html): osf report and osf explain"
+        drawn = getattr(result, "drawn", ())
+        others = (
+            f"or as {' or '.join(drawn)}"
+            if drawn
+            else "pictures: osf report; pages (.html): osf report, explain, scale"
+        )
         raise UsageError(f"-o {output}: this is written as text, .json, .yaml or .csv; {others}")
     if own is not None and ending in own:
         return "code"

@@ -17,6 +17,8 @@ from osfmodel.show.tables.scale import POINT
 class Scaled:
     """A scaling curve, the answers to inverse questions, and a framework's settings at its last point, if asked for."""
 
+    drawn = (".html", ".png", ".svg")
+
     def __init__(
         self,
         curve: ScaleCurve,
