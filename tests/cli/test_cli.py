@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main, parse_workers
 from osfmodel.cli.app import WORKLOAD
+from osfmodel.counting.gpus import GPUS
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.files import documents
 from osfmodel.entities.plan import contiguous_plan
@@ -306,7 +307,7 @@ def test_version_and_completion():
     ("begun", "completed"),
     [
         ("llama3.2", ["llama3.2-1b:", "llama3.2-3b:"]),
-        ("llama3.2-1b:mi", ["llama3.2-1b:mi250x", "llama3.2-1b:mi300x"]),
+        ("llama3.2-1b:mi", [f"llama3.2-1b:{name}" for name in GPUS if name.startswith("mi")]),
         ("unknown:h", ["unknown:h"]),
     ],
 )
