@@ -23,7 +23,7 @@ from osfmodel.counting.words import on_gpu, parse_words
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.units import AMOUNTS, parse_amount, parse_room, parse_time
+from osfmodel.entities.units import AMOUNTS, parse_amount, parse_part, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.goals import UNPRICED, Goals
@@ -71,7 +71,7 @@ FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture
 @GROUPS.option(
     "--ep", type=int, default=1, metavar="N", help="Expert parallelism: data-parallel ranks that share the experts."
 )
-@GOALS.option("--target-scaling", type=float, metavar="F", help="Ask what reaches a scaling factor (0.9).")
+@GOALS.option("--target-scaling", metavar="F", help="Ask what reaches a scaling factor (0.9 or 90%).")
 @GOALS.option("--target-time", metavar="TIME", help="Ask what reaches a step as short as this (800ms).")
 @GOALS.option("--target-tokens-per-s", metavar="N", help="Ask what reaches this rate (1.5M).")
 @GOALS.option("--budget", metavar="PRICE", help="Ask what keeps the training within this price (5M).")
@@ -227,10 +227,17 @@ def _length(workload: Workload, tokens: str | None, samples: str | None) -> floa
     return None if samples is None else parse_amount("--samples", samples)
 
 
+def _factor(text: str) -> float:
+    try:
+        return parse_part(text)
+    except ValueError:
+        raise UsageError(f"--target-scaling {text!r}: write a number such as 0.9 or 90%") from None
+
+
 def _goals(asked: Mapping[str, Any]) -> Goals:
     time, rate, budget = asked["target_time"], asked["target_tokens_per_s"], asked["budget"]
     return Goals(
-        asked["target_scaling"],
+        None if asked["target_scaling"] is None else _factor(asked["target_scaling"]),
         None if time is None else parse_time(time),
         None if rate is None else parse_amount("--target-tokens-per-s", rate),
         None if budget is None else parse_amount("--budget", budget),

@@ -82,7 +82,7 @@ def scale(
     told = (note for one in made for note in one.caveats)
     notes = (
         *asked.checkpointed(workload, cluster, points),
-        *asked.notes(workload, wanted),
+        *asked.notes(workload, wanted, points[-1]),
         *_padded(points),
         *_told(points, told, cluster),
     )
@@ -230,14 +230,16 @@ class _Asked:
                 yield f"with ac={how} in the words, {best.name} fits on {points[-1].workers} GPUs"
                 return
 
-    def notes(self, workload: Workload, wanted: MemoryLimit | None) -> Iterator[str]:
-        """Remarks on memory and on what-ifs."""
+    def notes(self, workload: Workload, wanted: MemoryLimit | None, last: ScalePoint) -> Iterator[str]:
+        """Remarks on what was counted, on memory and on what-ifs."""
         if workload.fixed_share is not None and workload.batch_size is not None:
             tokens = "" if workload.sample_tokens is None else f" of {workload.sample_tokens:,} tokens"
             count = sum(layer.elements for layer in workload.layers if layer.gradient_bytes)
             each = " on a GPU" if self.options.groups.gpus > 1 else ""
             samples = how_many(workload.batch_size, "sample")
-            yield f"counted: {count / 1e9:.3g} billion parameters{each}, a micro-batch of {samples}{tokens}"
+            said = f"counted: {count / 1e9:.3g} billion parameters{each}, a micro-batch of {samples}{tokens}"
+            step = (last.samples or 0) * (workload.sample_tokens or 0)
+            yield said + (f", a step of {step:,} tokens on {how_many(last.workers, 'GPU')}" if step else "")
         if self.limit is not None:
             room = show_bytes(self.limit.bytes)
             yield f"strategies fit in {room} of a GPU, counted in live bytes: allocators reserve more"

@@ -416,3 +416,17 @@ def test_files_are_refused_with_what_would_do(args, said, tmp_path, monkeypatch)
     assert said in done.output
     assert done.output.count("osf import") <= 1
     assert len(done.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("1.5", "must be between 0 and 1"), ("much", "write a number such as 0.9 or 90%")]
+)
+def test_a_scaling_factor_is_a_number_or_percent(text, said):
+    done = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--plan", "fsdp2", "--target-scaling", text)
+    assert done.exit_code != 0
+    assert said in done.output
+    both = [
+        run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--plan", "ddp", "--target-scaling", one).output
+        for one in ("0.9", "90%")
+    ]
+    assert both[0] == both[1]
