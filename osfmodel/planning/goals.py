@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from osfmodel.entities.display import brief, show_predicted_time
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.units import show_rate
 from osfmodel.planning.scale_curve import ScalePoint
 
 MOST_MICRO_BATCHES = 256
@@ -115,6 +116,7 @@ class Answer:
     at:     number of workers for which it is changed; None where that is the answer
     values: of ENDS -> the answer if the step takes that long; None where nothing meets the goal
     banded: whether every step that was looked at has an error band; one without counts for neither end
+    present: bytes per second of network of a GPU, if known
     """
 
     goal: str
@@ -122,6 +124,7 @@ class Answer:
     at: int | None
     values: Mapping[str, float | None]
     banded: bool = True
+    present: float | None = None
 
     def __repr__(self) -> str:
         return brief(self, self.words)
@@ -146,7 +149,13 @@ class Answer:
             return "none that fits would do" if value is None else f"{value:g}"
         if value is None:
             return "none would do"
-        return "any would do" if value == 0 else f"{value:.2g} times the present"
+        if value == 0:
+            return "any would do"
+        times = f"{value:.2g} times the present"
+        if self.present is None:
+            return times
+        bits = float(f"{8 * self.present * value:.2g}")
+        return f"{show_rate(bits / 8)} per GPU ({times})"
 
 
 UNPRICED = "the cheapest of several --cluster needs --price, once or for each of them in their order"

@@ -127,7 +127,9 @@ class _At:
         """The answer to what ``asks`` says. Without any band there is none for its ends."""
         last = self.curve.points[-1]
         values = {end: search(end) if end == "predicted" or last.band is not None else None for end in ENDS}
-        return Answer(self.goal.words, asks, last.workers, values, last.time is None or last.band is not None)
+        shape = self.curve.cluster.nccl
+        present = None if shape is None or asks != "bandwidth" else shape.nic_bandwidth
+        return Answer(self.goal.words, asks, last.workers, values, last.time is None or last.band is not None, present)
 
     def point(self, factor: float = 1, change: str = "", value: int = 0) -> ScalePoint:
         """The point there with a network ``factor`` times as fast, or with a field of the what-if changed."""

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli.app import main
-from osfmodel.planning.goals import Goals
+from osfmodel.planning.goals import Answer, Goals
 from osfmodel.planning.inverse import STEADY, answers
 from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
@@ -430,3 +430,12 @@ def test_a_scaling_factor_is_a_number_or_percent(text, said):
         for one in ("0.9", "90%")
     ]
     assert both[0] == both[1]
+
+
+def test_a_bandwidth_is_told_as_a_rate_where_it_is_known():
+    answer = Answer("a goal", "bandwidth", 64, {"fast": 0, "predicted": 2.12, "slow": None}, present=12.5e9)
+    rate = "210 Gbps per GPU (2.1 times the present)"
+    ends = "any would do at the fast end of the error band, none would do at the slow end"
+    assert answer.words == f"For a goal on 64 GPUs, bandwidth of the network: {rate}; {ends}."
+    unknown = replace(answer, present=None)
+    assert unknown.words == f"For a goal on 64 GPUs, bandwidth of the network: 2.1 times the present; {ends}."

@@ -42,7 +42,14 @@ class Scaled:
             "points": [json_row(POINT, point) for point in curve.points],
             "strategies": curve.turns,
             "answers": [
-                {"goal": one.goal, "asks": one.asks, "workers": one.at, **one.values, "words": one.words}
+                {
+                    "goal": one.goal,
+                    "asks": one.asks,
+                    "workers": one.at,
+                    **one.values,
+                    "words": one.words,
+                    **({} if one.present is None else {"present_bytes_per_s_per_gpu": one.present}),
+                }
                 for one in self.answers
             ],
             **self._settings(),
