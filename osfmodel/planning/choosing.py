@@ -14,12 +14,15 @@ from typing import Any
 
 from osfmodel.cost import worker_counts
 from osfmodel.cost.clusters import pricing_of
+from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.sharding import Form
+from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
@@ -147,9 +150,21 @@ def strategy_row(prediction: Prediction, workers: int, limit: MemoryLimit | None
     if not sized:
         return StrategyRow(prediction)
     optimizer, communicator = (None, 0) if limit is None else (limit.optimizer, limit.communicator)
-    workload = prediction.bound.question.workload
-    peak = peak_of(workload, prediction.plan, prediction.timeline, workers, optimizer, communicator)
+    peak = peak_of(prediction.bound.question.workload, *_shorter(prediction), workers, optimizer, communicator)
     return StrategyRow(prediction, peak, None if limit is None else peak.bytes <= limit.bytes)
+
+
+ALIKE = 3
+"""Micro-batches from which on further ones leave the peak of a plan that shards as it is."""
+
+
+def _shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
+    """The plan and the step of a prediction, with ALIKE micro-batches at most, which have the same peak."""
+    plan, question = prediction.plan, prediction.bound.question
+    if plan.sharding is None or plan.sharding.micro_batches <= ALIKE:
+        return plan, prediction.timeline
+    short = replace(plan, sharding=replace(plan.sharding, micro_batches=ALIKE))
+    return short, predict_timeline(question.workload, short, question.pricing)
 
 
 def _chance(workload: Workload, cluster: Cluster, workers: int, mine: Prediction, theirs: Prediction) -> Chance:

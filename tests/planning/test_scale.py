@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli.app import main
+from osfmodel.planning.choosing import strategy_row
 from osfmodel.planning.goals import Answer, Goals
 from osfmodel.planning.inverse import STEADY, answers
 from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
+from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MemoryLimit
 
 WORDS, CLUSTER = "llama3-8b:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"
@@ -439,3 +441,14 @@ def test_a_bandwidth_is_told_as_a_rate_where_it_is_known():
     assert answer.words == f"For a goal on 64 GPUs, bandwidth of the network: {rate}; {ends}."
     unknown = replace(answer, present=None)
     assert unknown.words == f"For a goal on 64 GPUs, bandwidth of the network: 2.1 times the present; {ends}."
+
+
+@pytest.mark.parametrize("plan", ["zero-1", "zero-2", "fsdp2", "fsdp2:keep", "hsdp"])
+@pytest.mark.parametrize("words", ["llama3.2-1b:h100,seq4096,batch2,bf16", "gpt2:a100,seq1024,batch8,bf16,ac=full"])
+def test_the_peak_of_many_micro_batches_is_that_of_a_few(plan, words):
+    cluster = osf.load_cluster("nccl:h100x8,25Gbps")
+    workload = osf.WhatIf(accumulate=8).of_workload(osf.load_workload(words), 1)
+    (found,) = osf.compare(workload, cluster, 64, [plan]).predictions
+    whole = peak_of(found.bound.question.workload, found.plan, found.timeline, 64)
+    assert found.plan.sharding.micro_batches == 8
+    assert strategy_row(found, 64, None, sized=True).peak.bytes == whole.bytes
