@@ -123,7 +123,7 @@ def _both(
     return forward, backward
 
 
-def note(groups: Parallelism) -> str:
+def assumptions(groups: Parallelism) -> str:
     """A remark on what is assumed."""
     said = [f"{groups.words}: its collectives are assumed not to overlap with computation"]
     if groups.pipeline > 1:

@@ -22,7 +22,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS, NETWORK
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import compare
-from osfmodel.planning.replicas import in_groups, in_stages, note, of_each_gpu, replica_workload
+from osfmodel.planning.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.strategies import StrategyRow
@@ -248,7 +248,7 @@ class _Asked:
         else:
             yield "memory is not compared: give --memory SIZE"
         if self.options.groups != Parallelism():
-            yield note(self.options.groups)
+            yield assumptions(self.options.groups)
         yield from self.options.what_if.caveats(workload, self.cluster)
 
 
