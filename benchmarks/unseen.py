@@ -41,13 +41,14 @@ class Unseen(NamedTuple):
     inside: bool | None
 
 
-def judged() -> Iterator[Unseen]:
-    """The runs, each with its errors; those that words cannot say are left out."""
+def judged() -> Iterator[Unseen | str]:
+    """The runs, each with its errors, or the reason why words cannot say it."""
     with RUNS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             try:
                 point = predicted(row)
-            except UsageError:
+            except UsageError as error:
+                yield str(error)
                 continue
             rate, peak = point.rate_per_gpu, None if point.best is None else point.best.peak
             assert rate is not None
@@ -73,7 +74,8 @@ def table() -> Iterator[str]:
     """The lines of the table, and of medians."""
     yield "| run | GPUs | tp, pp, cp | tokens/s of each GPU, measured | error | in band | memory, measured | error |"
     yield "|---|---|---|---|---|---|---|---|"
-    found = list(judged())
+    each = list(judged())
+    found = [one for one in each if isinstance(one, Unseen)]
     for one in found:
         row = one.row
         groups = f"{row['tp']}, {row['pp']}, {row['cp']}{' (async)' if row['async_tp'] == 'yes' else ''}"
@@ -90,6 +92,8 @@ def table() -> Iterator[str]:
         f"| all {len(found)}: median of the sizes of errors | | | | {median(rates):.1%} | {sum(banded)} of "
         f"{len(banded)} | | {median(rooms):.0%} |"
     )
+    yield ""
+    yield from (f"Left out: {one}." for one in each if isinstance(one, str))
 
 
 if __name__ == "__main__":

@@ -153,27 +153,29 @@ def scale_command(
     emit(style, as_json, output, ScaledMachines(each, found))
 
 
-def _require_same_gpu(subject: Subject) -> None:
-    """Raise UsageError for a workload and a cluster in words that name different GPUs."""
+def _gpu_there(subject: Subject) -> str:
+    """The GPU of the cluster, if workload and cluster are in words and the workload names another one; else ""."""
     gpu = gpu_in_words(str(subject.cluster_name))
     if not gpu or not in_words(subject.workload_name):
-        return
+        return ""
     said = parse_words(subject.workload_name).setting.gpu
-    if said.partition("-")[0] != gpu.partition("-")[0]:
+    return "" if said.partition("-")[0] == gpu.partition("-")[0] else gpu
+
+
+def _require_same_gpu(subject: Subject) -> None:
+    """Raise UsageError for a workload and a cluster in words that name different GPUs."""
+    if gpu := _gpu_there(subject):
+        there = on_gpu(subject.workload_name, gpu)
         raise UsageError(
-            f"the workload is for {said}, and {subject.cluster_name} has {gpu}: write "
-            f"{on_gpu(subject.workload_name, gpu)}"
+            f"{subject.workload_name!r} is not for {gpu}, the GPU of {subject.cluster_name}: write {there}"
         )
 
 
 def _elsewhere(subject: Subject, cluster: str) -> Subject:
-    """The same workload on a cluster; if both are in words and name different GPUs, on that of the cluster."""
+    """The same workload on a cluster, with the cluster's GPU if they name different ones."""
     found = replace(subject, cluster_name=cluster)
-    try:
-        _require_same_gpu(found)
-    except UsageError:
-        return replace(found, workload_name=on_gpu(found.workload_name, gpu_in_words(cluster)))
-    return found
+    gpu = _gpu_there(found)
+    return replace(found, workload_name=on_gpu(found.workload_name, gpu)) if gpu else found
 
 
 def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> Scaled:

@@ -36,6 +36,10 @@ SPARE = 0.1
 """Part of a GPU's memory that is left to its context, the communication library and fragmentation."""
 SLOWEST = 1e3
 """Largest factor by which an anchor may lengthen computation."""
+FAR = 3.0
+"""Factor on computation, either way, from which an anchor is doubted."""
+PADDED = 1.25
+"""Factor by which padding makes all parameters larger, from which on a note says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ class _Asked:
         single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
         each = single.of_workload(in_groups(workload, groups, what_if.accumulate, workers), replicas)
         taken = _taken(rows)
-        return ScalePoint(workers, each, rows, taken, samples, what_if.accumulate, self.options.training, ranks)
+        return ScalePoint(workers, each, rows, taken, samples, ranks, what_if.accumulate, self.options.training)
 
     def changed(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU, with all micro-batches, where there are ``workers`` of them."""
@@ -252,10 +256,6 @@ class _Asked:
         yield from self.options.what_if.caveats(workload, self.cluster)
 
 
-FAR = 3.0
-"""Factor on computation, either way, from which an anchor is doubted."""
-
-
 def _far(factor: float | None) -> Iterator[str]:
     """A warning of an anchor in a wrong unit."""
     if factor is not None and not 1 / FAR < factor < FAR:
@@ -273,10 +273,6 @@ def _told(points: Sequence[ScalePoint], notes: Iterable[str], cluster: Cluster) 
             yield f"{NETWORK} {network_rates(cluster)}"
         elif not (banded and one.startswith(BANDLESS)):
             yield one
-
-
-PADDED = 1.25
-"""Factor by which padding makes all parameters larger, from which on a note says so."""
 
 
 def _padded(points: Sequence[ScalePoint]) -> Iterator[str]:

@@ -45,9 +45,9 @@ class ScalePoint:
     rows:     the strategies that the cluster can price
     best:     the one to take; None if none fits
     samples:  of all GPUs in a step; None if the workload does not say its batch
+    ranks:    GPUs that reduce each gradient together
     accumulated: micro-batches of a step
     training: the whole training
-    ranks:    GPUs that reduce each gradient together
     """
 
     workers: int
@@ -55,9 +55,9 @@ class ScalePoint:
     rows: tuple[StrategyRow, ...]
     best: StrategyRow | None
     samples: int | None
+    ranks: int
     accumulated: int = 1
     training: TrainingLength = TrainingLength()
-    ranks: int = 0
 
     def __repr__(self) -> str:
         step = "nothing fits" if self.best is None else f"{self.best.name}, {show_predicted_time(self.best.time)}"

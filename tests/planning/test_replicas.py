@@ -74,19 +74,23 @@ def test_another_batch_is_nearly_as_if_it_were_counted(cluster):
     assert found.forward_time + found.backward_time == pytest.approx(four.forward_time + four.backward_time, rel=0.02)
 
 
-def test_an_all_to_all_between_nodes_goes_through_each_gpus_nic(cluster):
-    """Four ranks of a group on each of two nodes: half of what each sends is for the other node."""
-    words = "mixtral-8x7b:h100,seq4096,batch16,bf16"
-    groups = Parallelism(tensor=2, expert=8)
+def sent_in_forward(words, cluster, groups):
+    """Messages of a GPU, and the seconds that they add to forward."""
     parsed = parse_words(words)
     shard = shard_of(model_of(parsed), groups)
-    found = replica_workload(words, cluster, groups)
     alone = workload_of(shard.model, parsed.setting, words)
-    tensor = osf.pricing_of(cluster, 2)
     sent = [one for own in shard.sent.values() for one in own]
+    return sent, replica_workload(words, cluster, groups).forward_time - alone.forward_time
+
+
+def test_an_all_to_all_between_nodes_goes_through_each_gpus_nic(cluster):
+    """Four ranks of a group on each of two nodes: half of what each sends is for the other node."""
+    groups = Parallelism(tensor=2, expert=8)
+    sent, added = sent_in_forward("mixtral-8x7b:h100,seq4096,batch16,bf16", cluster, groups)
+    tensor = osf.pricing_of(cluster, 2)
     inside = sum(one.forward * tensor.cost(one.collective)(one.elements * 32) for one in sent if one.group == "tensor")
     between = sum(one.forward * one.elements * 32 / 2 / 50e9 for one in sent if one.group == "expert")
-    assert found.forward_time - alone.forward_time == pytest.approx(inside + between)
+    assert added == pytest.approx(inside + between)
 
 
 def test_stages_keep_parameters_and_gradients_until_the_last_micro_batch(cluster):
@@ -102,16 +106,11 @@ def test_stages_keep_parameters_and_gradients_until_the_last_micro_batch(cluster
 
 def test_a_context_group_may_span_nodes(cluster):
     """Four of its ranks on each node of two, next to tensor groups of two."""
-    words = "llama3-8b:h100,seq4096,batch1,bf16"
-    groups = Parallelism(tensor=2, context=8)
-    parsed = parse_words(words)
-    shard = shard_of(model_of(parsed), groups)
-    found = replica_workload(words, cluster, groups)
-    alone = workload_of(shard.model, parsed.setting, words)
+    sent, added = sent_in_forward("llama3-8b:h100,seq4096,batch1,bf16", cluster, Parallelism(tensor=2, context=8))
     prices = {"tensor": osf.pricing_of(cluster, 2), "context": osf.pricing_of(replace(cluster, gpus_per_node=4), 8)}
-    sent = [one for own in shard.sent.values() for one in own]
-    whole = sum(one.forward * prices[one.group].cost(one.collective)(one.elements * 2) for one in sent)
-    assert found.forward_time - alone.forward_time == pytest.approx(whole)
+    assert added == pytest.approx(
+        sum(one.forward * prices[one.group].cost(one.collective)(one.elements * 2) for one in sent)
+    )
 
 
 def test_without_groups_nothing_changes(cluster):

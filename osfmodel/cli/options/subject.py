@@ -106,7 +106,7 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool, severa
             "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER, multiple=several,
             help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
             "hierarchical:8,5us,200GB/s,50us,25Gbps. Rates are per GPU, or 3200Gbps/node."
-            + " Repeatable: the cheapest is asked for." * several,
+            + " Repeatable, to compare machines." * several,
         ),
         click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD),
     ):  # fmt: skip
