@@ -452,3 +452,10 @@ def test_the_peak_of_many_micro_batches_is_that_of_a_few(plan, words):
     whole = peak_of(found.bound.question.workload, found.plan, found.timeline, 64)
     assert found.plan.sharding.micro_batches == 8
     assert strategy_row(found, 64, None, sized=True).peak.bytes == whole.bytes
+
+
+def test_a_picture_says_the_groups_and_what_ifs_of_its_curve(tmp_path):
+    path = tmp_path / "curve.svg"
+    args = ("--cluster", CLUSTER, "--workers", "8,16", "--plan", "fsdp2", "--tp", "2", "--accumulate", "4")
+    assert run(WORDS, *args, "-o", str(path)).exit_code == 0
+    assert "tp 2, 4 micro-batches accumulated" in path.read_text()

@@ -63,6 +63,7 @@ def plot_scale(curve: ScaleCurve, path: str) -> None:
     axes.set_xticks(counts, [str(count) for count in counts], fontsize=8)
     axes.minorticks_off()
     axes.set_ylim(0, None)
-    axes.set(xlabel="GPUs", ylabel=unit_of(curve), title=f"{curve.workload.name} on {curve.cluster.name}")
+    changes = f"\nwith {curve.changes}" if curve.changes else ""
+    axes.set(xlabel="GPUs", ylabel=unit_of(curve), title=f"{curve.workload.name} on {curve.cluster.name}{changes}")
     finish(axes, "lower left")
     save(figure, path)
