@@ -24,6 +24,9 @@ LIMIT = 90
 TRAINING_LIMIT = 600
 """Seconds after which a rank that trains is killed: a few seconds of work on a machine that may be busy."""
 
+ENDING = "import os\ndist.barrier()\nos._exit(0)  # models hold the group until the exit, at which gloo may abort\n"
+"""The last lines of a script of ranks that has ``torch.distributed`` as ``dist``."""
+
 
 class Ended(NamedTuple):
     """A rank that has ended: its exit code, and what it wrote."""
@@ -56,7 +59,7 @@ def found(module: str, names: Sequence[str], world: int = 2) -> list[Any]:
 def told(script: str, ranks: int, folder: Path, *words: str) -> Any:
     """The JSON that a script writes to the file named by its first argument, on ``ranks`` ranks of torchrun."""
     program, answer = folder / "train.py", folder / "found.json"
-    program.write_text(script)
+    program.write_text(script + ENDING)
     launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [*launch, "--nproc-per-node", str(ranks), str(program), str(answer), *words]

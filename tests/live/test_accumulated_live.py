@@ -50,8 +50,6 @@ whole = lambda tensor: tensor.full_tensor() if hasattr(tensor, "full_tensor") el
 off = max(float((whole(a) - b).detach().abs().max()) for a, b in zip(names["model"].parameters(), twin.parameters()))
 if dist.get_rank() == 0:
     json.dump({"off": off, "sent": order}, open(answer, "w"))
-dist.barrier()
-dist.destroy_process_group()
 """
 
 

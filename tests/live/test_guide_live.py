@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.live.launching import free_port
+from tests.live.launching import ENDING, free_port
 from tests.repository.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -43,7 +43,6 @@ def train(batch):
     optimizer.step()
 """
 """A reader's script before the recording."""
-ENDING = "import os\ndist.barrier()\nos._exit(0)  # DDP, which holds the group, is freed only at exit: gloo may abort\n"
 LIMIT = 300
 """Seconds after which a command is killed."""
 
