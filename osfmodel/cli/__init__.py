@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from osfmodel.cli.app import main as main
-    from osfmodel.cli.app import parse_workers as parse_workers
 
-__all__ = ["main", "parse_workers", "run"]
+__all__ = ["main", "run"]
 STDERR = 2
 INTERRUPTED = 130
 
@@ -54,7 +53,7 @@ def _stop(*_: object) -> NoReturn:
 
 
 def __getattr__(name: str) -> Any:
-    """``main`` and ``parse_workers``, loaded when asked for. Raises AttributeError for any other name."""
+    """``main``, loaded when asked for. Raises AttributeError for any other name."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("osfmodel.cli.app"), name)

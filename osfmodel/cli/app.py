@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -13,18 +12,15 @@ from typing import Any, NamedTuple
 import click
 
 from osfmodel.cli.groups import OUTPUT
-from osfmodel.cost import worker_counts
 from osfmodel.counting import workload_names
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import CostError, DataError, ForeignFileError, OsfError, UsageError
+from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.show.documents.render import FORMATS, Result, choose_format, ending_of, render
-
-LARGEST_WORKER_COUNT = 10**7
 
 
 class CommandEntry(NamedTuple):
@@ -219,46 +215,6 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(FORMATS),
         help="Output format. Default: as FILE is named, else table.",
     )(command)
-
-
-def parse_workers(text: str, cluster: Cluster) -> list[int]:
-    """``"16"``, ``"4,8"`` or ``"4..64"`` as worker counts.
-
-    A range holds the counts that ``cluster`` was measured with; where it serves any count, the doublings of its start,
-    and its end. Raises UsageError, and CostError where the cluster was measured with none of a range.
-    """
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:\.\.\s*([0-9]{1,9})\s*)?", part)
-        if match is None:
-            raise UsageError(f"--workers {text!r}: write counts such as 16, 4,8,16 or 4..64")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if not 1 <= first <= last <= LARGEST_WORKER_COUNT:
-            order = "" if match[2] is None else ", the smaller first"
-            raise UsageError(f"--workers {text!r}: write counts from 1 to {LARGEST_WORKER_COUNT}{order}")
-        counts += [first] if match[2] is None else _range(first, last, cluster)
-    return list(dict.fromkeys(counts))
-
-
-def _range(first: int, last: int, cluster: Cluster) -> list[int]:
-    doublings = []
-    count = first
-    while count < last:
-        doublings.append(count)
-        count *= 2
-    doublings.append(last)
-    measured = worker_counts(cluster)
-    if not measured:
-        return doublings
-    inside = [count for count in measured if first <= count <= last]
-    have = ", ".join(map(str, measured))
-    if not inside:
-        raise CostError(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}")
-    left_out = [count for count in doublings if count not in measured]
-    if left_out:
-        missing = ", ".join(map(str, left_out))
-        warn(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}; left out: {missing}")
-    return inside
 
 
 def parse_limit(text: str) -> float:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import GroupedCommand
-from osfmodel.cli.options import named_or_file, plan_option
+from osfmodel.cli.options import named_or_file, parse_workers, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.counting import load_workload

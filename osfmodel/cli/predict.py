@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import OUTPUT, RULES, GroupedCommand, OptionGroup
-from osfmodel.cli.options import named_or_file, plan_option
+from osfmodel.cli.options import named_or_file, parse_workers, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.counting import load_workload
 from osfmodel.engine import AUTO, ENGINES

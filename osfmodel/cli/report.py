@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from osfmodel.cli.app import line, parse_workers, print_text, require_other, require_writable, warn
+from osfmodel.cli.app import line, print_text, require_other, require_writable, warn
 from osfmodel.cli.groups import OUTPUT, TRACES, GroupedCommand
-from osfmodel.cli.options import named_or_file, plan_option, target_option
+from osfmodel.cli.options import named_or_file, parse_workers, plan_option, target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.entities.display import show_bytes

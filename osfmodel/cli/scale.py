@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, line, output_options, parse_workers, require_writable, warn
+from osfmodel.cli.app import OneOf, emit, line, output_options, require_writable, warn
 from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
-from osfmodel.cli.options import plan_option
+from osfmodel.cli.options import parse_workers, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import LIMITS, OUTPUT, RULES, GroupedCommand, is_given
-from osfmodel.cli.options import ANY, target_option
+from osfmodel.cli.options import ANY, parse_workers, target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, tune_live_command
 from osfmodel.cli.tune_memory import (

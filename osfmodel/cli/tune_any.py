@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import emit, parse_workers
+from osfmodel.cli.app import emit
 from osfmodel.cli.groups import LIMITS, RULES, group_of, is_given
-from osfmodel.cli.options import ANY
+from osfmodel.cli.options import ANY, parse_workers
 from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.cli.tune_memory import at_asked_batch, memory_limit
 from osfmodel.entities.errors import DataError, UsageError

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, parse_workers
+from osfmodel.cli.app import OneOf, emit
 from osfmodel.cli.groups import RULES, OptionGroup, is_given
+from osfmodel.cli.options import parse_workers
 from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.counting import load_workload
 from osfmodel.engine.optimizers import OPTIMIZERS

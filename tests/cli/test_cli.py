@@ -20,8 +20,9 @@ import yaml
 from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main, parse_workers
+from osfmodel.cli import main
 from osfmodel.cli.app import WORKLOAD
+from osfmodel.cli.options import parse_workers
 from osfmodel.counting.gpus import GPUS
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.files import documents
