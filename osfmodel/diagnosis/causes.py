@@ -193,7 +193,7 @@ def verdict(one: Explanation) -> str:
     slow = None if one.straggler is None else costliest(one.gains, lambda cause: cause.of_rank)
     others = dict.fromkeys(cause for cause in (slow, one.network) if cause is not None and cause != one.cause)
     first = sentences.compute_bound(one) if one.cause == COMPUTE else _sentence(one, one.cause)
-    return " ".join([first, *(_sentence(one, cause) for cause in others)])
+    return " ".join(filter(None, [sentences.replay_error(one), first, *(_sentence(one, cause) for cause in others)]))
 
 
 def costliest(seconds: Mapping[str, float], which: Callable[[Cause], bool]) -> str | None:

@@ -12,8 +12,10 @@ from osfmodel.cost.fitting import Sample, line, line_through
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import TableCost
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
+from osfmodel.diagnosis.bucket_rows import bucket_rows
 from osfmodel.diagnosis.causes import NETWORKS, costliest, gains_of
-from osfmodel.diagnosis.explanation import bucket_rows
+from osfmodel.diagnosis.group_parts import group_parts
+from osfmodel.diagnosis.group_prices import GroupPrices, ListedGroups
 from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare, median_place, messages
 from osfmodel.diagnosis.waits import mean, parts_of
 from osfmodel.entities.cluster import Cluster
@@ -27,8 +29,6 @@ from osfmodel.formats.traces.usual import unsteady, usual_steps, with_shared_ste
 
 WORTH = 0.05
 """Fraction of a step that a cause must cost to be named as the limit."""
-REPLAY_ERROR = 0.1
-"""Relative error of the replay from which a remark mentions it."""
 TWO_TIMES = 0.02
 """Relative difference between two times for the same step from which both are mentioned."""
 Steps = Mapping[int, Sequence[SeenStep]]
@@ -47,6 +47,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     seen = _seen(trace)
     workers = trace.workers or 1
     pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
+    prices = GroupPrices(pricing)
     share, unsure = _startup_share(seen, pricing, workers)
     found = tuple(_step(number, ranks, share) for number, ranks in seen.items())
     numbers = [step.number for step in usual_steps(trace)]
@@ -82,7 +83,10 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         networks={k: scale * max(0.0, fmean(step.gains.networks[k] for step in usual)) for k in NETWORKS},
         alone=alone,
         sender=ranks[place].rank,
-        buckets=bucket_rows([seen[number][place] for number in numbers], workers, pricing.cost() if pricing else None),
+        buckets=bucket_rows(
+            [seen[number][place] for number in numbers], workers, ListedGroups(trace.ranks[place], workers), prices
+        ),
+        collectives=group_parts([seen[number] for number in numbers], trace.ranks, workers, prices),
     )
     return replace(
         bare,
@@ -189,9 +193,6 @@ def _unknown(one: Explanation) -> tuple[str, ...]:
         )
     if len(one.ranks) > 1 and one.parts.waiting is None and one.buckets:
         found.append("collectives could not be matched between ranks, so waiting and transfer are not told apart")
-    if abs(one.replayed - one.step_time) > REPLAY_ERROR * one.step_time:
-        off = one.replayed / one.step_time - 1
-        found.append(f"the replay of a usual step is off by {off:+.0%}: take what causes cost as rough")
     return tuple(found)
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean, harmonic_mean
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from osfmodel.diagnosis.replay import SeenStep
-from osfmodel.diagnosis.waits import LocalClock, Parts, Sent
+from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.trace import Collective
 
 COMPUTE = "compute"
 """Key of computation, the limit of a job once all causes are removed."""
@@ -99,6 +95,7 @@ class Explanation:
     sender:    the rank whose messages ``buckets`` lists: the median by its own work
     remarks:   what the trace does not tell, one sentence each
     remedies:  the most helpful first
+    collectives: of every process group by kind, in the order in which they come first
     """
 
     name: str
@@ -120,6 +117,7 @@ class Explanation:
     remedies: tuple[Remedy, ...] = ()
     networks: Mapping[int, float] = field(default_factory=dict)
     alone: Mapping[str, float] = field(default_factory=dict)
+    collectives: tuple[GroupParts, ...] = ()
 
     def __repr__(self) -> str:
         job = f"{self.name}, {how_many(self.workers, 'worker')}"
@@ -140,15 +138,6 @@ class Explanation:
         """Whether the job shards its parameters."""
         return any(row.module is not None for row in self.buckets)
 
-    @property
-    def kinds(self) -> tuple[KindParts, ...]:
-        """The collectives of sharded parameters by kind, in the order in which they come first; none without such."""
-        found: dict[tuple[str, bool], list[BucketRow]] = {}
-        for row in self.buckets:
-            if row.module is not None:
-                found.setdefault((row.kind, row.backward), []).append(row)
-        return tuple(KindParts.of(rows) for rows in found.values())
-
     def saved(self, cause: str) -> float:
         """Seconds that removing a cause saves: more than it costs where another cause hides it."""
         return min(max(self.gains[cause], self.alone.get(cause, 0.0)), self.step_time)
@@ -156,14 +145,6 @@ class Explanation:
     def part(self, cause: str) -> float:
         """Cost of a cause as a fraction of the step."""
         return self.gains[cause] / self.step_time if self.step_time else 0.0
-
-
-Price = Callable[[int], float]
-"""Seconds of an all-reduce by its bytes."""
-
-
-TIMES = ("ready", "issued", "start", "end", "waiting", "transfer", "wire", "hidden", "exposed")
-"""Fields of a row that are in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +157,9 @@ class BucketRow:
     transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
     wire:       seconds of network time: the transfer, shared evenly with others in flight
     bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None if the size is not known
-    possible:   the cluster's bus bandwidth for this size; without a cluster the best of gradients' messages, or of
-                sharded parameters' of its kind, as the speed of the network; None if it is the only one
+    possible:   the cluster's bus bandwidth for this size, None without a price; without a cluster the best of
+                gradients' messages, or of sharded parameters' of its kind, as the speed of the network; None if it is
+                the only one
     exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
                 for each of several in flight
     hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason
@@ -207,33 +189,50 @@ class BucketRow:
 
 
 @dataclass(frozen=True, slots=True)
-class KindParts:
-    """The collectives of sharded parameters of one kind in a step: their number, bytes, and seconds.
+class GroupParts:
+    """The collectives of one kind in the process groups of one description, a step; means over steps and ranks.
 
-    kind:   ``all_gather``, ``reduce_scatter`` or ``all_reduce``; ``backward``: whether they were issued in backward
-    bytes:  input of each rank, of all of them; None if the trace does not say
-    waiting, transfer, hidden, exposed: as in :class:`BucketRow`, of all of them
+    group:     description of the groups, or their name; "" if the trace has neither
+    groups:    their number; size: ranks in each, None if not known
+    members:   the ranks, if it is one group and they are known
+    kind:      as of a collective; backward: of all-gathers of sharded parameters whether they were issued in backward,
+               else None
+    count:     collectives that a rank joins in a step; bytes: their input of a rank, None if the trace does not say
+    waiting:   seconds for which a rank waited in them for others to join; None if not known
+    transfer:  seconds in which all had joined
+    bandwidth: bus bandwidth of all of them, in bytes/s of network time, of each on the rank with the least; None if
+               sizes are not known
+    best:      that of the fastest one
+    possible:  the cluster's for these sizes and ranks; None without a cluster, or without a price
+    hidden:    seconds of the transfer in which the rank did not wait; hidden_by: the pass that computed most meanwhile
+    exposed:   the other seconds of the transfer
+    skew:      mean seconds between the first and the last rank's start of one; None if not known
+    late:      the rank that causes most of the skew, and late_share of it; None if no rank causes half, or if ranks
+               wait less than 1 % of the step
     """
 
+    group: str
+    groups: int
+    size: int | None
+    members: tuple[int, ...]
     kind: str
-    backward: bool
-    count: int
-    bytes: int | None
+    backward: bool | None
+    count: float
+    bytes: float | None
     waiting: float | None
     transfer: float
+    bandwidth: float | None
+    best: float | None
+    possible: float | None
     hidden: float
+    hidden_by: str
     exposed: float
+    skew: float | None
+    late: int | None
+    late_share: float
 
-    @classmethod
-    def of(cls, rows: Sequence[BucketRow]) -> KindParts:
-        """The sums over messages of one kind."""
-        transfer, hidden, exposed = (
-            plain_sum(getattr(row, name) for row in rows) for name in ("transfer", "hidden", "exposed")
-        )
-        sizes, waits = [row.bytes for row in rows], [row.waiting for row in rows]
-        size = None if None in sizes else sum(one or 0 for one in sizes)
-        waiting = None if None in waits else plain_sum(one or 0.0 for one in waits)
-        return cls(rows[0].kind, rows[0].backward, len(rows), size, waiting, transfer, hidden, exposed)
+    def __repr__(self) -> str:
+        return brief(self, f"{self.group} {self.kind}: {show_time(self.transfer)}, {show_time(self.exposed)} exposed")
 
 
 def bus_factor(kind: str, workers: int) -> float:
@@ -241,65 +240,3 @@ def bus_factor(kind: str, workers: int) -> float:
     spread = (workers - 1) / workers
     factors = {"all_reduce": 2 * spread, "reduce_scatter": spread, "all_to_all": spread, "all_gather": workers - 1.0}
     return factors.get(kind, 1.0)
-
-
-def bucket_rows(steps: Sequence[SeenStep], workers: int, price: Price | None) -> tuple[BucketRow, ...]:
-    """The rows of the messages of one rank; means over the steps with the same messages as the median step."""
-    typical = sorted(steps, key=lambda one: one.step.time)[(len(steps) - 1) // 2]
-    alike = [one for one in steps if _shape(one) == _shape(typical)]
-    per_step = [_rows(one, workers) for one in alike]
-    rows = [_mean(rows) for rows in zip(*per_step, strict=True)]
-    return tuple(_compared(row, workers, price, rows) for row in rows)
-
-
-def _shape(one: SeenStep) -> list[tuple[str, int | None]]:
-    return [(sent.collective.kind, sent.collective.bytes) for sent in one.sent]
-
-
-def _rows(rank: SeenStep, workers: int) -> list[BucketRow]:
-    own = rank.clock(())
-    return [_row(number, sent, own, workers) for number, sent in enumerate(rank.sent)]
-
-
-def _row(number: int, sent: Sent, own: LocalClock, workers: int) -> BucketRow:
-    one, begin = sent.collective, own.start
-    moving = (one.moved_from, one.end)
-    transfer = moving[1] - moving[0]
-    hidden = min(transfer, own.at(moving[1]) - own.at(moving[0]))
-    return BucketRow(
-        number, one.kind, one.dtype, one.bytes, sent.formed - begin, None if one.issued is None else one.issued - begin,
-        one.start - begin, one.end - begin, one.waiting, transfer, sent.wire, _bandwidth(one, sent.wire, workers), None,
-        hidden, transfer - hidden, sent.gradient, *((one.shard.module, one.shard.backward) if one.shard else ()),
-    )  # fmt: skip
-
-
-def _bandwidth(one: Collective, wire: float, workers: int) -> float | None:
-    if one.bytes is None or wire <= 0:
-        return None
-    return one.bytes * bus_factor(one.kind, one.workers or workers) / wire
-
-
-def _mean(rows: Sequence[BucketRow]) -> BucketRow:
-    """The mean of each time, so that they add up as in a step; None if any row lacks it."""
-    times: dict[str, Any] = {}
-    for name in TIMES:
-        values = [getattr(row, name) for row in rows]
-        times[name] = None if None in values else fmean(values)
-    speeds = [row.bandwidth for row in rows if row.bandwidth is not None]
-    # The harmonic mean of speeds is the speed at the mean time, as the bytes are the same.
-    return replace(rows[0], **times, bandwidth=harmonic_mean(speeds) if len(speeds) == len(rows) else None)
-
-
-def _compared(row: BucketRow, workers: int, price: Price | None, rows: Sequence[BucketRow]) -> BucketRow:
-    if row.bytes and row.kind == "all_reduce" and price is not None:
-        seconds = price(row.bytes)
-        return replace(row, possible=row.bytes * bus_factor(row.kind, workers) / seconds if seconds else None)
-    if not (row.bytes and row.bandwidth and (row.gradients or row.module is not None)):
-        return row
-    like = [
-        one
-        for one in rows
-        if (one.gradients if row.module is None else one.module is not None and one.kind == row.kind)
-    ]
-    found = [one.bandwidth for one in like if one.bandwidth]
-    return replace(row, possible=max(found)) if len(found) > 1 else row

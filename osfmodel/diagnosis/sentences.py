@@ -9,11 +9,24 @@ from osfmodel.diagnosis.waits import used_map
 from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.rounding import plain_sum
 
+REPLAY_ERROR = 0.05
+"""Relative error of the replay from which the first sentence on a job says so."""
+
 
 def what_it_costs(one: Explanation, seconds: float) -> str:
     """Words for ``seconds`` of a step, also as a percentage of it."""
     part = seconds / one.step_time if one.step_time else 0.0
     return f"{show_time(seconds)} of a step of {show_time(one.step_time)} ({part:.0%})"
+
+
+def replay_error(one: Explanation) -> str:
+    """A caution about a replay that is off by more than REPLAY_ERROR of the step; "" if it is not."""
+    off = one.replayed / one.step_time - 1 if one.step_time else 0.0
+    if abs(off) <= REPLAY_ERROR:
+        return ""
+    if off > 0:
+        return f"Careful: the replay takes {off:.0%} longer than the step, so costs are scaled down and rough."
+    return f"Careful: {what_it_costs(one, one.missed)} is not explained, so the costs of causes are rough."
 
 
 def input_stalls(one: Explanation, seconds: float) -> str:

@@ -245,12 +245,26 @@ def keys_of(step: Step) -> list[Key]:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group: its name in the trace, its description (``mesh_tp``), its number of ranks, and which.
+
+    ``size`` is None, and ``ranks`` empty, where the trace does not say.
+    """
+
+    name: str
+    description: str = ""
+    size: int | None = None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankTrace:
     """The steps of one rank. ``backend`` is ``nccl``, ``gloo``, ``rccl`` ...; "" if the trace does not say.
 
     ``file`` is the file that was read, ``checksum`` distinguishes it from others of its name.
     ``host`` is the host's name and ``gpu`` the number of the GPU used there, "" if the trace does not say.
     ``host_computes``: whether the host itself computes, so that no device runs behind it.
+    ``groups``: the process groups that the trace lists; none if it lists none.
     """
 
     rank: int
@@ -263,6 +277,7 @@ class RankTrace:
     host: str = ""
     gpu: str = ""
     host_computes: bool = False
+    groups: tuple[ProcessGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import ENDINGS, LARGEST, TraceFile, is_trace, read_events
-from osfmodel.formats.kineto.meshes import groups, meshed
+from osfmodel.formats.kineto.meshes import meshed, process_groups
 from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto.sharding import HostUse, grouped
 from osfmodel.formats.kineto.steps import steps_of
@@ -179,7 +179,8 @@ def _require_one_world(files: Sequence[_File]) -> None:
 
 def _rank(file: _File, origin: float, remarks: list[str]) -> RankTrace:
     """The steps of one file, whose rank is still to be set; remarks on it are added to ``remarks``."""
-    sizes = groups(file.header)
+    listed = process_groups(file.header)
+    sizes = {group.name: group.size for group in listed}
     known = [one._replace(workers=one.workers or sizes.get(one.group) or file.world) for one in file.collectives]
     try:
         steps, said = steps_of(file.kept, known, file.uses, origin - file.base)
@@ -202,6 +203,7 @@ def _rank(file: _File, origin: float, remarks: list[str]) -> RankTrace:
         host=file.host,
         gpu=_gpu(file),
         host_computes=not file.kept.on_device,
+        groups=listed,
     )
 
 

@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from osfmodel.entities.trace import ProcessGroup
 from osfmodel.formats.kineto.collectives import Found
 
+LARGEST_GROUP = 100_000
+"""Ranks of a group beyond which they are not listed."""
 
-def groups(header: Mapping[str, Any]) -> dict[str, int]:
-    """Number of ranks in each process group, from the header."""
-    found = {}
-    for entry in _listed(header):
-        ranks = entry.get("ranks")
-        size = entry.get("pg_size", len(ranks) if isinstance(ranks, list) else None)
-        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-            found[str(entry.get("pg_name", ""))] = size
-    return found
+
+def process_groups(header: Mapping[str, Any]) -> tuple[ProcessGroup, ...]:
+    """The process groups that the header lists; fields of wrong types count as not stated."""
+    return tuple(map(_group, _listed(header)))
+
+
+def _group(entry: Mapping[str, Any]) -> ProcessGroup:
+    listed, described = entry.get("ranks"), entry.get("pg_desc")
+    ranks = tuple(sorted(set(listed))) if isinstance(listed, list) and _are_ranks(listed) else ()
+    size = entry.get("pg_size", len(ranks) or None)
+    known = isinstance(size, int) and not isinstance(size, bool) and size > 0
+    words = described if isinstance(described, str) and described.isprintable() and described != "undefined" else ""
+    return ProcessGroup(str(entry.get("pg_name", "")), words, size if known else None, ranks)
+
+
+def _are_ranks(listed: Sequence[Any]) -> bool:
+    """Whether a list holds only numbers of ranks; a long one may be shortened, with dots between numbers."""
+    return len(listed) <= LARGEST_GROUP and all(
+        isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in listed
+    )
 
 
 def _listed(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from osfmodel.diagnosis.explanation import Explanation
 from osfmodel.entities.files.documents import SCHEMA_VERSION
 from osfmodel.show.tables import csv_row, json_row
-from osfmodel.show.tables.explained import COSTS, KIND_PARTS, MESSAGES, RANKS, REMEDIES, SECONDS, causes, rank_rows
+from osfmodel.show.tables.explained import COSTS, GROUP_PARTS, MESSAGES, RANKS, REMEDIES, SECONDS, causes, rank_rows
 
 
 class Explained:
@@ -35,7 +35,7 @@ class Explained:
             "steps": [
                 {"step": step.number, "time_s": step.time, **json_row(SECONDS, step.parts)} for step in one.steps
             ],
-            **({"sharded": [json_row(KIND_PARTS, row) for row in one.kinds]} if one.sharded else {}),
+            "collectives": [json_row(GROUP_PARTS, row) for row in one.collectives],
             "buckets_of_rank": one.sender,
             "buckets": [json_row(MESSAGES, row) for row in one.buckets],
             "remedies": [json_row(REMEDIES, remedy) for remedy in one.remedies],

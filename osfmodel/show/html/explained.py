@@ -15,12 +15,12 @@ from osfmodel.show.html.shell import document, section
 from osfmodel.show.tables import PAGE, Column, Record, for_people, texts
 from osfmodel.show.tables.explained import (
     COSTS,
-    KIND_PARTS,
     PARTS,
     RANKS,
     REMEDIES,
     WORDS,
     costs,
+    group_columns,
     helping,
     messages,
     most_exposed,
@@ -66,8 +66,9 @@ def _sections(one: Explanation, version: str) -> Iterable[Markup]:
     yield section("causes", "Causes", _causes(one))
     if len(one.ranks) > 1:
         yield section("ranks", "Rank by rank", [_boxed("Ranks", RANKS, rank_rows(one))])
-    if one.sharded:
-        yield section("sharded", "Sharded parameters", [_boxed("Collectives by kind", KIND_PARTS, one.kinds)])
+    if one.collectives:
+        rows = _boxed("Collectives of a step", group_columns(one), one.collectives)
+        yield section("collectives", "Collectives by process group", [rows])
     if one.buckets:
         yield section("messages", "Messages of a step", _messages(one))
     if one.remedies:

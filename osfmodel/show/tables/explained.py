@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from osfmodel.diagnosis.causes import CAUSES
@@ -12,12 +13,12 @@ from osfmodel.diagnosis.explanation import (
     COMPUTE_SUMMARY,
     BucketRow,
     Explanation,
-    KindParts,
+    GroupParts,
     RankParts,
     Remedy,
 )
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.display import show_bytes, show_predicted_time, show_share, show_time
+from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005
@@ -34,6 +35,8 @@ WORDS = {
     "idle": "idle",
 }
 """Name of each part of a step."""
+MOST_RANKS = 6
+"""Ranks of a process group beyond which they are not listed one by one."""
 SHORT = {"float32": "", "float16": "fp16", "bfloat16": "bf16"}
 """Short name of a message's dtype."""
 
@@ -170,23 +173,71 @@ MESSAGES: tuple[Column[BucketRow], ...] = (
 """Columns of a message."""
 
 
-def kind_words(row: KindParts) -> str:
-    """The name of a kind; of all-gathers also the pass, since both have them."""
+def kind_words(row: GroupParts) -> str:
+    """The kind of a row; of all-gathers of sharded parameters also the pass, since both have them."""
     kind = row.kind.replace("_", "-")
-    return f"{kind}, {'backward' if row.backward else 'forward'}" if row.kind == "all_gather" else kind
+    return kind if row.backward is None else f"{kind}, {'backward' if row.backward else 'forward'}"
 
 
-KIND_PARTS: tuple[Column[KindParts], ...] = (
-    Column("kind", "sharded parameters", lambda row: row.kind, kind_words),
+def group_words(row: GroupParts) -> str:
+    """The description of a row's process groups, and their ranks."""
+    size = "" if row.size is None else how_many(row.size, "rank")
+    ranks = f"ranks {_ranges(row.members)}" if row.members else size
+    many = f"{row.groups} groups of {size}" if row.groups > 1 and size else ranks
+    return ": ".join(filter(None, (row.group, many)))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers in few words: "0-3", "0, 2", or "0, 8 ... 56" if they are evenly apart."""
+    steps = {after - before for before, after in pairwise(numbers)}
+    if len(steps) == 1 and len(numbers) > 2:
+        return f"{numbers[0]}-{numbers[-1]}" if steps == {1} else f"{numbers[0]}, {numbers[1]} ... {numbers[-1]}"
+    return ", ".join(map(str, numbers)) if len(numbers) <= MOST_RANKS else f"{numbers[0]} ... {numbers[-1]}"
+
+
+def _part_of(bandwidth: float | None, most: float | None) -> float | None:
+    return bandwidth / most if bandwidth and most else None
+
+
+def whole_percent(value: float) -> str:
+    """A fraction in whole percent."""
+    return f"{value:.0%}"
+
+
+def _late(row: GroupParts) -> str:
+    return "" if row.late is None else f"{row.late} ({whole_percent(row.late_share)})"
+
+
+GROUP_PARTS: tuple[Column[GroupParts], ...] = (
+    Column("process_group", "process group", lambda row: row.group, group_words),
+    column("groups", None, lambda row: row.groups),
+    column("ranks", None, lambda row: row.size),
+    column("members", None, lambda row: list(row.members)),
+    Column("kind", "collective", lambda row: row.kind, kind_words),
     column("backward", None, lambda row: row.backward),
-    column("count", "messages", lambda row: row.count),
+    column("count", "count", lambda row: row.count, lambda count: f"{count:.3g}"),
     column("bytes", "size", lambda row: row.bytes, show_bytes),
-    column("waiting_s", "waits for ranks", lambda row: row.waiting, show_time),
     column("transfer_s", "transfer", lambda row: row.transfer, show_time),
     column("hidden_s", "hidden", lambda row: row.hidden, show_time),
+    column("hidden_by", "by", lambda row: row.hidden_by),
     column("exposed_s", "exposed", lambda row: row.exposed, show_time),
+    column("bus_bandwidth_bytes_per_s", "bandwidth", lambda row: row.bandwidth, lambda rate: f"{show_bytes(rate)}/s"),
+    column("best_bus_bandwidth_bytes_per_s", None, lambda row: row.best),
+    column("of_best", "of best", lambda row: _part_of(row.bandwidth, row.best), whole_percent),
+    column("possible_bus_bandwidth_bytes_per_s", None, lambda row: row.possible),
+    column("of_possible", "of possible", lambda row: _part_of(row.bandwidth, row.possible), whole_percent),
+    column("waiting_s", "waiting", lambda row: row.waiting, show_time),
+    column("skew_s", "skew", lambda row: row.skew, show_time),
+    Column("late_rank", "late rank", lambda row: row.late, _late),
+    column("late_share", None, lambda row: row.late_share if row.late is not None else None),
 )
-"""Columns of a kind of collectives of sharded parameters."""
+"""Columns of the collectives of a kind in a process group."""
+
+
+def group_columns(one: Explanation) -> list[Column[GroupParts]]:
+    """GROUP_PARTS on a screen or page, without columns that are empty for every row."""
+    shown = [found for found in GROUP_PARTS if found.head is not None]
+    return [found for found in shown if any(found.shown(row) for row in one.collectives)]
 
 
 def messages(one: Explanation) -> list[Column[BucketRow]]:

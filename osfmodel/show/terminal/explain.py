@@ -8,11 +8,11 @@ from osfmodel.diagnosis.explanation import Explanation
 from osfmodel.show.tables import TERMINAL, texts
 from osfmodel.show.tables.explained import (
     COSTS,
-    KIND_PARTS,
     PARTS,
     RANKS,
     REMEDIES,
     costs,
+    group_columns,
     helping,
     messages,
     most_exposed,
@@ -28,6 +28,20 @@ WIDTH = 40
 """Characters of the bar of a whole step."""
 LEFT_OUT = ("hidden", "start", "ready", "end", "size")
 """Columns to leave out on a narrow terminal, the first one first."""
+SPARED = (
+    "by",
+    "size",
+    "hidden",
+    "waiting",
+    "of best",
+    "bandwidth",
+    "skew",
+    "transfer",
+    "count",
+    "of possible",
+    "late rank",
+)
+"""Likewise, of the table of collectives."""
 LISTED = 24
 """Maximum number of buckets that are listed; other formats list all."""
 
@@ -47,7 +61,7 @@ def show_explanation(console: Console, one: Explanation) -> None:
     _show_parts(console, one)
     _show_causes(console, one)
     _show_ranks(console, one)
-    _show_kinds(console, one)
+    _show_collectives(console, one)
     _show_messages(console, one)
     _show_remedies(console, one)
     for remark in one.remarks:
@@ -72,10 +86,11 @@ def _show_ranks(console: Console, one: Explanation) -> None:
         console.print(table_of(RANKS, rank_rows(one)))
 
 
-def _show_kinds(console: Console, one: Explanation) -> None:
-    if one.sharded:
+def _show_collectives(console: Console, one: Explanation) -> None:
+    """Print a line for each kind of collective in each process group, with as many columns as fit."""
+    if one.collectives:
         console.print()
-        console.print(table_of(KIND_PARTS, one.kinds))
+        print_fitting(console, group_columns(one), one.collectives, leave_out=SPARED)
 
 
 def _show_messages(console: Console, one: Explanation) -> None:
