@@ -25,6 +25,7 @@ class Job:
     used_map:  whether a map of used parameters is sent at the end of backward
     idle:      seconds after the update in which nothing happens
     ddp:       whether the trace shows DDP
+    micro_batches: forward and backward passes of a step; ``each``: whether gradients are sent after every one
     lead:      how many times as fast as the device the host submits what that does; 1 for a host that computes itself
     """
 
@@ -41,6 +42,8 @@ class Job:
     hold: float = 0.0
     idle: float = 0.0
     used_map: bool = False
+    micro_batches: int = 1
+    each: bool = False
     steps: int = 3
     backend: str = "gloo"
     lead: float = 1.0
@@ -96,8 +99,19 @@ def _alone(step: Step) -> Step:
 
 def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
     ranks = [_Rank(start, start, [], [], [], []) for start in starts]
-    marks = [_backward(job, rank, place) for place, rank in enumerate(ranks)]
-    free, last = 0.0, 0.0
+    last = 0.0
+    for micro_batch in range(job.micro_batches):
+        for rank in ranks:
+            rank.now, rank.gradients = max(rank.now, last), []
+        marks = [_backward(job, rank, place, first=not micro_batch) for place, rank in enumerate(ranks)]
+        if job.each or micro_batch == job.micro_batches - 1:
+            last = _sent(job, ranks, number * job.micro_batches + micro_batch, last)
+    return [_end(job, rank, mark, place, (starts[place], number, last)) for place, (rank, mark) in
+            enumerate(zip(ranks, marks, strict=True))]  # fmt: skip
+
+
+def _sent(job: Job, ranks: list[_Rank], number: int, free: float) -> float:
+    """Send the gradients of a backward over a network that is free from ``free`` on; when the last message ends."""
     messages = [sum(job.gradients[i] for i in bucket) for bucket in job.buckets]
     messages += [4 * len(job.gradients)] if job.used_map else []
     ready = [0.0] * len(ranks)
@@ -105,20 +119,18 @@ def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
         there = [_there(job, rank, place) for rank in ranks]
         ready = [max(earlier, late) for earlier, late in zip(ready, there, strict=True)]  # sent in order
         begins = [max(free, time + job.hold) for time in ready]
-        end = max(begins) + job.latency + job.per_byte * size + job.stuck.get(place, 0.0)
+        free = max(begins) + job.latency + job.per_byte * size + job.stuck.get(place, 0.0)
         for rank, begin, time in zip(ranks, begins, ready, strict=True):
             kind = "int32" if place == len(job.buckets) else "float32"
             rank.collectives.append(
-                Collective("all_reduce", begin, end, rank.submitted(time, job), size // 4, kind, "dims", "0",
+                Collective("all_reduce", begin, free, rank.submitted(time, job), size // 4, kind, "dims", "0",
                            number * len(messages) + place, len(ranks), max(begins))
             )  # fmt: skip
-        free = last = end
-    return [_end(job, rank, mark, place, (starts[place], number, last)) for place, (rank, mark) in
-            enumerate(zip(ranks, marks, strict=True))]  # fmt: skip
+    return free
 
 
-def _backward(job, rank, place):
-    if job.stalls[place]:
+def _backward(job, rank, place, first):
+    if job.stalls[place] and first:
         rank.inputs.append((rank.now, rank.now + job.stalls[place]))
         rank.now += job.stalls[place]
     begin = rank.now
@@ -153,7 +165,7 @@ def _end(job, rank, mark, place, told):
             merged.append(one)
     return Step(
         number, start, rank.now, tuple(merged), tuple(rank.collectives), tuple(rank.gradients), (), tuple(rank.inputs),
-        (begin, middle), (middle, end), (updating, updated), ddp=job.ddp,
+        (begin, middle), (middle, end), (updating, updated), job.micro_batches, job.ddp,
     )  # fmt: skip
 
 
@@ -164,6 +176,7 @@ TINY = replace(
 )  # fmt: skip
 GIANT = replace(HEALTHY, buckets=(tuple(range(10)),))
 BACKWARDS = replace(HEALTHY, buckets=tuple((9 - i,) for i in range(10)), used_map=True)
+EACH = replace(HEALTHY, micro_batches=3, each=True, gradients=(4_000_000,) * 9 + (40_000_000,))
 PLANTED = {
     "compute": HEALTHY,
     "bandwidth": replace(HEALTHY, per_byte=1e-8),
@@ -174,6 +187,7 @@ PLANTED = {
     "find-unused": BACKWARDS,
     "negotiation": replace(HEALTHY, hold=0.02),
     "host": replace(HEALTHY, idle=0.03),
+    "every-micro-batch": EACH,
     **PLANTED_SHARDED,
 }
 """By the cause that limits it, a job."""

@@ -74,6 +74,15 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             label="launch delay",
             remedy=("launch", "collectives sent as soon as their gradients are there"),
         ),
+        "every-micro-batch": Cause(
+            Replays.reduced_once,
+            "gradients are reduced in the last micro-batch of a step only",
+            sentences.every_micro_batch,
+            of_network=True,
+            label="reduced in every micro-batch",
+            remedy=("once", "gradients reduced once a step: no_sync (DDP), set_requires_gradient_sync(False) (FSDP2)"),
+            caution="FSDP2 then keeps whole gradients in memory",
+        ),
         "blocking": Cause(
             Replays.not_blocked,
             "collectives go in the background while the host computes",

@@ -15,7 +15,7 @@ from statistics import median_low
 
 from osfmodel.diagnosis.scene import RankLane, Scene
 from osfmodel.diagnosis.sharding import Roles
-from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, used_map, waits
+from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, of_early_micro_batches, sent, used_map, waits
 from osfmodel.entities.intervals import Interval, without
 from osfmodel.entities.trace import Key, Step
 
@@ -159,6 +159,10 @@ class Replays:
         """Seconds if, in addition, a collective started as soon as its gradients are ready and the network is free."""
         return self._prompt.duration
 
+    def reduced_once(self) -> float:
+        """Seconds if, in addition, gradients were reduced in the last micro-batch only."""
+        return self._once.duration
+
     def not_blocked(self) -> float:
         """Seconds if, in addition, collectives of sharded parameters went in the background.
 
@@ -213,7 +217,7 @@ class Replays:
         """Seconds if, in addition, every gradient were sent by itself as soon as it is ready."""
         if self._roles.any:  # whose messages are groups of modules, not of gradients
             return self.without_startups()
-        times = {key: self._of_bytes(key, self._times[key]) for key in self._sizes}
+        times = {key: 0.0 if key in self._early else self._of_bytes(key, self._times[key]) for key in self._sizes}
         return flowing(self.usual, times, self._inputs).duration
 
     def without_messages(self) -> float:
@@ -228,11 +232,19 @@ class Replays:
     def _ordered(self) -> Scene:
         if self._roles.any:
             return self._shards
-        return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt()
+        return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt().without(self._early)
 
     @cached_property
     def _prompt(self) -> Scene:
         return alone(self.usual, self._times, self._inputs).prompt()
+
+    @cached_property
+    def _once(self) -> Scene:
+        return self._prompt.without(self._early)
+
+    @cached_property
+    def _early(self) -> frozenset[Key]:
+        return of_early_micro_batches(self.usual.step, self.usual.sent)
 
     @cached_property
     def _roles(self) -> Roles:
@@ -245,7 +257,7 @@ class Replays:
         def when(position: float, key: Key) -> float:
             return max(position, clock.at(roles.needed[key])) if key in roles.needed else position
 
-        return self._prompt.waiting(when)
+        return self._once.waiting(when)
 
     @cached_property
     def _two_communicators(self) -> Scene:

@@ -66,6 +66,15 @@ def negotiation(one: Explanation, seconds: float) -> str:
     )
 
 
+def every_micro_batch(one: Explanation, seconds: float) -> str:
+    """A sentence on gradients that are sent in every micro-batch of a step."""
+    cost = what_it_costs(one, seconds)
+    return (
+        f"Reduced in every micro-batch: gradients are sent before the last micro-batch has added to them, which costs "
+        f"{cost}."
+    )
+
+
 def _of_kind(one: Explanation, kind: str, backward: bool) -> str:
     """The number and bytes of the collectives of a kind in words, such as ``4 all-gathers (1.5 MiB)``."""
     rows = [row for row in one.buckets if row.module is not None and (row.kind, row.backward) == (kind, backward)]

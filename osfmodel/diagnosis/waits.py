@@ -52,6 +52,25 @@ def used_map(kind: str, dtype: str | None) -> bool:
     return kind == "all_reduce" and not holds_gradients(dtype)
 
 
+def of_early_micro_batches(step: Step, messages: Sequence[Sent]) -> frozenset[Key]:
+    """The messages that reduce gradients in a micro-batch before the last one.
+
+    Of DDP, those of the sizes of the last one's buckets; synchronised normalisation sends all-reduces as well.
+    """
+    if step.micro_batches == 1 or step.backward is None:
+        return frozenset()
+    buckets = {(one.elements, one.dtype) for one in step.reductions}
+    found = []
+    for message in messages:
+        one = message.collective
+        reduces = (one.elements, one.dtype) in buckets and one.may_be_gradients
+        if one.shard is not None:
+            reduces = one.kind != "all_gather"
+        if reduces and one.start < step.backward[0]:
+            found.append(message.key)
+    return frozenset(found)
+
+
 def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
     """The collectives that the rank sent in this step, in the order of their starts.
 

@@ -24,7 +24,7 @@ from osfmodel.formats.traces.buckets import wire_times
 from osfmodel.formats.traces.cautions import own_step
 from osfmodel.planning.remedies import BEYOND
 from osfmodel.show.tables.explained import costs, others, whose_messages
-from tests.jobs import BACKWARDS, GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
+from tests.jobs import BACKWARDS, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
 from tests.sharded_jobs import REMOVED_SHARDED
 
 
@@ -46,6 +46,7 @@ REMOVED = {
     "find-unused": replace(HEALTHY, used_map=False),
     "negotiation": HEALTHY,
     "host": HEALTHY,
+    "every-micro-batch": replace(EACH, each=False),
     **REMOVED_SHARDED,
 }
 
