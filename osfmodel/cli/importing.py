@@ -34,11 +34,14 @@ from osfmodel.formats import (
     holds_traces,
     import_content,
     import_file,
+    import_job,
+    is_job,
     nouns_of,
 )
-from osfmodel.formats.source_text import stem
+from osfmodel.formats.source_text import shared_stem, stem
 from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary
+from osfmodel.show.terminal.progress import progress_bar
 
 LONGEST_NAME = 200
 """Maximum bytes of a noun's name: its file name stays below 255 with ending and the suffix of a temporary file."""
@@ -94,9 +97,10 @@ def import_command(
 
     The result is a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold all
     three, a trace of FSDP also a plan. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for
-    standard input. Several files become the tables of one cluster; several traces, a tar or a folder of them are the
-    ranks of one job. Without -o a summary of the content is printed. Stderr reports tests that failed or were cut
-    off, what a trace lacks and how to record it, jumps that no fit follows, and with --fit the errors of the fit.
+    standard input. Several files become the tables of one cluster; several traces or logs of NCCL Inspector, a tar
+    or a folder of them are the ranks of one job. Without -o a summary of the content is printed. Stderr reports
+    tests that failed or were cut off, what a trace lacks and how to record it, jumps that no fit follows, and with
+    --fit the errors of the fit.
 
     \b
     Example:
@@ -111,9 +115,14 @@ def import_command(
     if name is not None and output is not None and names_folder(output):
         require_file_name(name)
     hints = replace(hints, workers=workers, gpus_per_node=gpus_per_node, batch_size=batch_size, collective=collective)
-    if "-" in files or not holds_traces([Path(file) for file in files], form):
+    paths = [Path(file) for file in files]
+    if "-" in files or not is_job(paths, form):
         title = name or "-".join(stem(file) for file in files)
         nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
+    elif not holds_traces(paths, form):
+        title = name or shared_stem(files)
+        with progress_bar("reading") as progress:
+            nouns = of_kind(import_job(paths, replace(hints, name=title), warn, progress, form), kind, files[0])
     else:
         trace = load_job(files, replace(hints, name=name or ""), form)
         title = trace.name

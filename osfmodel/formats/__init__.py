@@ -2,7 +2,8 @@
 
 To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. If files may be larger than
 any log, lie in archives, or are the traces of one job's ranks, the module has ``trace_of(files, hints)``
-instead, which gives a Trace, and its line uses ``of_traces``; the nouns are made from the Trace.
+instead, which gives a Trace, and its line uses ``of_traces``; the nouns are made from the Trace. Files of a job that
+are no traces are given to ``read_job(files, hints)``, which reads them as streams.
 Sniffing is exclusive: no file is recognised by two, which tests/formats checks over samples of all.
 """
 
@@ -18,7 +19,7 @@ from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import require
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import kineto, own
-from osfmodel.formats.collectives import csv_table, nccl_tests, nccl_tests_json, osu
+from osfmodel.formats.collectives import csv_table, inspector, nccl_tests, nccl_tests_json, osu
 from osfmodel.formats.collectives.one_cluster import as_one_cluster
 from osfmodel.formats.horovod import autotune, timeline
 from osfmodel.formats.layers import ddp_logging, pipedream, tables
@@ -39,6 +40,8 @@ __all__ = [
     "holds_traces",
     "import_content",
     "import_file",
+    "import_job",
+    "is_job",
     "load_trace",
     "nouns_of",
     "of_traces",
@@ -55,7 +58,8 @@ class Format(NamedTuple):
     sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
     summary: shown by ``osf list``
-    trace:   (files, hints) -> the job that they show together, one rank each; None if a file is a job
+    trace:   (files, hints) -> the job that they show together, one rank each; None if they are no traces
+    job:     (files, hints) -> the nouns in the files of one job, of any size; None if each file is read by itself
     endings: endings of such files' names, by which they are found in a folder
     label:   name of such a file, for advice if it is given instead of our own: "nccl-tests output"
     runs:    whether it may hold measured runs beside a workload and a cluster, so that --kind chooses
@@ -65,6 +69,7 @@ class Format(NamedTuple):
     read: Callable[[Text, Hints], Sequence[Noun]]
     summary: str
     trace: Callable[[Files, Hints], Trace] | None = None
+    job: Callable[[Files, Hints], Sequence[Noun]] | None = None
     endings: tuple[str, ...] = ()
     label: str = ""
     runs: bool = False
@@ -80,9 +85,12 @@ def of_traces(
     """A format of traces: a job may have several files of any size, also in archives and folders."""
 
     def read(text: Text, hints: Hints) -> Sequence[Noun]:
-        return nouns_of(trace(Files((text,), text.tell), hints), hints, text.tell)
+        return job(Files((text,), text.tell), hints)
 
-    return Format(sniff, read, summary, trace, endings, label, runs=True)
+    def job(files: Files, hints: Hints) -> Sequence[Noun]:
+        return nouns_of(trace(files, hints), hints, files.tell)
+
+    return Format(sniff, read, summary, trace, job, endings, label, runs=True)
 
 
 IMPORT_FORMATS: Mapping[str, Format] = {
@@ -94,6 +102,14 @@ IMPORT_FORMATS: Mapping[str, Format] = {
     ),
     "nccl-tests-json": Format(
         nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J", label="nccl-tests JSON"
+    ),
+    "nccl-inspector": Format(
+        inspector.sniff,
+        inspector.read,
+        "NCCL Inspector's logs of a job, one file for each process: collectives by size",
+        job=inspector.read_job,
+        endings=inspector.ENDINGS,
+        label="a log of NCCL Inspector",
     ),
     "osu": Format(
         osu.sniff,
@@ -156,8 +172,8 @@ def import_file(
     warning. Raises UsageError for an unknown format, DataError for a bad file.
     """
     tell = tell or _as_warning
-    if holds_traces([path], form):
-        return nouns_of(load_trace([path], hints, tell, form=form), hints, tell)
+    if is_job([path], form):
+        return import_job([path], hints, tell, form=form)
     return read(path, lambda content: import_content(content, path.name, hints, form, tell))
 
 
@@ -176,10 +192,35 @@ def load_trace(
     chosen = form or _shared_format(paths)
     trace = None if chosen is None else _entry(chosen).trace
     if trace is None:
-        file = paths[0].file if isinstance(paths[0], Text) else paths[0]
-        raise DataError(f"{file}: {_no_trace(paths[0])}")
-    name = hints.name or shared_stem([one.file if isinstance(one, Text) else str(one) for one in paths])
-    return trace(Files(tuple(paths), tell, progress), replace(hints, name=name))
+        raise DataError(f"{_file(paths[0])}: {_no_trace(paths[0])}")
+    return trace(Files(tuple(paths), tell, progress), _titled(hints, paths))
+
+
+def import_job(
+    paths: Sequence[Path | Text],
+    hints: Hints = NO_HINTS,
+    tell: Callable[[str], None] = silent,
+    progress: Progress | None = None,
+    form: str | None = None,
+) -> Sequence[Noun]:
+    """The nouns in the files of one job that are no traces, with the arguments of :func:`load_trace`.
+
+    Raises DataError for files that :func:`is_job` does not know, and as their reader does.
+    """
+    chosen = form or _shared_format(paths)
+    job = None if chosen is None else _entry(chosen).job
+    if job is None:
+        raise DataError(f"{_file(paths[0])}: is not among the files of a job that osfmodel reads")
+    return job(Files(tuple(paths), tell, progress), _titled(hints, paths))
+
+
+def _titled(hints: Hints, paths: Sequence[Path | Text]) -> Hints:
+    """``hints`` with a name, without one the common beginning of the file names."""
+    return replace(hints, name=hints.name or shared_stem([_file(path) for path in paths]))
+
+
+def _file(path: Path | Text) -> str:
+    return path.file if isinstance(path, Text) else str(path)
 
 
 def _no_trace(path: Path | Text) -> str:
@@ -188,7 +229,7 @@ def _no_trace(path: Path | Text) -> str:
     if name is None and not isinstance(path, Text) and (what := unlike(head_of(path))):
         return what
     if name is None:
-        return f"is not a profiler trace that osfmodel reads ({', '.join(_sniffs())}), nor a file for osf import"
+        return f"is not a profiler trace that osfmodel reads ({', '.join(_traces())}), nor a file for osf import"
     if name == "osfmodel":
         return (
             "is a file of osfmodel, not a profiler trace: osf predict, osf tune and osf report take a workload, and "
@@ -198,15 +239,25 @@ def _no_trace(path: Path | Text) -> str:
 
 
 def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
-    """Whether ``paths`` are traces of one job for :func:`load_trace`; if not, each file is read by itself.
+    """Whether ``paths`` are traces of one job for :func:`load_trace`.
 
-    Raises UsageError for an unknown format, DataError where some are traces and others are not.
+    Raises UsageError for an unknown format, DataError where files are of a job and others are not.
     """
-    return (_entry(form).trace if form is not None else _shared_format(paths)) is not None
+    chosen = form or _shared_format(paths)
+    return chosen is not None and _entry(chosen).trace is not None
+
+
+def is_job(paths: Sequence[Path], form: str | None = None) -> bool:
+    """Whether ``paths`` are files of one job, traces or not, for :func:`import_job`; if not, each is read by itself.
+
+    Raises as :func:`holds_traces` does.
+    """
+    chosen = form or _shared_format(paths)
+    return chosen is not None and _entry(chosen).job is not None
 
 
 def _shared_format(paths: Sequence[Path | Text]) -> str | None:
-    """The format of traces that all files share; None if they are not traces."""
+    """The format of a job's files that all share; None if each is to be read by itself."""
     found = [_known_of(path, _sniffs()) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
@@ -230,8 +281,12 @@ def _known_of(path: Path | Text, sniffs: Mapping[str, Callable[[str], bool]]) ->
 
 
 def _sniffs() -> Mapping[str, Callable[[str], bool]]:
-    """The ``sniff`` functions of the formats of traces, by name."""
-    return {name: entry.sniff for name, entry in IMPORT_FORMATS.items() if entry.trace is not None}
+    """The ``sniff`` functions of the formats of a job's files, by name."""
+    return {name: entry.sniff for name, entry in IMPORT_FORMATS.items() if entry.job is not None}
+
+
+def _traces() -> Sequence[str]:
+    return [name for name, entry in IMPORT_FORMATS.items() if entry.trace is not None]
 
 
 def _entry(form: str) -> Format:

@@ -144,6 +144,12 @@ class Files:
     tell: Callable[[str], None] = silent
     progress: Progress | None = None
 
+    def text(self, count: int, start: str) -> Text:
+        """A text that stands for ``count`` files, of which the first begins with ``start``: its name and remarks."""
+        first = self.paths[0]
+        title = first.file if isinstance(first, Text) else first.name
+        return Text(title if count == 1 else f"{title} ({count} files)", start, tell=self.tell)
+
 
 def stem(file: str) -> str:
     """The default name for a file's content: the file's name, up to its first dot."""

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.formats import traces
+from tests.formats import inspector_logs, traces
 
 DATA = Path(__file__).parent / "data"
 """Files of Horovod 0.28.1 with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
@@ -146,6 +146,10 @@ SHOWN = {name: [file] for name, file in SECTION.findall((ROOT / "docs/reference/
 SAMPLES = SHOWN | {
     "nccl-tests": [NEW_TEXT, OLD_TEXT],
     "nccl-tests-json": [JSON_TEXT],
+    "nccl-inspector": [
+        inspector_logs.text(inspector_logs.Logged(version="v4.0", repeats=1)),
+        inspector_logs.text(inspector_logs.Logged(version="v4.3", kinds=("AllGather", "ReduceScatter"), nodes=2)),
+    ],
     "osu": [OSU_TEXT],
     "csv-table": [TABLE_CSV, GROUPED_CSV, FITS_CSV],
     "csv-layers": [LAYERS_CSV],

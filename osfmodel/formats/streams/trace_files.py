@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -84,6 +85,17 @@ def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -
         for file, found in inside:
             yield from _checked(file, _in_file(file, found, Filter(known, left.add, meter)))
     left.end()
+
+
+@contextmanager
+def named(files: Files, name: str) -> Iterator[None]:
+    """Put the name of a file before errors in it; a text in memory is named by whoever gave it."""
+    try:
+        yield
+    except DataError as error:
+        if isinstance(files.paths[0], Text):
+            raise
+        raise DataError(f"{name}: {error}") from None
 
 
 def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings: Sequence[str]) -> str | None:

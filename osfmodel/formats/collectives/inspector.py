@@ -1,0 +1,188 @@
+"""NCCL Inspector's logs: a JSON object per collective that a rank ran in a real job, with its size and GPU time.
+
+Inspector is a profiler plugin of NCCL (plugins/profiler/inspector in its repository). Each process writes one file.
+Formats up to v4.2 put the communicator into every line; v4.3 puts it into the line that begins a dump. A size is that
+of a rank's own part, so all-gather and reduce-scatter move it once for each rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
+from osfmodel.formats.collectives.calls import LARGEST, CommunicatorShape, JobCalls, RankCall, cluster_of_calls
+from osfmodel.formats.collectives.naming import factor
+from osfmodel.formats.source_text import Files, Hints, Text
+from osfmodel.formats.streams.lines import lines_of
+from osfmodel.formats.streams.trace_files import HEAD, named, opened, peeked
+
+ENDINGS = (".log", ".log.gz", ".jsonl", ".jsonl.gz")
+KINDS: Mapping[str, str] = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
+"""Inspector's names of the collectives that carry gradients and parameters."""
+SIGN, BODIES = '"inspector_output_format_version"', ('"coll_perf"', '"p2p_perf"', '"dump_stats"', '"proxy_trace"')
+AGREES = 0.02
+"""Relative difference that is accepted between a line's bus bandwidth and that of its size and time."""
+
+
+@dataclass(slots=True)
+class InspectorLog:
+    """The calls in the files of a job, and counts of the lines that are not used."""
+
+    calls: JobCalls = field(default_factory=JobCalls)
+    point_to_point: int = 0
+    host_timed: int = 0
+    untimed: int = 0
+    dropped: int = 0
+
+
+def sniff(head: str) -> bool:
+    """Whether a file begins with a line of NCCL Inspector."""
+    first = head.lstrip().partition("\n")[0]
+    return first.startswith("{") and SIGN in first and any(body in first for body in BODIES)
+
+
+def read(text: Text, hints: Hints) -> list[Cluster]:
+    """One cluster from one process's file."""
+    return read_job(Files((text,), text.tell), hints)
+
+
+def read_job(files: Files, hints: Hints) -> list[Cluster]:
+    """One cluster from the files of a job's processes, read as streams.
+
+    Of each call it takes the time of the rank that waited least, of each size the median of its calls. Raises
+    DataError, with file and line, for a line that is damaged or contradicts itself.
+    """
+    found = InspectorLog()
+    names: list[str] = []
+    start = ""
+    for name, content in opened(files, sniff, ENDINGS):
+        head, pieces = peeked(content, HEAD)
+        start = start or head[:HEAD].decode("utf-8", "replace")
+        names.append(name)
+        with named(files, name):
+            _scan(lines_of(pieces), found, files)
+    _tell(files, found)
+    with named(files, str(files.paths[0])):
+        cluster = cluster_of_calls(files.text(len(names), start), found.calls, hints, "NCCL Inspector")
+    return [replace(cluster, library="nccl")]
+
+
+def _scan(lines: Iterator[tuple[int, bytes, bool]], found: InspectorLog, files: Files) -> None:
+    """Add the lines of one file."""
+    header: Mapping[str, Any] | None = None
+    for number, line, ended in lines:
+        record = _record(line)
+        if record is None:
+            if ended:
+                raise _fault(number, line, "is not a JSON object")
+            files.tell(f"line {number}: was cut off and is left out")
+            return
+        header = _own_header(number, line, record) or header
+        if "dump_stats" in record:
+            found.dropped += _dropped(record["dump_stats"])
+        elif "p2p_perf" in record:
+            found.point_to_point += 1
+        elif "coll_perf" in record:
+            if header is None:
+                raise _fault(number, line, "names no communicator, nor does a line before it: give the whole file")
+            _add(number, line, (header, record["coll_perf"]), found)
+
+
+def _record(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _own_header(number: int, line: bytes, record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    header = record.get("header")
+    if header is not None and not isinstance(header, dict):
+        raise _fault(number, line, "has a header that is not a JSON object")
+    return header
+
+
+def _dropped(stats: Any) -> int:
+    """Collectives that Inspector lost since its dump before."""
+    count = stats.get("coll_dropped_since_last_dump") if isinstance(stats, dict) else 0
+    return count if isinstance(count, int) and 0 < count < LARGEST else 0
+
+
+def _add(number: int, line: bytes, parts: tuple[Mapping[str, Any], Any], found: InspectorLog) -> None:
+    """Add a line with a collective."""
+    header, perf = parts
+    if not isinstance(perf, dict):
+        raise _fault(number, line, "has a coll_perf that is not a JSON object")
+    name = perf.get("coll")
+    if not isinstance(name, str):
+        raise _fault(number, line, "does not name its collective")
+    if name not in KINDS:
+        found.calls.leave_out(name)
+        return
+    source = perf.get("coll_timing_source", "kernel_gpu")
+    if source == "collective_cpu":  # the call on the host, not the collective
+        found.untimed += 1
+        return
+    call = _call(number, line, header, perf)
+    if call.shape.ranks < 2:
+        return
+    if not call.time:
+        found.untimed += 1
+        return
+    _require_bandwidth(number, line, call, perf.get("coll_busbw_gbs"))
+    found.host_timed += source != "kernel_gpu"
+    found.calls.add(call)
+
+
+def _call(number: int, line: bytes, header: Mapping[str, Any], perf: Mapping[str, Any]) -> RankCall:
+    """The call in a line, with the whole size: Inspector counts one rank's part."""
+
+    def whole(fields: Mapping[str, Any], name: str) -> int:
+        value = fields.get(name)
+        if not isinstance(value, int) or not 0 <= value < LARGEST:
+            raise _fault(number, line, f"has {name} {value!r:.40}, not a whole number of 0 or more")
+        return value
+
+    shape = CommunicatorShape(whole(header, "n_ranks"), whole(header, "nnodes") if "nnodes" in header else 0)
+    kind = KINDS[perf["coll"]]
+    size = whole(perf, "coll_msg_size_bytes") * (1 if kind == "all_reduce" else shape.ranks)
+    if size >= LARGEST or shape.nodes > shape.ranks:
+        raise _fault(number, line, "has a size or a number of nodes that no job has")
+    time = perf.get("coll_exec_time_us")
+    if not isinstance(time, int | float) or not 0 <= time < LARGEST:
+        raise _fault(number, line, f"has coll_exec_time_us {time!r:.40}, not a time")
+    communicator = header.get("id")
+    if not isinstance(communicator, str) or len(communicator) > 100:
+        raise _fault(number, line, "has no id of its communicator")
+    return RankCall(shape, communicator, whole(header, "rank"), kind, size, time * 1e-6, whole(perf, "coll_sn"))
+
+
+def _require_bandwidth(number: int, line: bytes, call: RankCall, stated: Any) -> None:
+    """Raise DataError if the line's bus bandwidth is not that of its size and time."""
+    if not isinstance(stated, int | float) or not stated > 0:
+        return
+    expected = factor(call.kind, call.shape.ranks) * call.size / call.time / 1e9
+    if abs(stated - expected) > AGREES * expected + 1e-5:
+        said = f"says {stated:.4g} GB/s of bus bandwidth, but its size and time give {expected:.4g}"
+        raise _fault(number, line, said)
+
+
+def _fault(number: int, line: bytes, what: str) -> DataError:
+    return Text("", "").fault(number, line.decode("utf-8", "replace"), what)
+
+
+def _tell(files: Files, found: InspectorLog) -> None:
+    """Remarks on lines that are not used, and on times that are not of the GPU."""
+    if found.point_to_point:
+        files.tell(f"{found.point_to_point:,} sends and receives are left out")
+    if found.untimed:
+        files.tell(f"{found.untimed:,} collectives without a time of their kernels are left out")
+    if found.host_timed:
+        files.tell(f"{found.host_timed:,} collectives were timed by the host: their times include its delays")
+    if found.dropped:
+        files.tell(f"Inspector lost {found.dropped:,} collectives: raise NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")
