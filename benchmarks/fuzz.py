@@ -167,7 +167,7 @@ def imported(form: str) -> Callable[[Pool, Random], Case]:
     return case
 
 
-TABLES = ("nccl-tests", "nccl-tests-json", "nccl-inspector", "osu", "csv-table")
+TABLES = ("nccl-tests", "nccl-tests-json", "nccl-inspector", "flight-recorder", "osu", "csv-table")
 SEVERAL = ("csv-table", "csv", "horovod-timeline", "kineto")
 """Formats of which a file may hold several things, which need a folder."""
 

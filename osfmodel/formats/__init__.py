@@ -19,7 +19,7 @@ from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import require
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import kineto, own
-from osfmodel.formats.collectives import csv_table, inspector, nccl_tests, nccl_tests_json, osu
+from osfmodel.formats.collectives import csv_table, flight_recorder, inspector, nccl_tests, nccl_tests_json, osu
 from osfmodel.formats.collectives.one_cluster import as_one_cluster
 from osfmodel.formats.horovod import autotune, timeline
 from osfmodel.formats.layers import ddp_logging, pipedream, tables
@@ -110,6 +110,14 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         job=inspector.read_job,
         endings=inspector.ENDINGS,
         label="a log of NCCL Inspector",
+    ),
+    "flight-recorder": Format(
+        flight_recorder.sniff,
+        flight_recorder.read,
+        "dumps of PyTorch's flight recorder, one file for each rank: collectives by size, where NCCL timed them",
+        job=flight_recorder.read_job,
+        endings=flight_recorder.ENDINGS,
+        label="a dump of PyTorch's flight recorder",
     ),
     "osu": Format(
         osu.sniff,
@@ -306,7 +314,7 @@ def import_content(
         text = Text(file, plain.decode("utf-8-sig"), tell=tell or _as_warning)
     except UnicodeDecodeError as error:
         line = plain.count(b"\n", 0, error.start) + 1
-        raise DataError(f"line {line}: is not text, and no format that is known here is binary") from None
+        raise DataError(f"line {line}: is not text, nor of a binary format that is known here") from None
     return IMPORT_FORMATS[form or recognise(text)].read(text, hints)
 
 

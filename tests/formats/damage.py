@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.formats import format_of
 from tests.conftest import ROOT
-from tests.formats import samples, traces
+from tests.formats import flight_dumps, samples, traces
 
 LARGEST = 30_000
 """Bytes of a file before it is damaged; longer ones are cut to a head that is still valid."""
@@ -63,6 +63,7 @@ def all_samples(published: Path | None = None) -> list[Sample]:
     ]
     found += [Sample("kineto", name, headed(STORED / f"explained/{name}.json.gz")) for name in RECORDED]
     found += [Sample("kineto", f"made-{number}", text.encode()) for number, text in enumerate(made())]
+    found += [Sample("flight-recorder", "pickle", flight_dumps.pickled(flight_dumps.Dumped(repeats=2)))]
     found += own()
     if published is not None:
         paths = sorted({path for pattern in PUBLISHED for path in published.glob(pattern)})

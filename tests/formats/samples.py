@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.formats import inspector_logs, traces
+from tests.formats import flight_dumps, inspector_logs, traces
 
 DATA = Path(__file__).parent / "data"
 """Files of Horovod 0.28.1 with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
@@ -149,6 +149,10 @@ SAMPLES = SHOWN | {
     "nccl-inspector": [
         inspector_logs.text(inspector_logs.Logged(version="v4.0", repeats=1)),
         inspector_logs.text(inspector_logs.Logged(version="v4.3", kinds=("AllGather", "ReduceScatter"), nodes=2)),
+    ],
+    "flight-recorder": [
+        flight_dumps.text(flight_dumps.Dumped(repeats=1)),
+        flight_dumps.text(flight_dumps.Dumped(kinds=("all_gather", "reduce_scatter"), repeats=1, hung=1)),
     ],
     "osu": [OSU_TEXT],
     "csv-table": [TABLE_CSV, GROUPED_CSV, FITS_CSV],

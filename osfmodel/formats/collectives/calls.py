@@ -7,8 +7,9 @@ of every size the median of its calls. A job has communicators of several sizes,
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
@@ -107,6 +108,27 @@ class JobCalls:
     def _leave(self, shape: CommunicatorShape, count: int) -> None:
         if count:
             self.smaller[shape if len(self.smaller) < MOST_LAYOUTS else CommunicatorShape(0)] += count
+
+
+def quoted(value: object) -> str:
+    """A value of a file for a message, cut; of a list or a dictionary only the type, as it may be nested deeply."""
+    return repr(value)[:40] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+
+
+def whole_number(fields: Mapping[str, Any], name: str) -> int:
+    """``fields[name]``. Raises DataError if it is not a whole number of 0 or more."""
+    value = fields.get(name)
+    if not isinstance(value, int) or not 0 <= value < LARGEST:
+        raise DataError(f"has {name} {quoted(value)}, not a whole number of 0 or more")
+    return value
+
+
+def time_in(fields: Mapping[str, Any], name: str) -> float:
+    """``fields[name]``, in the unit of the file. Raises DataError if it is not a time of 0 or more."""
+    value = fields.get(name)
+    if not isinstance(value, int | float) or not 0 <= value < LARGEST:
+        raise DataError(f"has {name} {quoted(value)}, not a time")
+    return value
 
 
 def cluster_of_calls(text: Text, found: JobCalls, hints: Hints, recorder: str) -> Cluster:

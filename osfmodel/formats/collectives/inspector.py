@@ -14,7 +14,15 @@ from typing import Any
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError
-from osfmodel.formats.collectives.calls import LARGEST, CommunicatorShape, JobCalls, RankCall, cluster_of_calls
+from osfmodel.formats.collectives.calls import (
+    LARGEST,
+    CommunicatorShape,
+    JobCalls,
+    RankCall,
+    cluster_of_calls,
+    time_in,
+    whole_number,
+)
 from osfmodel.formats.collectives.naming import factor
 from osfmodel.formats.source_text import Files, Hints, Text
 from osfmodel.formats.streams.lines import lines_of
@@ -128,7 +136,10 @@ def _add(number: int, line: bytes, parts: tuple[Mapping[str, Any], Any], found: 
     if source == "collective_cpu":  # the call on the host, not the collective
         found.untimed += 1
         return
-    call = _call(number, line, header, perf)
+    try:
+        call = _call(header, perf)
+    except DataError as error:
+        raise _fault(number, line, str(error)) from None
     if call.shape.ranks < 2:
         return
     if not call.time:
@@ -139,27 +150,28 @@ def _add(number: int, line: bytes, parts: tuple[Mapping[str, Any], Any], found: 
     found.calls.add(call)
 
 
-def _call(number: int, line: bytes, header: Mapping[str, Any], perf: Mapping[str, Any]) -> RankCall:
+def _call(header: Mapping[str, Any], perf: Mapping[str, Any]) -> RankCall:
     """The call in a line, with the whole size: Inspector counts one rank's part."""
 
-    def whole(fields: Mapping[str, Any], name: str) -> int:
-        value = fields.get(name)
-        if not isinstance(value, int) or not 0 <= value < LARGEST:
-            raise _fault(number, line, f"has {name} {value!r:.40}, not a whole number of 0 or more")
-        return value
-
-    shape = CommunicatorShape(whole(header, "n_ranks"), whole(header, "nnodes") if "nnodes" in header else 0)
+    shape = CommunicatorShape(
+        whole_number(header, "n_ranks"), whole_number(header, "nnodes") if "nnodes" in header else 0
+    )
     kind = KINDS[perf["coll"]]
-    size = whole(perf, "coll_msg_size_bytes") * (1 if kind == "all_reduce" else shape.ranks)
+    size = whole_number(perf, "coll_msg_size_bytes") * (1 if kind == "all_reduce" else shape.ranks)
     if size >= LARGEST or shape.nodes > shape.ranks:
-        raise _fault(number, line, "has a size or a number of nodes that no job has")
-    time = perf.get("coll_exec_time_us")
-    if not isinstance(time, int | float) or not 0 <= time < LARGEST:
-        raise _fault(number, line, f"has coll_exec_time_us {time!r:.40}, not a time")
+        raise DataError("has a size or a number of nodes that no job has")
     communicator = header.get("id")
     if not isinstance(communicator, str) or len(communicator) > 100:
-        raise _fault(number, line, "has no id of its communicator")
-    return RankCall(shape, communicator, whole(header, "rank"), kind, size, time * 1e-6, whole(perf, "coll_sn"))
+        raise DataError("has no id of its communicator")
+    return RankCall(
+        shape,
+        communicator,
+        whole_number(header, "rank"),
+        kind,
+        size,
+        time_in(perf, "coll_exec_time_us") * 1e-6,
+        whole_number(perf, "coll_sn"),
+    )
 
 
 def _require_bandwidth(number: int, line: bytes, call: RankCall, stated: Any) -> None:

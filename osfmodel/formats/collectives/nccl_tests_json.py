@@ -19,7 +19,8 @@ SIDES = ("out_of_place", "in_place")
 
 def sniff(head: str) -> bool:
     """Whether it is a JSON object with nccl_version, or with the first keys of files without it; traces excluded."""
-    other = not head.lstrip().startswith("{") or '"deviceProperties"' in head or '"traceEvents"' in head
+    others = ('"deviceProperties"', '"traceEvents"', '"pg_config"', '"collective_seq_id"')
+    other = not head.lstrip().startswith("{") or any(sign in head for sign in others)
     return not other and ('"nccl_version"' in head or ('"args"' in head and "_perf" in head))
 
 
