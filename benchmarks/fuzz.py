@@ -168,7 +168,7 @@ def imported(form: str) -> Callable[[Pool, Random], Case]:
 
 
 TABLES = ("nccl-tests", "nccl-tests-json", "nccl-inspector", "flight-recorder", "osu", "csv-table")
-SEVERAL = ("csv-table", "csv", "horovod-timeline", "kineto")
+SEVERAL = ("csv-table", "csv", "horovod-timeline", "kineto", "nsight-systems")
 """Formats of which a file may hold several things, which need a folder."""
 
 

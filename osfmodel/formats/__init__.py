@@ -18,7 +18,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import require
 from osfmodel.entities.trace import Trace
-from osfmodel.formats import kineto, own
+from osfmodel.formats import kineto, nsight, own
 from osfmodel.formats.collectives import csv_table, flight_recorder, inspector, nccl_tests, nccl_tests_json, osu
 from osfmodel.formats.collectives.one_cluster import as_one_cluster
 from osfmodel.formats.horovod import autotune, timeline
@@ -166,6 +166,13 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         "torch.profiler's traces, of one rank or of all: the model, the network and the steps as they were",
         kineto.ENDINGS,
         "a trace of torch.profiler",
+    ),
+    "nsight-systems": of_traces(
+        nsight.sniff,
+        nsight.trace_of,
+        "Nsight Systems' SQLite export, of one rank or of all: steps by NVTX ranges, kernels, NCCL's collectives",
+        nsight.ENDINGS,
+        "an SQLite export of Nsight Systems",
     ),
     "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
 }

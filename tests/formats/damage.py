@@ -7,6 +7,7 @@ import io
 import json
 import re
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.formats import format_of
 from tests.conftest import ROOT
-from tests.formats import flight_dumps, samples, traces
+from tests.formats import flight_dumps, nsight_reports, samples, traces
 
 LARGEST = 30_000
 """Bytes of a file before it is damaged; longer ones are cut to a head that is still valid."""
@@ -59,8 +60,10 @@ def all_samples(published: Path | None = None) -> list[Sample]:
     found = [
         Sample(form, f"{form}-{number}", text.encode())
         for form, texts in samples.SAMPLES.items()
+        if form not in samples.BINARY
         for number, text in enumerate(texts)
     ]
+    found.append(Sample("nsight-systems", "report", report()))
     found += [Sample("kineto", name, headed(STORED / f"explained/{name}.json.gz")) for name in RECORDED]
     found += [Sample("kineto", f"made-{number}", text.encode()) for number, text in enumerate(made())]
     found += [Sample("flight-recorder", "pickle", flight_dumps.pickled(flight_dumps.Dumped(repeats=2)))]
@@ -82,6 +85,14 @@ def made() -> list[str]:
         traces.Job(steps=2, late=(0, 30), clocks=(0, 500), sequence=True),
     )
     return [traces.text(job, job.ranks - 1) for job in jobs]
+
+
+def report() -> bytes:
+    """An SQLite export of Nsight Systems."""
+    with tempfile.TemporaryDirectory() as folder:
+        return nsight_reports.write(
+            Path(folder) / "a.sqlite", traces.Job(late=(0, 30), clocks=(0, 0)), (0, 1)
+        ).read_bytes()
 
 
 def own() -> list[Sample]:

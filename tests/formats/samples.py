@@ -163,8 +163,12 @@ SAMPLES = SHOWN | {
     "ddp-logging": [DDP_JSON],
     "horovod-timeline": [HOROVOD_FUSED, HOROVOD_UNFUSED],
     "horovod-autotune": [HOROVOD_AUTOTUNE],
+    "nsight-systems": ["SQLite format 3\0"],
     "kineto": [traces.text(traces.Job(late=(0, 0), clocks=(0, 0), steps=2))],
 }
+
+BINARY = ("nsight-systems",)
+"""Formats that no text is of: their samples here are a beginning only."""
 
 FACTORS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "alltoall": 1.0}
 OPERATIONS = {"all_gather": "none", "alltoall": "none", "broadcast": "none"}

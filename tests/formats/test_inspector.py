@@ -212,9 +212,10 @@ def test_errors_name_the_file_of_the_folder(folder):
         import_file(folder, Hints("mine"))
     packed = folder / "node-0-pid1.log.gz"
     packed.write_bytes(packed.read_bytes()[:-40])
-    result = CliRunner().invoke(main, ["import", str(folder)])
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == f"osf: {packed}: is a gzip file that was cut off"
+    for given in (folder, packed):
+        result = CliRunner().invoke(main, ["import", str(given), "--as", "nccl-inspector"])
+        assert result.exit_code == 1
+        assert result.stderr.splitlines()[-1] == f"osf: {packed}: is a gzip file that was cut off"
 
 
 def test_it_is_no_trace_and_not_mixed_with_others(folder, tmp_path):

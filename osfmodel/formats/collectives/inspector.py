@@ -68,10 +68,10 @@ def read_job(files: Files, hints: Hints) -> list[Cluster]:
     names: list[str] = []
     start = ""
     for name, content in opened(files, sniff, ENDINGS):
-        head, pieces = peeked(content, HEAD)
-        start = start or head[:HEAD].decode("utf-8", "replace")
         names.append(name)
         with named(files, name):
+            head, pieces = peeked(content, HEAD)
+            start = start or head[:HEAD].decode("utf-8", "replace")
             _scan(lines_of(pieces), found, files)
     _tell(files, found)
     with named(files, str(files.paths[0])):

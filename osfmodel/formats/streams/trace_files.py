@@ -87,6 +87,26 @@ def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -
     left.end()
 
 
+def paths_of_files(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -> Iterator[Path]:
+    """The path of each file in ``files`` that must be read in place, such as a database; folders as in ``opened``.
+
+    Raises DataError, with the path, for what cannot be read, for a text in memory, and where there is no such file.
+    """
+    left = Skipped(files.tell)
+    for path in files.paths:
+        if isinstance(path, Text):
+            raise DataError("is a database, which is read from a file only: give its path")
+        listed = _listed(path, endings)
+        wanted = [file for file, found in listed if not found or known(_text(head_of(file)))]
+        if not wanted:
+            raise DataError(f"{path}: is a folder without traces")
+        for file, _ in listed:
+            if file not in wanted:
+                left.add(f"{file}: left out: it is not a trace")
+        yield from wanted
+    left.end()
+
+
 @contextmanager
 def named(files: Files, name: str) -> Iterator[None]:
     """Put the name of a file before errors in it; a text in memory is named by whoever gave it."""

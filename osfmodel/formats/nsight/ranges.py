@@ -1,0 +1,189 @@
+"""NVTX ranges in an export of Nsight Systems: those of steps and their phases, and NCCL's own with sizes.
+
+NCCL notes each call with its communicator and bytes as a binary payload, which is exported with --include-blobs=true.
+A call inside of ncclGroupStart and ncclGroupEnd, as all of PyTorch's are, launches its kernel at the end of the group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from osfmodel.entities.errors import DataError
+from osfmodel.formats.kineto.collectives import kind_of
+from osfmodel.formats.nsight.database import Database
+
+RANGES = (59, 60)
+"""Event types of NVTX ranges: pushed and popped on a thread, and started and ended."""
+STEP = re.compile(
+    r"\W*(?:profilerstep#|(?:global|train(?:ing)?)?[\s_-]*(?:step|iter(?:ation)?|batch))[\s_:#=.-]*(\d{1,15})?\W*",
+    re.IGNORECASE,
+)
+BACKWARD = re.compile(r"\W*(?:loss[._])?(?:backward|bwd)(?:[\s_-]?pass)?\W*", re.IGNORECASE)
+UPDATE = re.compile(r"\W*optimi[sz]er(?:[\s_.-]?step)?\W*", re.IGNORECASE)
+LIKE = ("%step%", "%iter%", "%batch%", "%backward%", "%bwd%", "%optimi_er%", "nccl%")
+HEADER = 32
+"""Bytes before a payload: numbers of 8 bytes, of which the second is its schema and the third its size."""
+BYTES, COMMUNICATOR, RANKS, RANK = "Message size [bytes]", "NCCL communicator ID", "No. of ranks", "Rank"
+WIDTHS: Mapping[str, int] = {BYTES: 8, COMMUNICATOR: 8, RANKS: 4, RANK: 4}
+"""Fields of NCCL's payloads by their names, and their bytes (NCCL, nvtx_payload_schemas.h)."""
+LARGEST = 2**62
+MOST_RANGES = 5_000_000
+"""Maximum number of ranges of steps, phases and collectives that are kept."""
+
+
+class NvtxRange(NamedTuple):
+    """A range on the host; times in nanoseconds as in the file, ``payload`` as far as it is known."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+    payload: Mapping[str, int]
+
+
+class NcclCall(NamedTuple):
+    """A call of a collective, until the end of its group: ``bytes`` of one rank's part, None if not exported."""
+
+    kind: str
+    start: int
+    end: int
+    bytes: int | None
+    communicator: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRanges:
+    """The ranges of one process: ``ranks`` and ``rank`` of each communicator that it joined."""
+
+    steps: list[tuple[int | None, int, int]]
+    backward: list[tuple[int, int]]
+    updates: list[tuple[int, int]]
+    calls: list[NcclCall]
+    ranks: Mapping[int, tuple[int, int]]
+
+
+def process_of(global_id: int) -> int:
+    """The process in Nsight's number of a thread or a process: its upper bits, without the thread."""
+    return global_id >> 24
+
+
+def ranges_of(database: Database) -> dict[int, ProcessRanges]:
+    """The ranges of each process. Raises DataError for times that are none."""
+    by_process: dict[int, list[NvtxRange]] = defaultdict(list)
+    for count, one in enumerate(_ranges(database)):
+        if count > MOST_RANGES:
+            raise DataError(f"has more than {MOST_RANGES:,} NVTX ranges of steps and collectives: record fewer steps")
+        by_process[process_of(one.thread)].append(one)
+    return {process: _sorted_out(found) for process, found in by_process.items()}
+
+
+def _ranges(database: Database) -> Iterator[NvtxRange]:
+    """The ranges that may be of steps, phases or NCCL, in order of their threads and starts."""
+    if not database.has("NVTX_EVENTS", "start", "end", "text", "globalTid", "eventType"):
+        return
+    schemas = _schemas(database)
+    text, join = "n.text", ""
+    if database.has("NVTX_EVENTS", "textId") and database.has("StringIds", "id", "value"):
+        text, join = "COALESCE(n.text, s.value)", " LEFT JOIN StringIds AS s ON s.id = n.textId"
+    blob = "n.binaryData" if database.has("NVTX_EVENTS", "binaryData") else "NULL"
+    like = " OR ".join(f"{text} LIKE ?" for _ in LIKE)
+    query = (
+        f"SELECT {text}, n.start, n.end, n.globalTid, {blob} FROM NVTX_EVENTS AS n{join} WHERE n.eventType IN (?, ?) "
+        f"AND n.end IS NOT NULL AND ({like}) ORDER BY n.globalTid, n.start, n.end DESC"
+    )
+    for name, start, end, thread, payload in database.rows(query, *RANGES, *LIKE):
+        times = time_of(start, "NVTX_EVENTS"), time_of(end, "NVTX_EVENTS"), time_of(thread, "NVTX_EVENTS")
+        yield NvtxRange(str(name), *times, _payload(payload, schemas))
+
+
+def time_of(value: Any, table: str) -> int:
+    """A time or a number in a row. Raises DataError if it is none."""
+    if not isinstance(value, int) or not -LARGEST < value < LARGEST:
+        raise DataError(f"the table {table} has {str(value)[:40]!a} where a whole number belongs")
+    return value
+
+
+def _schemas(database: Database) -> Mapping[int, Mapping[str, int]]:
+    """The offsets of the known fields in each schema of payloads."""
+    found: dict[int, dict[str, int]] = defaultdict(dict)
+    table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+    if database.has(table, "schemaId", "name", "offset"):
+        for schema, name, offset in database.rows(f"SELECT schemaId, name, offset FROM {table}"):
+            if name in WIDTHS and isinstance(offset, int | None):
+                found[schema][name] = offset or 0
+    return found
+
+
+def _payload(blob: Any, schemas: Mapping[int, Mapping[str, int]]) -> Mapping[str, int]:
+    """The known fields of a payload; none if it is laid out in any other way."""
+    if not isinstance(blob, bytes) or len(blob) < HEADER:
+        return {}
+    schema, size = (int.from_bytes(blob[place : place + 8], "little") for place in (8, 16))
+    if size != len(blob) - HEADER:
+        return {}
+    fields = {}
+    for name, offset in schemas.get(schema, {}).items():
+        place, width = HEADER + offset, WIDTHS[name]
+        if offset >= 0 and place + width <= len(blob):
+            fields[name] = int.from_bytes(blob[place : place + width], "little")
+    return fields
+
+
+def _sorted_out(found: list[NvtxRange]) -> ProcessRanges:
+    """The ranges of a process by what they are about."""
+    backward = [(one.start, one.end) for one in found if BACKWARD.fullmatch(one.name)]
+    updates = [(one.start, one.end) for one in found if UPDATE.fullmatch(one.name)]
+    ranks = {
+        one.payload[COMMUNICATOR]: (one.payload[RANKS], one.payload.get(RANK, 0))
+        for one in found
+        if one.name.startswith("ncclComm") and {COMMUNICATOR, RANKS} <= set(one.payload)
+    }
+    return ProcessRanges(_steps(found), backward, updates, list(_calls(found)), ranks)
+
+
+def _steps(found: list[NvtxRange]) -> list[tuple[int | None, int, int]]:
+    """(number, start, end) of each step: of the ranges of one name, apart from numbers, that last longest in all."""
+    families: dict[tuple[str, int], list[tuple[int | None, int, int]]] = defaultdict(list)
+    for one in found:
+        match = STEP.fullmatch(one.name)
+        if match:
+            number = int(match[1]) if match[1] else None
+            families[re.sub(r"\d+", "", one.name), one.thread].append((number, one.start, one.end))
+    longest = max(families.values(), key=lambda steps: sum(end - start for _, start, end in steps), default=[])
+    return sorted(longest, key=lambda step: step[1])
+
+
+def _calls(found: list[NvtxRange]) -> Iterator[NcclCall]:
+    """NCCL's collectives; those of one group are one call, as NCCL launches them together."""
+    inside: list[NvtxRange] = []
+    depth, thread = 0, -1
+    for one in found:
+        if one.thread != thread:
+            depth, inside, thread = 0, [], one.thread
+        if one.name.startswith("ncclGroupStart"):
+            depth += 1
+        elif one.name.startswith("ncclGroupEnd"):
+            depth = max(0, depth - 1)
+            if not depth and inside:
+                yield _merged(inside, one.end)
+                inside = []
+        elif one.name.startswith("nccl") and not one.name.startswith("ncclComm") and kind_of(one.name):
+            inside.append(one)
+            if not depth:
+                yield _merged(inside, one.end)
+                inside = []
+
+
+def _merged(calls: list[NvtxRange], end: int) -> NcclCall:
+    """The call of a group: the bytes of all, if they are of one kind and communicator."""
+    kinds = {kind_of(one.name) or "" for one in calls}
+    communicators = {one.payload.get(COMMUNICATOR) for one in calls}
+    sizes = [one.payload.get(BYTES) for one in calls]
+    known = [size for size in sizes if size is not None]
+    alike = len(kinds) == len(communicators) == 1 and len(known) == len(sizes) and sum(known) < LARGEST
+    kind = kinds.pop() if len(kinds) == 1 else "collective"
+    return NcclCall(kind, calls[0].start, end, sum(known) if alike else None, communicators.pop() if alike else None)
