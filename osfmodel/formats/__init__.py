@@ -27,7 +27,7 @@ from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, sha
 from osfmodel.formats.streams.gzip_stream import unpacked
 from osfmodel.formats.streams.trace_files import head_of, recognised
 from osfmodel.formats.traces.cautions import nouns_of
-from osfmodel.formats.unknown import explained, unlike
+from osfmodel.formats.unknown import explained, foreign, unlike
 
 __all__ = [
     "IMPORT_FORMATS",
@@ -241,8 +241,10 @@ def _file(path: Path | Text) -> str:
 def _no_trace(path: Path | Text) -> str:
     """Error text for a file that is not a trace: what it is, and what reads it."""
     name = format_of(path)
-    if name is None and not isinstance(path, Text) and (what := unlike(head_of(path))):
-        return what
+    if name is None and not isinstance(path, Text):
+        head = head_of(path)
+        if what := unlike(head) or foreign(head):
+            return what
     if name is None:
         return f"is not a profiler trace that osfmodel reads ({', '.join(_traces())}), nor a file for osf import"
     if name == "osfmodel":
@@ -320,6 +322,8 @@ def import_content(
     try:
         text = Text(file, plain.decode("utf-8-sig"), tell=tell or _as_warning)
     except UnicodeDecodeError as error:
+        if what := foreign(plain[:HEAD]):
+            raise DataError(what) from None
         line = plain.count(b"\n", 0, error.start) + 1
         raise DataError(f"line {line}: is not text, nor of a binary format that is known here") from None
     return IMPORT_FORMATS[form or recognise(text)].read(text, hints)

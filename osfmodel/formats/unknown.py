@@ -25,6 +25,22 @@ NEEDED: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 MOST_COLUMNS = 12
+FOREIGN: Sequence[tuple[re.Pattern[bytes], str]] = (
+    (
+        re.compile(rb'"schema"\s*:\s*"[^"]{0,40}chakra'),
+        "is a Chakra execution trace, which has no times of its operators: give torch.profiler's trace of the run",
+    ),
+    (
+        re.compile(rb"\A[^\n]{0,4}\n.[0-9.]{1,20}-chakra", re.DOTALL),
+        "is a Chakra trace in protobuf, which is not read: give torch.profiler's traces that it was made from",
+    ),
+    (
+        re.compile(rb"/device:(?:TPU|GPU|CPU)|/host:(?:CPU|metadata)"),
+        "is a profile of XLA, as JAX and torch_xla write it, which is not read: read are traces of torch.profiler and "
+        "exports of Nsight Systems",
+    ),
+)
+"""Kinds of files that are known and not read, by what is in their beginning, with the reason and what to give."""
 ZIP = b"PK\x03\x04"
 
 
@@ -37,11 +53,18 @@ def unlike(content: bytes) -> str:
     return ""
 
 
+def foreign(start: bytes) -> str:
+    """The reason why a file that begins so is not read, if its kind is known; else ""."""
+    return next((said for sign, said in FOREIGN if sign.search(start)), "")
+
+
 def explained(head: str, known: Sequence[str]) -> str:
     """A clause on the file's likely kind, and on what is missing or should be done."""
     start = head.strip()
     if not start:
         return "is empty"
+    if said := foreign(head.encode("utf-8", "replace")):
+        return said
     if osu := OSU.search(head):
         title = osu[0].lstrip("# ").strip()
         return (

@@ -499,3 +499,31 @@ def test_a_broken_profile_of_ones_own_is_not_taken_for_another_tools(tmp_path):
         with pytest.raises(DataError, match=r"own\.json") as caught:
             osf.load_cluster(path)
         assert str(caught.value) == f"{path}: {message}"
+
+
+XLA = (
+    '{"displayTimeUnit": "ns", "traceEvents": [{"ph": "M", "pid": 3, "name": "process_name", "args": {"name": "%s"}}]}'
+)
+NOT_READ = {
+    "chakra": (
+        b'{\n  "schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "", "start_ts": 1,\n  "nodes": []}',
+        "is a Chakra execution trace, which has no times of its operators: give torch.profiler's trace of the run",
+    ),
+    "chakra in protobuf": (b"\x16\n\x141.1.1-chakra.0.0.4\x12\xff", "is a Chakra trace in protobuf, which is not read"),
+    "jax": ((XLA % "/device:TPU:0").encode(), "is a profile of XLA, as JAX and torch_xla write it, which is not read"),
+    "torch_xla": ((XLA % "/host:CPU").encode(), "is a profile of XLA, as JAX and torch_xla write it"),
+    "xplane": (b"\n\x9f\x01\x12\x0d/device:TPU:0\x1a\xff\x80", "is a profile of XLA, as JAX and torch_xla write it"),
+}
+
+
+@pytest.mark.parametrize("command", ["import", "explain"])
+@pytest.mark.parametrize("kind", NOT_READ)
+def test_kinds_that_are_known_and_not_read_are_named(tmp_path, kind, command):
+    content, said = NOT_READ[kind]
+    path = tmp_path / "profile"
+    for written in (content, gzip.compress(content)):
+        path.write_bytes(written)
+        result = CliRunner().invoke(main, [command, str(path)])
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"osf: {path}: {said}")
+        assert result.stderr.count("\n") == 1
