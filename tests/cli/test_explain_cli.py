@@ -264,7 +264,7 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
         ("w.json", osf.load_workload("resnet50-v100"), "is a file of osfmodel, not a profiler trace: osf predict,"),
         ("l.csv", "name,bytes,forward_ms,backward_ms\na,4,1,1\n", "is csv-layers (CSV of layers: "),
         ("t.csv", "n_gpus,bytes,time_us\n2,8,10\n2,16,11\n", "not a profiler trace: convert it with osf import"),
-        ("t.txt", "hello world", "is not a profiler trace that osfmodel reads (kineto), nor a file for osf import"),
+        ("t.txt", "hello world", "is not a profiler trace that osfmodel reads (kineto, nsight-systems)"),
         ("e.json", "", "is empty"),
     ],
 )

@@ -130,7 +130,9 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
             head = _text(peeked(pieces, HEAD)[0])
             return next(name for name, sniff in formats.items() if sniff(head))
     if path.is_dir():
-        raise DataError(f"{path}: is a folder without traces: none is of {' or '.join(formats)}")
+        *others, last = formats
+        listed = f"{', '.join(others)} or {last}" if others else last
+        raise DataError(f"{path}: is a folder without traces: none is of {listed}")
     return None
 
 
