@@ -27,6 +27,7 @@ from osfmodel.cost import AffineCost, Sample, nccl
 from osfmodel.cost.nccl import CORRECTED, TUNER, Corrections
 from osfmodel.cost.nccl_uncertainty import LARGE, PARTS, part_of
 from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.diagnosis.doctor.machines import KNOWN_MACHINES
 from osfmodel.entities.cluster import FABRICS, NETWORKS
 from osfmodel.entities.files import profiles
 
@@ -63,25 +64,9 @@ def shape_of(words: str) -> osf.NcclShape:
 
 
 BUNDLED = {
-    "a100-node": ("A100 SXM node", "a100x8"),
-    "h100-node": ("H100 SXM node", "h100x8"),
-    "b200-node": ("B200 SXM node", "b200x8"),
-    "b300-node": ("B300 SXM node", "b300x8"),
-    "gb200-node": ("GB200 node", "gb200x4"),
-    "h200-node": ("Azure ND H200 v5", "h200x8"),
-    "rtx-pro-6000-node": ("RTX PRO 6000 node", "rtx-pro-6000x8"),
-    "a100-pcie-pairs": ("A100 PCIe in pairs", "a100-pciex4"),
-    "a40-pairs": ("A40 in pairs", "a40x8"),
-    "azure-a100-hdr": ("Azure ND A100 v4", "a100x8,200Gbps,ib"),
-    "dgx-a100-hdr-2nodes": ("2 DGX A100", "a100x8,200Gbps,ib"),
-    "dgx-a100-4nodes": ("4 DGX A100 (NICs not stated)", "a100x8,200Gbps,ib"),
-    "rtx-6000d-nics": ("2 x 8 GPUs over NICs alone", "rtx-pro-6000x1,400Gbps,ib"),
-    "dgx1-v100-roce": ("2 DGX-1 V100", "v100x8,25Gbps,roce"),
-    "oci-a100-rdma": ("OCI A100", "a100x8,200Gbps,roce"),
-    "aws-p4d-efa": ("AWS p4d", "a100x8,50Gbps,efa"),
-    "aws-g5-25g-pair": ("AWS g5", "a10gx1,25Gbps,efa"),
-    "gcp-a3-mega": ("GCP A3 Mega", "h100x8,200Gbps,tcpxo"),
-    "aws-10g-pair": ("AWS, 10 Gbit/s", "a10gx1,10Gbps,tcp"),
+    name: (known.machine, known.words.removeprefix("nccl:"))
+    for name, known in KNOWN_MACHINES.items()
+    if known.words.startswith("nccl:")
 }
 """Bundled cluster -> machine, and the words of a person who knows its data sheet."""
 

@@ -14,6 +14,7 @@ from tests.formats import samples, traces
 
 WORKLOADS = ("my-model.json", "model.json", "profile.json")
 CLUSTERS = ("my-cluster.json", "cluster.json", "c.json", "my-wires.json", "horovod-wires.json")
+MEASURED = ("all-hosts.json", "hosts-0-1.json", "hosts-2-3.json", "this-month.json", "last-month.json")
 RUNS = ("run.json", "runs.json", "r.json")
 TIMELINES = ("timeline.json", "alone.json", "all.json")
 JOB = traces.Job(late=(0, 0), clocks=(0, 0), steps=10)
@@ -26,6 +27,10 @@ def place(folder: Path) -> None:
         osf.save(osf.load_workload("resnet50-memory"), folder / name)
     for name in CLUSTERS:
         osf.save(osf.load_cluster("v100-10gbe"), folder / name)
+    for name in MEASURED:
+        osf.save(
+            osf.load_cluster("emulated-2x1gbit" if name.startswith("hosts") else "emulated-4x1gbit"), folder / name
+        )
     for name, content in _texts().items():
         (folder / name).write_text(content, encoding="utf-8")
     (folder / "traces").mkdir()

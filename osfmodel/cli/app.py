@@ -47,6 +47,9 @@ COMMANDS = {
     "explain": CommandEntry(
         "osfmodel.cli.explain:explain_command", "explain from profiler traces why a job is slow, and what would help"
     ),
+    "doctor": CommandEntry(
+        "osfmodel.cli.doctor:doctor_command", "check a network: price, percentile, likely fault, and its experiment"
+    ),
     "check": CommandEntry("osfmodel.cli.check:check_command", "compare predictions with measured runs"),
     "report": CommandEntry(
         "osfmodel.cli.report:report_command", "draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace"

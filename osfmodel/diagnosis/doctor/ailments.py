@@ -1,0 +1,258 @@
+"""Known ailments of networks: the curve of each, the sentence about it, and the experiment that would prove it.
+
+An ailment is a set of variants, each a shift of ln(time) at every measured size. Most are priced: the machine's
+description with the fault put in, by the same cost model, so nothing here was learned from a faulty machine. A variant
+may also have ``noise``, scatter from one size to the next that healthy machines do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from osfmodel.cost import nccl_constants as known
+from osfmodel.cost.faster_network import Change, faster_network
+from osfmodel.cost.shapes import Array
+from osfmodel.diagnosis.doctor.curves import Curve, prices_of
+from osfmodel.entities.cluster import Cluster, NcclShape
+from osfmodel.entities.display import show_bytes
+from osfmodel.entities.units import show_rate
+
+
+class Variant(NamedTuple):
+    """A form of an ailment: its words, ln(time with it / time without) at every point, and scatter of ln(time)."""
+
+    words: str
+    shift: Array
+    noise: float = 0.0
+
+
+class Patient(NamedTuple):
+    """Curves of one machine, beside the description of the healthy one."""
+
+    against: Cluster
+    curves: tuple[Curve, ...]
+
+    def each(self, value: Callable[[Curve], Array]) -> Array:
+        """``value`` of every curve, one after the other."""
+        return np.concatenate([value(curve) for curve in self.curves])
+
+    @property
+    def prices(self) -> Array:
+        """Seconds that the description says, at every point."""
+        return self.each(lambda curve: np.array(curve.prices))
+
+    @property
+    def spread_out(self) -> bool:
+        """Whether some curve crosses nodes."""
+        return any(curve.place.nodes > 1 for curve in self.curves)
+
+    def under(self, words: str, fault: Cluster, where: Callable[[Curve], bool] = lambda curve: True) -> Variant:
+        """The variant with the prices of ``fault`` on the curves for which ``where`` is true."""
+        hit = self.each(lambda curve: np.full(len(curve.sizes), where(curve)))
+        return Variant(words, np.where(hit, np.log(prices_of(fault, self.curves) / self.prices), 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Ailment:
+    """A fault of a network.
+
+    variants:   its forms on a machine; none where it cannot occur
+    summary:    the fault in a few words
+    sentence:   about a machine that has it, given the words of the likeliest variant
+    experiment: the command that would prove it or rule it out
+    """
+
+    variants: Callable[[Patient], Iterator[Variant]]
+    summary: str
+    sentence: Callable[[str], str]
+    experiment: str
+
+
+PARTS = (1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 8, 1 / 16)
+"""Parts of the bandwidth that are tried: one or some of 2 to 16 NICs, a port or a slot at a lower speed."""
+LONGER = (4.0, 16.0, 64.0)
+"""Factors on the latency of a hop that are tried."""
+SOCKETS = tuple(rate * 1e9 / 8 for rate in (10, 25, 50, 100))
+"""Bytes per second of a node over kernel sockets: usual Ethernet ports."""
+STEPS = (1.5, 2.5, 4.0)
+"""Factors on the time beyond a cliff that are tried."""
+EDGE = 2
+"""Octaves at either end of a curve where a step is no cliff, since too few sizes show it."""
+SCATTER = (0.25, 0.6)
+"""Standard deviations of ln(time) from one size to the next, of a network that others use or that loses packets."""
+SLOWED = 1.6
+"""Factor on the time while others use the network: about half of its bandwidth, at all sizes."""
+
+
+def _bandwidth(patient: Patient) -> Iterator[Variant]:
+    between = patient.spread_out or patient.against.nccl is None
+    for part in PARTS:
+        fault = faster_network(patient.against, Change(part))
+        words = f"{part:.0%} of the bandwidth"
+        if between:
+            yield patient.under(words, fault, lambda curve: curve.place.nodes > 1)
+        else:
+            yield patient.under(words, fault)
+
+
+def _latency(patient: Patient) -> Iterator[Variant]:
+    for factor in LONGER:
+        fault = faster_network(patient.against, latency=Change(factor))
+        yield patient.under(f"{factor:.0f} times the latency", fault)
+
+
+def _sockets(patient: Patient) -> Iterator[Variant]:
+    shape = patient.against.nccl
+    if shape is None or shape.nic_bandwidth is None or not patient.spread_out or shape.network in ("tcp", "ena"):
+        return
+    for rate in SOCKETS:
+        each = min(shape.nic_bandwidth, rate / patient.against.gpus_per_node)
+        fault = replace(patient.against, nccl=replace(shape, network="tcp", nic_bandwidth=each))
+        yield patient.under(f"sockets of {show_rate(rate)} per node", fault, lambda curve: curve.place.nodes > 1)
+
+
+def _peer_access(patient: Patient) -> Iterator[Variant]:
+    shape, gpus = patient.against.nccl, patient.against.gpus_per_node
+    if shape is None or shape.fabric == "host" or all(curve.place.fullest == 1 for curve in patient.curves):
+        return
+    host = known.HOSTS[4 if shape.generation == "ampere" else 3 if shape.generation == "volta" else 5]
+    staged = _without_nvlink(shape, "host", host.slot, host)
+    yield patient.under("copies through host memory", replace(patient.against, nccl=staged))
+    if shape.fabric != "pcie":
+        direct = _without_nvlink(shape, "pcie", host.slot / known.PEER_OVERHEAD, host)
+        yield patient.under("copies over PCIe", replace(patient.against, nccl=direct))
+    if shape.nic_bandwidth is not None and gpus > 1:
+        yield patient.under("copies inside nodes over NICs", replace(patient.against, gpus_per_node=1, nodes=None))
+
+
+def _without_nvlink(shape: NcclShape, fabric: str, bandwidth: float, host: known.HostPaths) -> NcclShape:
+    return replace(
+        shape, fabric=fabric, gpu_bandwidth=bandwidth, nvls=False,
+        host_bandwidth=host.between_cpus, memory_bandwidth=host.memory,
+    )  # fmt: skip
+
+
+def _cliff(patient: Patient) -> Iterator[Variant]:
+    """Steps at sizes where bus bandwidth falls, to the end of the curve or over a few octaves."""
+    octaves = patient.each(lambda curve: curve.octaves)
+    last = int(octaves.max())
+    for start in sorted(set().union(*map(_falls, patient.curves))):
+        for end in (start + 1, start + 2, start + 4, last + 1):
+            if end <= last - EDGE or end == last + 1:
+                inside = (octaves >= start) & (octaves < end)
+                for factor in STEPS:
+                    yield Variant(f"from {show_bytes(2**start)} on", np.where(inside, np.log(factor), 0.0))
+
+
+def _falls(curve: Curve) -> set[int]:
+    """The octaves where bus bandwidth is below that of the next smaller size by FALL or more, away from the ends."""
+    rates = np.array(curve.sizes) / np.array(curve.times)
+    fallen = curve.octaves[1:][rates[1:] < (1 - FALL) * rates[:-1]]
+    return {int(octave) for octave in fallen if octave - curve.octaves[0] >= EDGE <= curve.octaves[-1] - octave}
+
+
+FALL = 0.1
+"""Minimum relative fall of bus bandwidth, from one octave to the next, that may be a cliff."""
+
+
+def _contention(patient: Patient) -> Iterator[Variant]:
+    crossing = patient.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
+    if not crossing.any():
+        return
+    for noise in SCATTER:
+        yield Variant("slower at all sizes", np.where(crossing, np.log(SLOWED), 0.0), noise)
+
+
+def _slow_host(patient: Patient) -> Iterator[Variant]:
+    """Some groups of ranks are slow and others are not; one of all hosts is slow whenever another is."""
+    crossing = [curve for curve in patient.curves if curve.place.nodes > 1]
+    names = list(dict.fromkeys(_group(curve) for curve in crossing))
+    widest = max((curve.place.nodes for curve in crossing), default=0)
+    whole = {_group(curve) for curve in crossing if curve.place.nodes == widest}
+    must = whole if len(whole) < len(names) else set()
+    for count in range(1, min(len(names), MOST_GROUPS + 1)):
+        for chosen in combinations(names, count):
+            if must <= set(chosen):
+                yield from _slow_groups(patient, chosen, _slowest(chosen, crossing))
+
+
+def _slow_groups(patient: Patient, chosen: Sequence[tuple[str, int]], words: str) -> Iterator[Variant]:
+    for part in PARTS:
+        fault = faster_network(patient.against, Change(part))
+        yield patient.under(words, fault, lambda curve: _group(curve) in chosen)
+
+
+MOST_GROUPS = 6
+"""Maximum number of slow groups of ranks that are tried."""
+
+
+def _group(curve: Curve) -> tuple[str, int]:
+    return curve.label, curve.place.workers
+
+
+def _slowest(chosen: Sequence[tuple[str, int]], curves: Sequence[Curve]) -> str:
+    """The smallest slow group, in words."""
+    label, workers = min(chosen, key=lambda group: (group[1], group[0]))
+    others = {curve.label for curve in curves} != {label}
+    return f"in {label}" if others else f"among {workers} workers"
+
+
+AILMENTS: Mapping[str, Ailment] = MappingProxyType(
+    {
+        "bandwidth": Ailment(
+            _bandwidth,
+            "part of the bandwidth: some NICs of several, a port or a slot at a lower speed, or one slow host",
+            lambda words: f"The network moves about {words} that it should.",
+            "ibstat | grep -c 'State: Active' and NCCL_DEBUG=INFO | grep 'NET/' count the NICs in use; ethtool and "
+            "ibstat show each port's rate; then measure pairs of hosts and give all files to osf doctor",
+        ),
+        "slow-host": Ailment(
+            _slow_host,
+            "one slow host among others that are well",
+            lambda words: f"A slow host is {words}: other groups of hosts are well.",
+            "measure pairs of the hosts of that group, and give all files to osf doctor",
+        ),
+        "latency": Ailment(
+            _latency,
+            "a longer way between hosts, or hosts that wake up late",
+            lambda words: f"Messages start late, by about {words}; bandwidth is as it should be.",
+            "ping -c 100 -i 0.01 HOST between two of the hosts: a healthy network answers in 0.1 ms or less",
+        ),
+        "sockets": Ailment(
+            _sockets,
+            "kernel sockets in the place of RDMA",
+            lambda words: f"NCCL uses TCP, not RDMA: the curve is that of {words}.",
+            "NCCL_DEBUG=INFO, then grep 'NET/Socket' (bad) or 'NET/IB' and 'NET/OFI' (good)",
+        ),
+        "peer-access": Ailment(
+            _peer_access,
+            "no direct access between the GPUs of a node",
+            lambda words: f"GPUs of a node do not reach each other directly: {words}.",
+            "nvidia-smi topo -p2p r; nvidia-smi nvlink --status; NCCL_DEBUG=INFO | grep -E 'via (P2P|SHM|NET)'; unset "
+            "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL",
+        ),
+        "cliff": Ailment(
+            _cliff,
+            "a switch of protocol or algorithm at the wrong size",
+            lambda words: f"Time jumps {words}, as when a protocol is switched at the wrong size.",
+            "run the sizes around it with NCCL_PROTO=Simple, then LL128, and with NCCL_ALGO=Ring, then Tree; or set "
+            "another NCCL_BUFFSIZE",
+        ),
+        "contention": Ailment(
+            _contention,
+            "other traffic on the network, or lost packets",
+            lambda words: (
+                "Times scatter from size to size and are long, as when others use the network or packets are lost."
+            ),
+            "measure again on the idle network; nstat -az TcpRetransSegs (sockets) or perfquery -x and ethtool -S "
+            "(RDMA: discards, out of order, PFC pauses) before and after",
+        ),
+    }
+)
+"""Ailments by name. A small MTU is none of them: it costs 5 % or less, which no curve tells from healthy machines."""

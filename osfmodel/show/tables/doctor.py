@@ -1,0 +1,62 @@
+"""Columns of a check-up: the parts of the curve, every size, and the suspected faults."""
+
+from __future__ import annotations
+
+from osfmodel.diagnosis.doctor.checkup import Checkup, ClassCheck, SizeCheck, Suspect
+from osfmodel.diagnosis.doctor.peers import PercentileRange
+from osfmodel.entities.display import how_many, show_bytes, show_time
+from osfmodel.entities.units import show_rate
+from osfmodel.show.tables import Column, column
+
+
+def ratio_text(ratio: float) -> str:
+    """Measured / priced: ``1.3x``."""
+    return f"{ratio:.2f}x"
+
+
+def place_text(place: PercentileRange | None) -> str:
+    """A place among peers: ``20..40 % of 4``."""
+    return "no peers" if place is None else f"{100 * place.low:.0f}..{100 * place.high:.0f} % of {place.peers}"
+
+
+PARTS: tuple[Column[ClassCheck], ...] = (
+    column("kind", "kind", lambda row: row.kind_words),
+    column("part", "part of the curve", lambda row: row.part),
+    column("ratio", "measured / data sheet", lambda row: row.ratio, ratio_text),
+    column("percentile_low", None, lambda row: row.place and 100 * row.place.low),
+    column("percentile_high", None, lambda row: row.place and 100 * row.place.high),
+    column("peers", None, lambda row: 0 if row.place is None else row.place.peers),
+    Column(None, "faster than", lambda row: None, lambda row: place_text(row.place)),
+)
+"""Columns of a part of the curve."""
+SIZES: tuple[Column[SizeCheck], ...] = (
+    column("file", None, lambda row: row.label),
+    column("collective", None, lambda row: row.collective),
+    column("workers", None, lambda row: row.workers),
+    column("nodes", None, lambda row: row.nodes),
+    column("bytes", "size", lambda row: row.size, show_bytes),
+    column("time_s", "measured", lambda row: row.time, show_time),
+    column("data_sheet_s", "data sheet", lambda row: row.price, show_time),
+    column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bus_bandwidth, show_rate),
+    column("ratio", "ratio", lambda row: row.ratio, ratio_text),
+    column("percentile_low", None, lambda row: row.place and 100 * row.place.low),
+    column("percentile_high", None, lambda row: row.place and 100 * row.place.high),
+    column("peers", None, lambda row: 0 if row.place is None else row.place.peers),
+    Column(None, "faster than", lambda row: None, lambda row: place_text(row.place)),
+)
+"""Columns of a measured size."""
+SUSPECTS: tuple[Column[Suspect], ...] = (
+    column("fault", "fault", lambda row: row.name),
+    column("probability", "probability", lambda row: row.probability, "{:.0%}".format),
+    column("likeliest_form", None, lambda row: row.words),
+    column("meaning", "meaning", lambda row: row.summary),
+)
+"""Columns of a suspected fault."""
+
+
+def shown_sizes(one: Checkup) -> tuple[str, list[SizeCheck]]:
+    """A title, and the sizes of the file and worker count with the most workers."""
+    most = max(one.sizes, key=lambda row: row.workers)
+    rows = [row for row in one.sizes if (row.label, row.workers) == (most.label, most.workers)]
+    where = f"{how_many(most.workers, 'worker')} on {how_many(most.nodes, 'node')}"
+    return f"{most.label}: {most.collective} between {where}", rows

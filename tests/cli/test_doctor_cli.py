@@ -1,0 +1,78 @@
+"""``osf doctor`` in every format, its exit codes, and its errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.cli import main
+from tests.formats import samples
+
+
+def doctor(*words):
+    return CliRunner().invoke(main, ["doctor", *map(str, words)])
+
+
+SLOW = ("emulated-4x1gbit", "--against", "ring:50us,5Gbps")
+
+
+def test_all_formats_say_the_same():
+    document = json.loads(doctor(*SLOW, "--json").stdout)
+    assert document["cause"] == "bandwidth"
+    assert doctor(*SLOW).stdout.startswith(document["verdict"])
+    rows = list(csv.DictReader(io.StringIO(doctor(*SLOW, "--format", "csv").stdout)))
+    assert [int(row["bytes"]) for row in rows] == [row["bytes"] for row in document["sizes"]]
+    assert sum(one["probability"] for one in document["suspects"]) == pytest.approx(1)
+    assert "cause: bandwidth" in doctor(*SLOW, "--format", "yaml").stdout
+    (experiment,) = document["experiments"]
+    assert experiment["fault"] == "bandwidth"
+    assert experiment["experiment"].split(";")[0] in " ".join(doctor(*SLOW).stdout.split())
+
+
+def test_a_size_has_price_bus_bandwidth_and_percentile():
+    row = json.loads(doctor("dgx-a100-hdr-2nodes", "--json").stdout)["sizes"][-1]
+    assert row["ratio"] == pytest.approx(row["time_s"] / row["data_sheet_s"])
+    assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(2 * 15 / 16 * row["bytes"] / row["time_s"])
+    assert 0 <= row["percentile_low"] < row["percentile_high"] <= 100
+    assert row["peers"] > 2
+
+
+def test_fail_gates_on_a_named_fault_alone():
+    assert doctor(*SLOW).exit_code == 0
+    assert doctor(*SLOW, "--fail").exit_code == 1
+    assert doctor("dgx-a100-hdr-2nodes", "--fail").exit_code == 0
+    assert doctor("dgx1-v100-roce", "--fail").exit_code == 0, "cannot tell is no fault"
+
+
+def test_logs_of_nccl_tests_are_read(tmp_path):
+    for hosts in (1, 2):
+        (tmp_path / f"n{hosts}.log").write_text(samples.log(hosts=hosts, gpus=8))
+    result = doctor(tmp_path / "n1.log", tmp_path / "n2.log", "--against", "nccl:a100x8,200Gbps,ib", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert {(row["file"], row["workers"], row["nodes"]) for row in document["sizes"]} == {("n1", 8, 1), ("n2", 16, 2)}
+
+
+def test_wrong_input_is_one_line_with_a_remedy(tmp_path):
+    osf.save(replace(osf.load_cluster("azure-a100-hdr"), name="mine"), tmp_path / "mine.json")
+    (tmp_path / "broken.log").write_text("# nThread 1\n")
+    for words, status, said in (
+        (["nothing.log"], 2, "no cluster named 'nothing.log'"),
+        ([tmp_path / "broken.log", "--against", "nccl:h100x8"], 1, "broken.log"),
+        ([tmp_path / "mine.json"], 2, "give --against, such as nccl:h100x8,400Gbps,ib"),
+        ([tmp_path / "mine.json", "--against", "nccl:a100x8"], 1, "workers do not fit"),
+        (["v100-10gbe"], 1, "holds no measured times of a collective"),
+        ([tmp_path / "mine.json", "--against", "nccl:x100x8"], 2, "unknown GPU"),
+        ([tmp_path / "mine.json", "--against", "ring:1us,1Gbps", "-o", tmp_path / "mine.json"], 2, "the file that is"),
+    ):
+        result = doctor(*words)
+        assert (result.exit_code, result.stdout) == (status, ""), result.output
+        assert re.fullmatch(r"osf: [^\n]+\n", result.stderr)
+        assert said in result.stderr

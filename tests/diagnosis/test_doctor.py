@@ -1,0 +1,200 @@
+"""``osf doctor``: places among peers, and the fault whose curve was planted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import t as student
+
+import osfmodel as osf
+from osfmodel.cost import COST_MODELS, cost_of
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.diagnosis.doctor import checkup
+from osfmodel.diagnosis.doctor.ailments import AILMENTS, Patient
+from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up, suspects_of
+from osfmodel.diagnosis.doctor.curves import by_octave, curve_of
+from osfmodel.diagnosis.doctor.machines import KINDS, KNOWN_MACHINES
+from osfmodel.diagnosis.doctor.peers import expected, known_curves, peers_of, percentile
+from osfmodel.diagnosis.doctor.reading import examine
+from osfmodel.entities.cluster import Table
+from osfmodel.entities.errors import CostError, DataError, UsageError
+from tests.patients import MACHINES, SIZES, patient_of
+
+
+def peers(patient: Patient):
+    return {curve.kind: peers_of(curve.kind) for curve in patient.curves}
+
+
+def with_shift(patient: Patient, shift: np.ndarray, noise: float = 0.0, seed: int = 0) -> Patient:
+    """The machine with healthy peers' own deviation, a shift of ln(time), and scatter from size to size."""
+    random = np.random.default_rng(seed)
+    curves, start = [], 0
+    for curve in patient.curves:
+        mean, _ = expected(curve, patient.against, peers_of(curve.kind))
+        part = shift[start : start + len(curve.sizes)]
+        factors = np.exp(mean + part + random.normal(0, max(noise, 0.02), len(mean)))
+        curves.append(replace(curve, times=tuple((np.array(curve.times) * factors).tolist())))
+        start += len(curve.sizes)
+    return Patient(patient.against, tuple(curves))
+
+
+def named(patient: Patient) -> str:
+    return checkup.cause_of(suspects_of(patient, peers(patient)))
+
+
+PLANTED = [
+    (machine, name, number)
+    for machine in MACHINES
+    for name, ailment in AILMENTS.items()
+    for number, _ in enumerate(ailment.variants(patient_of(machine)))
+]
+
+
+def test_most_planted_faults_are_named_and_none_as_another():
+    """Large ones: with a shift of three spreads of healthy machines at some size. The least change is not told."""
+    right, wrong, unsure = [], [], []
+    for machine, name, number in PLANTED:
+        patient = patient_of(machine)
+        variant = list(AILMENTS[name].variants(patient))[number]
+        spreads = np.concatenate([expected(c, patient.against, peers_of(c.kind))[1] for c in patient.curves])
+        if np.abs(variant.shift / spreads).max() < 3:
+            continue
+        found = named(with_shift(patient, variant.shift, variant.noise, seed=number))
+        {name: right, CANNOT_TELL: unsure}.get(found, wrong).append((machine, name, variant.words, found))
+    # half the bandwidth of a network is also that of sockets on a slow port
+    assert [case for case in wrong if {case[1], case[3]} != {"bandwidth", "sockets"}] == []
+    assert len(right) >= 0.8 * len([*right, *wrong, *unsure]), unsure
+    assert {case[1] for case in right} >= {"bandwidth", "slow-host", "latency", "sockets", "peer-access", "contention"}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_machine_is_never_blamed(machine, seed):
+    patient = patient_of(machine)
+    assert named(with_shift(patient, np.zeros(sum(len(c.sizes) for c in patient.curves)), seed=seed)) == HEALTHY
+
+
+def test_a_cliff_is_found_where_bus_bandwidth_falls():
+    patient = patient_of("ib")
+    octaves = patient.each(lambda curve: curve.octaves)
+    ill = with_shift(patient, np.where(octaves >= 25, math.log(2.5), 0.0))
+    (first, *_) = suspects_of(ill, peers(ill))
+    assert (first.name, first.words) == ("cliff", "from 32.00 MiB on")
+    assert not list(AILMENTS["cliff"].variants(patient)), "no fall of bus bandwidth, no cliff"
+
+
+def test_one_slow_host_is_told_by_groups_that_are_well():
+    against = load_cluster("ring:50us,1Gbps")
+    slow, well = (cost_of(load_cluster(f"ring:50us,{rate}"), 2) for rate in ("250Mbps", "1Gbps"))
+    everyone = cost_of(load_cluster("ring:50us,250Mbps"), 4)
+    groups = {"all": (4, everyone), "hosts-0-1": (2, well), "hosts-2-3": (2, slow)}
+    curves = [
+        curve_of(label, Table(workers, SIZES, tuple(float(price(size)) for size in SIZES)), against)
+        for label, (workers, price) in groups.items()
+    ]
+    found = check_up("job", curves, against)
+    assert found.cause == "slow-host"
+    assert "hosts-2-3" in found.verdict
+    alone = check_up("job", curves[:1], against)
+    assert alone.cause == "bandwidth", "one curve of all hosts does not tell one slow host from a slow network"
+    assert "one slow host" in AILMENTS["bandwidth"].summary
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=12, unique=True))
+def test_percentiles_are_uniform_when_each_machine_in_turn_is_left_out(ratios):
+    """A machine's range among the others is its rank among all: together they cover 0 to 1 once."""
+    found = [percentile(one, [other for other in ratios if other != one]) for one in ratios]
+    if len(ratios) == 1:
+        assert found == [None]
+        return
+    for edge, shift in (("low", 0), ("high", 1)):
+        edges = sorted(getattr(place, edge) for place in found)
+        assert edges == pytest.approx([(k + shift) / len(ratios) for k in range(len(ratios))])
+    assert max(range(len(ratios)), key=lambda k: found[k].low) == ratios.index(min(ratios)), "the fastest is on top"
+
+
+def test_equal_peers_widen_the_range():
+    assert percentile(0.1, [0.1, 0.1, 0.3]) == (place := percentile(0.1, [0.3, 0.1, 0.1]))
+    assert (place.low, place.high, place.peers) == (0.25, 1.0, 3)
+
+
+def test_the_density_is_that_of_independent_t_distributions_along_the_axes():
+    spreads = np.array([0.5, 2.0, 3.0])
+    values = np.array([0.3, -1.0, 4.0])
+    wanted = sum(student.logpdf(v / s, checkup.FREEDOM) - math.log(s) for v, s in zip(values, spreads, strict=True))
+    zero = 3 * student.logpdf(0, checkup.FREEDOM)
+    assert checkup._log_density(values, np.diag(spreads**2)) == pytest.approx(wanted - zero)
+
+
+def test_the_expected_curve_is_that_of_the_peers_and_of_the_stated_doubt():
+    curve = patient_of("ib").curves[0]
+    against = load_cluster(MACHINES["ib"][0])
+    mean, spread = expected(curve, against, {})
+    assert np.all(mean == 0)
+    whole, large = COST_MODELS["nccl"].uncertainty(against, 16)
+    assert spread[0] == pytest.approx(math.log1p(whole) / 1.645 * math.sqrt(2))
+    assert spread[-1] == pytest.approx(math.log1p(large) / 1.645 * math.sqrt(2))
+    many = {str(k): [replace(curve, times=tuple(1.2 * t for t in curve.times))] for k in range(400)}
+    mean, spread = expected(curve, against, many)
+    assert mean == pytest.approx(math.log(1.2), rel=0.01)
+    assert np.all(spread < 0.1)
+
+
+def test_of_each_octave_the_size_nearest_to_its_power_of_two_is_kept():
+    assert by_octave((7, 9, 15, 17, 33), (1.0, 2.0, 3.0, 4.0, 0.0)) == [(9, 2.0), (17, 4.0)]
+
+
+def test_every_known_machine_is_bundled_and_priced():
+    assert {curve.label for _, curve in known_curves()} == set(KNOWN_MACHINES)
+    assert {curve.kind for _, curve in known_curves()} <= set(KINDS)
+    assert all(all(price > 0 for price in curve.prices) for _, curve in known_curves())
+
+
+BLAMED = {
+    "aws-10g-pair": "latency",  # 300 us for 8 bytes, where nccl-tests on sockets had 38
+    "emulated-8x2500mbit": "latency",  # eight hosts share two cores
+}
+"""Bundled machines that are found ill when they are no peers of themselves."""
+
+
+@pytest.mark.parametrize("name", KNOWN_MACHINES)
+def test_bundled_machines_are_well_or_cannot_be_told(name):
+    assert examine([name]).cause in (BLAMED.get(name, HEALTHY), CANNOT_TELL)
+
+
+def test_what_cannot_be_used_is_refused(tmp_path):
+    (tmp_path / "layers.csv").write_text("name,bytes,forward_ms,backward_ms\nfc,4,1,1\n")
+    with pytest.raises(UsageError, match="describes a machine"):
+        examine(["nccl:h100x8"])
+    with pytest.raises(DataError, match="no measured times"):
+        examine([str(tmp_path / "layers.csv")])
+    with pytest.raises(DataError, match="no measured times"):
+        examine(["v100-10gbe"], load_cluster("ring:50us,10Gbps"))
+    with pytest.raises(CostError, match="azure-a100-hdr: --against nccl:a100x8: 32 workers do not fit"):
+        examine(["azure-a100-hdr"], load_cluster("nccl:a100x8"))
+    osf.save(replace(osf.load_cluster("azure-a100-hdr"), name="mine"), tmp_path / "mine.json")
+    with pytest.raises(UsageError, match="'mine' does not say which machines these are"):
+        examine([str(tmp_path / "mine.json")])
+
+
+def test_an_earlier_measurement_serves_as_description(tmp_path):
+    before = osf.load_cluster("emulated-4x2500mbit")
+    osf.save(replace(osf.load_cluster("emulated-4x1gbit"), name="now"), tmp_path / "now.json")
+    now = examine([str(tmp_path / "now.json")], before)
+    assert now.cause == "bandwidth"
+    assert all(row.place is None for row in now.sizes)
+    assert now.remarks == ("there is no other machine of this kind: machines like one that was measured",)
+
+
+def test_a_log_of_fewer_gpus_per_node_is_priced_so(tmp_path):
+    pair = replace(osf.load_cluster("aws-g5-25g-pair"), name="pair")
+    pair = replace(pair, source=replace(pair.source, conditions="nccl-tests all_reduce, 2 workers on 2 nodes"))
+    osf.save(pair, tmp_path / "pair.json")
+    found = examine([str(tmp_path / "pair.json")], load_cluster("nccl:a10gx4,25Gbps,efa"))
+    assert found.remarks[0] == "the files use 1 of 4 GPUs of a node, and are priced so"
+    assert {row.nodes for row in found.sizes} == {2}

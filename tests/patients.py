@@ -1,0 +1,27 @@
+"""Machines exactly as their data sheets say, for tests of ``osf doctor``."""
+
+from __future__ import annotations
+
+from osfmodel.cost import cost_of
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.diagnosis.doctor.ailments import Patient
+from osfmodel.diagnosis.doctor.curves import curve_of
+from osfmodel.entities.cluster import Table
+
+SIZES = tuple(2**octave for octave in range(10, 31))
+MACHINES = {
+    "ib": ("nccl:h100x8,400Gbps,ib", (16, 32)),
+    "efa": ("nccl:a100x8,50Gbps,efa", (16,)),
+    "node": ("nccl:h100x8", (8,)),
+    "hosts": ("ring:50us,1Gbps", (4,)),
+    "groups": ("ring:50us,1Gbps", (2, 4)),
+}
+
+
+def patient_of(name: str) -> Patient:
+    """A machine exactly as its data sheet says."""
+    words, counts = MACHINES[name]
+    against = load_cluster(words)
+    prices = {workers: cost_of(against, workers) for workers in counts}
+    tables = [Table(workers, SIZES, tuple(float(prices[workers](size)) for size in SIZES)) for workers in counts]
+    return Patient(against, tuple(curve_of("made-up", table, against) for table in tables))
