@@ -167,6 +167,20 @@ def test_bundled_machines_are_well_or_cannot_be_told(name):
     assert examine([name]).cause in (BLAMED.get(name, HEALTHY), CANNOT_TELL)
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "cause"),
+    [
+        ("rtx-6000d-nics", "nccl:rtx-pro-6000x8,400Gbps,ib", "peer-access"),
+        ("aws-10g-pair", "nccl:a10gx1,100Gbps,ib", "sockets"),
+    ],
+)
+def test_published_tables_of_known_faults_are_named(name, words, cause):
+    """Peer access off, so that all copies went over NICs; and sockets, where RDMA was expected."""
+    found = examine([name], load_cluster(words))
+    assert found.cause == cause
+    assert [fault for fault, _ in found.experiments] == [cause]
+
+
 def test_what_cannot_be_used_is_refused(tmp_path):
     (tmp_path / "layers.csv").write_text("name,bytes,forward_ms,backward_ms\nfc,4,1,1\n")
     with pytest.raises(UsageError, match="describes a machine"):

@@ -17,6 +17,7 @@ import numpy as np
 
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.faster_network import Change, faster_network
+from osfmodel.cost.fitting.jumps import noise
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import Curve, prices_of
 from osfmodel.entities.cluster import Cluster, NcclShape
@@ -76,7 +77,7 @@ class Ailment:
 
 PARTS = (1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 8, 1 / 16)
 """Parts of the bandwidth that are tried: one or some of 2 to 16 NICs, a port or a slot at a lower speed."""
-LONGER = (4.0, 16.0, 64.0)
+LONGER = (4.0, 16.0, 64.0, 256.0)
 """Factors on the latency of a hop that are tried."""
 SOCKETS = tuple(rate * 1e9 / 8 for rate in (10, 25, 50, 100))
 """Bytes per second of a node over kernel sockets: usual Ethernet ports."""
@@ -86,8 +87,14 @@ EDGE = 2
 """Octaves at either end of a curve where a step is no cliff, since too few sizes show it."""
 SCATTER = (0.25, 0.6)
 """Standard deviations of ln(time) from one size to the next, of a network that others use or that loses packets."""
+SEEN = 0.1
+"""Minimum scatter of the measured times, as a standard deviation of ln(time), for which scatter is an explanation."""
 SLOWED = 1.6
 """Factor on the time while others use the network: about half of its bandwidth, at all sizes."""
+SHARED_PART = 1 / 2
+"""Part of the bandwidth that is left beside one other stream."""
+FULL_RATE = 1.7
+"""Minimum factor between the prices of a size and half of it where bytes decide the time."""
 
 
 def _bandwidth(patient: Patient) -> Iterator[Variant]:
@@ -139,15 +146,23 @@ def _without_nvlink(shape: NcclShape, fabric: str, bandwidth: float, host: known
 
 
 def _cliff(patient: Patient) -> Iterator[Variant]:
-    """Steps at sizes where bus bandwidth falls, to the end of the curve or over a few octaves."""
+    """Steps at sizes where bus bandwidth falls: over a few octaves, or for good once bytes decided the time before."""
     octaves = patient.each(lambda curve: curve.octaves)
     last = int(octaves.max())
+    full = set().union(*map(_at_full_rate, patient.curves))
     for start in sorted(set().union(*map(_falls, patient.curves))):
-        for end in (start + 1, start + 2, start + 4, last + 1):
-            if end <= last - EDGE or end == last + 1:
-                inside = (octaves >= start) & (octaves < end)
-                for factor in STEPS:
-                    yield Variant(f"from {show_bytes(2**start)} on", np.where(inside, np.log(factor), 0.0))
+        ends = [end for end in (start + 1, start + 2, start + 4) if end <= last - EDGE]
+        for end in [*ends, last + 1] if start in full else ends:
+            inside = (octaves >= start) & (octaves < end)
+            for factor in STEPS:
+                yield Variant(f"from {show_bytes(2**start)} on", np.where(inside, np.log(factor), 0.0))
+
+
+def _at_full_rate(curve: Curve) -> set[int]:
+    """The octaves before which, by the price, bytes decide the time over two octaves."""
+    growth = np.array(curve.prices[1:]) / np.array(curve.prices[:-1])
+    steep = (growth[:-1] >= FULL_RATE) & (growth[1:] >= FULL_RATE)
+    return {int(octave) + 1 for octave in curve.octaves[2:][steep]}
 
 
 def _falls(curve: Curve) -> set[int]:
@@ -162,11 +177,19 @@ FALL = 0.1
 
 
 def _contention(patient: Patient) -> Iterator[Variant]:
-    crossing = patient.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
-    if not crossing.any():
+    """Scatter from size to size, or queues of others before each message and a part of the bandwidth beside them."""
+    if not patient.spread_out:
         return
-    for noise in SCATTER:
-        yield Variant("slower at all sizes", np.where(crossing, np.log(SLOWED), 0.0), noise)
+    crossing = patient.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
+    # One kink is no scatter: the median of second differences does not see it.
+    seen = max(noise(curve.times) for curve in patient.curves if curve.place.nodes > 1)
+    scatter = SCATTER if seen >= SEEN else ()
+    for spread in scatter:
+        yield Variant("times that scatter", np.where(crossing, np.log(SLOWED), 0.0), spread)
+    for factor in LONGER[1:]:
+        fault = faster_network(patient.against, Change(SHARED_PART), Change(factor))
+        queued = patient.under("half of the bandwidth, and queues", fault, lambda curve: curve.place.nodes > 1)
+        yield from (queued, *(queued._replace(noise=spread) for spread in scatter))
 
 
 def _slow_host(patient: Patient) -> Iterator[Variant]:
@@ -208,7 +231,7 @@ AILMENTS: Mapping[str, Ailment] = MappingProxyType(
         "bandwidth": Ailment(
             _bandwidth,
             "part of the bandwidth: some NICs of several, a port or a slot at a lower speed, or one slow host",
-            lambda words: f"The network moves about {words} that it should.",
+            lambda words: f"Large messages get about {words} that they should.",
             "ibstat | grep -c 'State: Active' and NCCL_DEBUG=INFO | grep 'NET/' count the NICs in use; ethtool and "
             "ibstat show each port's rate; then measure pairs of hosts and give all files to osf doctor",
         ),

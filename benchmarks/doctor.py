@@ -1,0 +1,295 @@
+"""``osf doctor`` judged: percentiles with each machine left out, and faults planted on emulated hosts.
+
+    python benchmarks/doctor.py peers
+    python benchmarks/doctor.py record FOLDER [--only FAULT] [--rates 500mbit,250mbit]
+    python benchmarks/doctor.py judge FOLDER
+
+``peers`` needs nothing else: every bundled machine is compared with all others, the uniformity of its places is tested
+(Kolmogorov-Smirnov; a place is a range, in which one point is drawn with a fixed seed), and so is the expected curve
+that faults are told by. ``record`` needs root, iproute2, /dev/net/tun and PyTorch: four hosts are measured with ``osf
+bench`` under each fault, all together and in pairs. ``judge`` reads what it wrote, and prints a confusion matrix for
+all files of a case and for that of all hosts alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import kstest
+from scipy.stats import t as student
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import osfmodel as osf
+from osfmodel.diagnosis.doctor.ailments import AILMENTS, Patient
+from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, CLASSES, FREEDOM, HEALTHY, check_up
+from osfmodel.diagnosis.doctor.curves import Curve
+from osfmodel.diagnosis.doctor.machines import KINDS, KNOWN_MACHINES
+from osfmodel.diagnosis.doctor.peers import expected, known_curves, over, peers_of, percentile, ratios_of
+from osfmodel.diagnosis.doctor.reading import examine
+from tests.live.cluster import Hosts, emulated
+from tests.live.far_hosts import far
+
+HOSTS = 4
+LARGEST = {"100mbit": "1MiB", "250mbit": "2MiB", "500mbit": "8MiB", "1gbit": "16MiB"}
+
+
+# ------------------------------------------------------------------------------------------------------- peers
+
+
+def places(seed: int = 1) -> dict[str, list[float]]:
+    """A point in the place of each machine among the others, by part of the curve."""
+    chance = np.random.default_rng(seed)
+    found: dict[str, list[float]] = defaultdict(list)
+    machines = sorted({(machine, curve.kind) for machine, curve in known_curves()})
+    for machine, kind in machines:
+        own = ratios_of(curve for name, curve in known_curves() if (name, curve.kind) == (machine, kind))
+        others = [ratios_of(curves) for curves in peers_of(kind, machine).values()]
+        for part, (low, high) in CLASSES.items():
+            ratio = over(own, low, high)
+            beside = [one for one in (over(other, low, high) for other in others) if one is not None]
+            place = None if ratio is None else percentile(ratio, beside)
+            if place is not None:
+                found[part].append(place.low + chance.random() * (place.high - place.low))
+    return found
+
+
+def deviations() -> dict[str, list[float]]:
+    """The probability, by the expected curve, of a machine as fast as each one left out, at one size of each part."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for machine, kind in sorted({(machine, curve.kind) for machine, curve in known_curves()}):
+        curves = [curve for name, curve in known_curves() if (name, curve.kind) == (machine, kind)]
+        curve = max(curves, key=lambda one: one.place.workers)
+        against = osf.load_cluster(KNOWN_MACHINES[curve.label].words)
+        mean, spread = expected(curve, against, peers_of(kind, machine))
+        scores = student.cdf((curve.ratios - mean) / spread, FREEDOM)
+        for part, (low, high) in CLASSES.items():
+            inside = [score for octave, score in zip(curve.octaves, scores, strict=True) if low <= octave < high]
+            if inside:
+                found[part].append(float(inside[len(inside) // 2]))
+    return found
+
+
+def peers() -> Iterator[str]:
+    """The report on bundled machines."""
+    yield "| part of the curve | machines | places uniform: p | expected curve uniform: p |"
+    yield "|---|---|---|---|"
+    ranks, scores = places(), deviations()
+    for part in CLASSES:
+        yield (
+            f"| {part} | {len(ranks[part])} | {kstest(ranks[part], 'uniform').pvalue:.2f} "
+            f"| {kstest(scores[part], 'uniform').pvalue:.2f} |"
+        )
+    yield ""
+    found = Counter()
+    for name in KNOWN_MACHINES:
+        one = examine([name])
+        found[one.cause] += 1
+        if one.cause != HEALTHY:
+            yield f"* {name}: {one.verdict}"
+    yield ""
+    yield ", ".join(f"{cause} {count}" for cause, count in found.most_common()) + f", of {len(KNOWN_MACHINES)}"
+    yield f"kinds: {', '.join(KINDS[kind] for kind in sorted({curve.kind for _, curve in known_curves()}))}\n"
+    yield from published()
+    yield ""
+    yield from multiplied()
+
+
+PUBLISHED = (
+    ("rtx-6000d-nics", "nccl:rtx-pro-6000x8,400Gbps,ib", "peer-access"),
+    ("aws-10g-pair", "nccl:a10gx1,100Gbps,ib", "sockets"),
+    ("aws-10g-pair", "nccl:a10gx1,25Gbps,efa", "sockets"),
+)
+"""Bundled tables of machines with a fault that their authors state, beside the machine that they would be without it:
+peer access off, so that all copies go over NICs; sockets, beside InfiniBand and beside the EFA of the same cloud."""
+
+
+def published() -> Iterator[str]:
+    """The answers to published tables of known faults."""
+    yield "| table | against | fault | answer | probability |"
+    yield "|---|---|---|---|---|"
+    for name, words, ailment in PUBLISHED:
+        one = examine([name], osf.load_cluster(words))
+        chance = {suspect.name: suspect.probability for suspect in one.suspects}
+        yield f"| {name} | `{words}` | {ailment} | {one.cause} | {chance[ailment]:.0%} |"
+
+
+def multiplied() -> Iterator[str]:
+    """Answers where each fault's shift is put on the measured curves of each bundled machine, itself no peer."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for machine in sorted({machine for machine, _ in known_curves()}):
+        curves = [curve for name, curve in known_curves() if name == machine]
+        against = osf.load_cluster(KNOWN_MACHINES[curves[0].label].words)
+        patient = Patient(against, tuple(curves))
+        plain = check_up(machine, curves, against, machine).cause
+        found["nothing"][plain] += 1
+        for name, ailment in AILMENTS.items():
+            for variant in ailment.variants(patient):
+                if name != "cliff" and not variant.noise and np.abs(variant.shift).max() > LARGE_SHIFT:
+                    found[name][check_up(machine, shifted(curves, variant.shift), against, machine).cause] += 1
+    yield from matrix("put on measured curves", found)
+
+
+LARGE_SHIFT = np.log(2.5)
+"""Minimum ln(time with a fault / time without) at some size of faults that are put on measured curves."""
+
+
+def shifted(curves: Sequence[Curve], shift: np.ndarray) -> list[Curve]:
+    """The curves with times exp(shift) as long."""
+    ends = np.cumsum([len(curve.sizes) for curve in curves])[:-1]
+    parts = np.split(np.exp(shift), ends)
+    return [replace(c, times=tuple((np.array(c.times) * part).tolist())) for c, part in zip(curves, parts, strict=True)]
+
+
+def matrix(title: str, found: Mapping[str, Counter[str]]) -> Iterator[str]:
+    """A confusion matrix in Markdown."""
+    answers = [answer for answer in (HEALTHY, *AILMENTS, CANNOT_TELL) if any(row[answer] for row in found.values())]
+    yield f"| planted ({title}) | {' | '.join(answers)} |"
+    yield f"|---|{'---|' * len(answers)}"
+    for name, row in found.items():
+        yield f"| {name} | {' | '.join(str(row[answer] or '') for answer in answers)} |"
+
+
+# -------------------------------------------------------------------------------------------------- planted faults
+
+
+class Planted(NamedTuple):
+    """A fault to plant: the ailment that it is, its hosts, and what is done to them while they are measured."""
+
+    ailment: str
+    hosts: Callable[[str], contextlib.AbstractContextManager[Hosts]]
+    during: Callable[[Hosts, str], contextlib.AbstractContextManager[None]] = lambda hosts, rate: (
+        contextlib.nullcontext()
+    )
+
+
+def part_of(rate: str, part: float) -> str:
+    """``part`` of a rate in tc's words."""
+    figure, unit = (float(rate[:-4]), rate[-4:]) if rate.endswith(("mbit", "gbit")) else (0.0, "")
+    return f"{figure * part * (1000 if unit == 'gbit' else 1):.0f}mbit"
+
+
+@contextlib.contextmanager
+def slowed(hosts: Hosts, rate: str, part: float = 0.25) -> Iterator[None]:
+    """The last host sends at a part of the rate."""
+    shape = ["root", "tbf", "rate", part_of(rate, part), "burst", "128kb", "latency", "100ms"]
+    subprocess.run(["tc", "-n", hosts.namespaces[-1], "qdisc", "replace", "dev", "eth0", *shape], check=True)
+    yield
+
+
+SEND = "import socket,sys\ns = socket.create_connection((sys.argv[1], 5999))\nwhile True: s.sendall(bytes(65536))"
+TAKE = "import socket\ns = socket.create_server(('', 5999))\nc, _ = s.accept()\nwhile c.recv(1 << 20): pass"
+
+
+@contextlib.contextmanager
+def streamed(hosts: Hosts, rate: str) -> Iterator[None]:
+    """A second stream from the first host to the last one, and from the third to the second."""
+    processes = []
+    try:
+        for sender, taker in ((0, HOSTS - 1), (2, 1)):
+            for host, words in ((taker, [TAKE]), (sender, [SEND, f"10.77.0.{taker + 1}"])):
+                command = ["ip", "netns", "exec", hosts.namespaces[host], sys.executable, "-c", *words]
+                processes.append(subprocess.Popen(command))
+                time.sleep(0.5)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+PLANTED = {
+    "healthy": Planted(HEALTHY, lambda rate: emulated(HOSTS, rate)),
+    "healthy-switch": Planted(HEALTHY, lambda rate: far(HOSTS, rate)),
+    "half": Planted("bandwidth", lambda rate: emulated(HOSTS, part_of(rate, 0.5))),
+    "slow-host": Planted("slow-host", lambda rate: emulated(HOSTS, rate), slowed),
+    "half-host": Planted("slow-host", lambda rate: emulated(HOSTS, rate), lambda h, rate: slowed(h, rate, 0.5)),
+    "delay": Planted("latency", lambda rate: far(HOSTS, rate, delay=0.003)),
+    "loss": Planted("contention", lambda rate: far(HOSTS, rate, loss=0.03)),
+    "stream": Planted("contention", lambda rate: emulated(HOSTS, rate), streamed),
+}
+"""Faults by name. A switch in Python carries some 250 Mbit/s."""
+
+
+def record(folder: Path, names: list[str], rates: list[str]) -> None:
+    """Measure each fault at each rate: all hosts, and both pairs of neighbours."""
+    for name in names:
+        for rate in rates:
+            place = folder / f"{name}-{rate}"
+            place.mkdir(parents=True, exist_ok=True)
+            began = time.monotonic()
+            with PLANTED[name].hosts(rate) as hosts, PLANTED[name].during(hosts, rate):
+                for label, first, count in (("all-hosts", 0, HOSTS), ("hosts-0-1", 0, 2), ("hosts-2-3", 2, 2)):
+                    measure(group(hosts, first, count), place / f"{label}.json", LARGEST.get(rate, "4MiB"))
+            print(f"{place.name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def group(hosts: Hosts, first: int, count: int) -> Hosts:
+    """``count`` of the hosts, from ``first`` on."""
+    address = hosts.address.rpartition(".")[0] + f".{first + 1}"
+    return replace(
+        hosts, prefixes=hosts.prefixes[first : first + count], address=address,
+        namespaces=hosts.namespaces[first : first + count],
+    )  # fmt: skip
+
+
+def measure(hosts: Hosts, target: Path, largest: str) -> None:
+    options = (
+        "--in-flight 1 --collective all_reduce --repeat 3 --compute none --backend gloo --min-size 1KiB --timeout 200s"
+    )
+    command = [sys.executable, "-m", "osfmodel", "bench", "-o", str(target), "--max-size", largest, *options.split()]
+    for ended in hosts.run(command, timeout=400):
+        if ended.status:
+            raise SystemExit(f"{target}: rank {ended.rank} ended with {ended.status}: {ended.stderr[-500:]}")
+
+
+def judge(folder: Path) -> Iterator[str]:
+    """Confusion matrices of what was recorded."""
+    for title, pattern in (("all hosts and pairs", "*.json"), ("all hosts alone", "all-hosts.json")):
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for case in sorted(path for path in folder.iterdir() if path.is_dir()):
+            name, _, rate = case.name.rpartition("-")
+            files = sorted(map(str, case.glob(pattern)))
+            words = f"ring:50us,{rate.replace('mbit', 'Mbps').replace('gbit', 'Gbps')}"
+            one = examine(files, osf.load_cluster(words))
+            found[name][one.cause] += 1
+            told = ", ".join(f"{s.name} {s.probability:.0%} {s.words}".strip() for s in one.suspects[:3])
+            print(f"{case.name}, {title}: {told}", file=sys.stderr)
+        yield from matrix(title, found)
+        total = sum(sum(row.values()) for row in found.values())
+        unsure = sum(row[CANNOT_TELL] for row in found.values())
+        right = sum(row[right_of(name, pattern)] for name, row in found.items())
+        yield f"\nnamed {right} of {total}, cannot tell {unsure}, wrong {total - right - unsure}\n"
+
+
+def right_of(name: str, pattern: str) -> str:
+    """The right answer: of all hosts alone, a slow one is part of ``bandwidth``, whose words name it."""
+    ailment = PLANTED[name].ailment
+    return "bandwidth" if ailment == "slow-host" and pattern != "*.json" else ailment
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["peers", "record", "judge"])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("doctored"))
+    parser.add_argument("--only", choices=list(PLANTED), action="append")
+    parser.add_argument("--rates", default="500mbit,1gbit")
+    asked = parser.parse_args()
+    if asked.what == "record":
+        record(asked.folder, asked.only or list(PLANTED), asked.rates.split(","))
+    else:
+        print("\n".join(peers() if asked.what == "peers" else judge(asked.folder)))
+
+
+if __name__ == "__main__":
+    main()
