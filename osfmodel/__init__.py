@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from osfmodel.counting.groups import Parallelism as Parallelism
     from osfmodel.diagnosis import Explanation as Explanation
     from osfmodel.diagnosis import Remedy as Remedy
+    from osfmodel.diagnosis.comparing import RunComparison as RunComparison
+    from osfmodel.diagnosis.comparing import compare_runs as compare_runs
     from osfmodel.engine import ENGINES as ENGINES
     from osfmodel.engine import predict_timeline as predict_timeline
     from osfmodel.engine.memory import Level as Level
@@ -118,6 +120,7 @@ PUBLIC = {
     "counting": "load_workload",
     "counting.groups": "Parallelism",
     "diagnosis": "Explanation Remedy",
+    "diagnosis.comparing": "RunComparison compare_runs",
     "engine": "ENGINES predict_timeline",
     "engine.memory": "Level Memory memory_of",
     "entities.batches": "at_batch",

@@ -31,6 +31,7 @@ HOW_TO = {
     "run": ("../how-to/run-a-plan.md", "../how-to/train-under-a-plan.md", "../how-to/check-horovod.md"),
     "check": ("../accuracy.md", "../ledger.md", "../how-to/run-a-plan.md"),
     "explain": ("../how-to/why-is-it-slow.md",),
+    "compare": ("../how-to/compare-two-runs.md",),
     "report": ("../how-to/show-it.md",),
     "bench": ("../how-to/measure-a-cluster.md",),
     "import": ("../reference/formats.md",),

@@ -17,6 +17,7 @@ CLUSTERS = ("my-cluster.json", "cluster.json", "c.json", "my-wires.json", "horov
 MEASURED = ("all-hosts.json", "hosts-0-1.json", "hosts-2-3.json", "this-month.json", "last-month.json")
 RUNS = ("run.json", "runs.json", "r.json")
 TIMELINES = ("timeline.json", "alone.json", "all.json")
+STEP_TIMES = ("before.csv", "after.csv", "before-2.csv", "after-2.csv")
 JOB = traces.Job(late=(0, 0), clocks=(0, 0), steps=10)
 SIZES = [4 * sum(bucket) for bucket in JOB.buckets]
 
@@ -51,6 +52,7 @@ def _texts() -> dict[str, str]:
         **{f"rank{rank}.json": traces.text(JOB, rank) for rank in (0, 1)},
         **dict.fromkeys(TIMELINES, samples.HOROVOD_FUSED),
         **dict.fromkeys(RUNS, _runs()),
+        **dict.fromkeys(STEP_TIMES, "step_time_ms\n100.1\n100.3\n100.2\n"),
         "nccl-tests.log": samples.NEW_TEXT,
         **{f"n{8 * hosts}.log": samples.log(hosts=hosts, gpus=8) for hosts in (1, 2)},
         "ddp.json": json.dumps(log),

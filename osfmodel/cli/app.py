@@ -50,6 +50,9 @@ COMMANDS = {
     "doctor": CommandEntry(
         "osfmodel.cli.doctor:doctor_command", "check a network: price, percentile, likely fault, and its experiment"
     ),
+    "compare": CommandEntry(
+        "osfmodel.cli.compare:compare_command", "compare two runs, traces or predictions: slower, faster, or noise"
+    ),
     "check": CommandEntry("osfmodel.cli.check:check_command", "compare predictions with measured runs"),
     "report": CommandEntry(
         "osfmodel.cli.report:report_command", "draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace"
@@ -207,15 +210,15 @@ def main() -> None:
     """
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--format and -o, the same on every command."""
+def output_options(command: Callable[..., Any], more: Sequence[str] = ()) -> Callable[..., Any]:
+    """--format and -o, the same on every command; ``more`` formats are those of a single one."""
     command = OUTPUT.option("-o", "--output", metavar="FILE", help="Write to FILE, atomically.")(command)
     command = OUTPUT.option("--json", "as_json", is_flag=True, help="Short for --format json.")(command)
     return OUTPUT.option(
         "-f",
         "--format",
         "style",
-        type=click.Choice(FORMATS),
+        type=click.Choice([*FORMATS, *more]),
         help="Output format. Default: as FILE is named, else table.",
     )(command)
 

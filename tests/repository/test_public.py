@@ -127,6 +127,7 @@ def bundled_nouns() -> Iterator[object]:
     fits = (osf.Pieces(4, (1.0, 2.0), (0.2, 0.1)), osf.FittedRange(1, 2**26, (2, 4, 8)), osf.AlphaBeta(8, 1 / 3, 1 / 7))
     yield (*fits, osf.Protocol(1 / 3, 1 / 7, link, link), link)
     yield osf.explain(trace_of(Job()))
+    yield osf.compare_runs(trace_of(Job()), trace_of(Job()))
     anchor, length = osf.Anchor(8, 1 / 3), osf.TrainingLength(1e9 / 7)
     options = osf.ScaleOptions(("ddp",), what_if=osf.WhatIf(accumulate=2), training=length, anchor=anchor)
     curve = osf.scale(workload, cluster, [8, 16], options)

@@ -11,6 +11,8 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import documents
 
 FORMATS = ("table", "json", "yaml", "csv", "code")
+MARKDOWN = "markdown"
+"""Format of results that have ``markdown()``, as text for a pull request."""
 SUFFIXES = {
     ".json": "json",
     ".yaml": "yaml",
@@ -29,6 +31,8 @@ PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")
 
 class Result(Protocol):
     """The result of a command. One that has lines to paste also has ``endings`` and ``code(ending)``.
+
+    One that can be written for a pull request has ``markdown()``, and its command lists the format.
 
     One that a command draws as well says the endings of such files in ``drawn``.
     """
@@ -65,6 +69,8 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
         raise UsageError(f"-o {output}: this is written as text, .json, .yaml or .csv; {others}")
     if own is not None and ending in own:
         return "code"
+    if ending == ".md" and hasattr(result, MARKDOWN):
+        return MARKDOWN
     chosen = SUFFIXES.get(ending, "table")
     if own is not None and chosen == "code":
         raise UsageError(f"-o {output}: these settings make no {ending}: name it {' or '.join(own or ('.json',))}")
@@ -79,7 +85,9 @@ def ending_of(output: str | None) -> str:
 
 
 def render(style: str, result: Result, for_terminal: bool, ending: str = "") -> str:
-    """``result`` in one of FORMATS; ``for_terminal`` allows colour and the terminal's own width in tables.
+    """``result`` in one of FORMATS, or in MARKDOWN if it has that.
+
+    ``for_terminal`` allows colour and the terminal's own width in tables.
 
     ``ending``: of the output file's name; a result with several kinds of settings files writes the one that ends so.
     """
@@ -96,6 +104,8 @@ def render(style: str, result: Result, for_terminal: bool, ending: str = "") -> 
         writer.writeheader()
         writer.writerows(rows)
         return buffer.getvalue()
+    if style == MARKDOWN and hasattr(result, MARKDOWN):
+        return str(getattr(result, MARKDOWN)())
     if style == "code":
         if not hasattr(result, "code"):
             raise UsageError("--format code: only osf tune has lines to paste")
