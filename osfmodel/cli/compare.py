@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from osfmodel.cli.app import emit, line, output_options, require_other
+from osfmodel.cli.app import emit, line, output_options, require_other, warn
 from osfmodel.cli.groups import GroupedCommand
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.diagnosis.comparing import compare_readings, reading_of
@@ -75,7 +75,7 @@ def compare_command(
     require_other(output, [file for side in sides for file in side])
     allowed = _parse_tolerance(tolerance)
     load = partial(load_job, hints=hints)
-    baselines, candidates = ([reading_of(file, load) for file in side] for side in sides)
+    baselines, candidates = ([reading_of(file, load, warn) for file in side] for side in sides)
     comparison = compare_readings(baselines, candidates, allowed)
     emit(style, as_json, output, Compared(comparison))
     if comparison.regression:

@@ -31,10 +31,13 @@ from osfmodel.diagnosis.comparing.statistics import (
     variance_of_median,
 )
 from osfmodel.diagnosis.comparing.step_times import times_reading
-from osfmodel.diagnosis.comparing.traced import trace_reading
+from osfmodel.diagnosis.comparing.traced import computation_of_uses, parts_of_step, trace_reading
+from osfmodel.entities.trace import ShardedUse, Step
 from osfmodel.formats.source_text import Text
+from tests.conftest import ROOT
 from tests.jobs import Job, trace_of
 
+TRACES = ROOT / "tests/formats/data"
 TIMES = st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=30)
 
 
@@ -107,6 +110,26 @@ def test_repeated_runs_take_the_place_of_the_assumption():
     single = step_change(alike[:1], alike[:1])
     assert step_change(alike, alike).noise < single.noise / 2
     assert step_change(apart, apart).noise > 2 * single.noise
+
+
+def test_three_runs_a_side_without_noise_have_the_closed_form():
+    """Student's t with 4 + 2 + 2 degrees of freedom; the assumed variance counts 4 of 8, for 3 runs on both sides."""
+    runs = [series([0.1] * 20)] * 3
+    deviation = math.sqrt(2 * (4 * OF_START**2 / 8) / 3)
+    assert step_change(runs, runs).high == pytest.approx(math.expm1(3.355387 * deviation), rel=1e-5)
+
+
+def test_the_interval_spans_the_fast_and_the_middle_step():
+    """A third of the steps as fast as before, the others 10 % slower: half widths on both ends cancel."""
+    one = step_change([series([0.1] * 30)], [series(([0.11, 0.1, 0.11]) * 10)])
+    assert one.median == pytest.approx(0.1)
+    assert (1 + one.low) * (1 + one.high) == pytest.approx(1.1)
+    assert one.verdict == UNSURE
+
+
+def test_no_difference_holds_on_both_sides_of_the_tolerance():
+    for scale in (0.985, 1.015):
+        assert step_change([series([0.1] * 20)], [series([0.1 * scale] * 20)], tolerance=0.02).verdict == UNSURE
 
 
 def test_drift_inside_a_run_counts_as_noise():
@@ -236,6 +259,20 @@ def test_parts_add_up_to_the_change_of_a_usual_step():
     assert found.regression
 
 
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*/*-0.json.gz")) + sorted(TRACES.glob("fsdp/*rank0*")), ids=str)
+def test_parts_add_up_to_the_step_of_recorded_traces(path):
+    found = osf.explain(path)
+    assert sum(parts_of_step(found).values()) == pytest.approx(found.step_time, rel=1e-9)
+    assert min(parts_of_step(found).values()) >= 0
+
+
+def test_computation_belongs_to_the_innermost_module():
+    """The root's use spans those of its blocks; computation outside of all uses belongs to none."""
+    uses = (ShardedUse("", False, 1.0, 9.0), ShardedUse("a", False, 2.0, 4.0), ShardedUse("b", False, 5.0, 6.0))
+    step = Step(0, 0.0, 10.0, compute=((0.5, 3.0), (3.5, 8.0)), uses=uses)
+    assert dict(computation_of_uses(step)) == {"b": 1.0, "a": 1.5, "root": pytest.approx(4.0)}
+
+
 def test_the_part_that_was_planted_comes_first():
     job, stalled = Job(), Job(stalls=(0.05, 0.05))
     assert osf.compare_runs(trace_of(job), trace_of(stalled)).leading.parts[0].name == "input"
@@ -337,10 +374,11 @@ def test_a_column_tells_runs_apart():
     [
         ("", "has no step times"),
         ("0.1\nfast\n", "line 2: is not a step time"),
-        ("0.1\n-0.2\n", "line 2: is not a step time above zero"),
+        ("0.1\n-0.2\n", "line 2: is not a step time: seconds above zero"),
         ("0.1\n0\n", "line 2"),
         ("0.1\nnan\n", "line 2"),
         ("0.1\ninf\n", "line 2"),
+        ('{"time": 1764093600.1}\n', "line 1: is not a step time: .* no time of day"),
         ("step,loss\n0,1.5\n", "line 1: has no column of step times"),
         ("step,step_time_s\n0,0.1\n1\n", "line 3: has 1 columns"),
         ('{"step_time_s": 0.1}\n{"step_time_s": "x"}\n', "line 2: step_time_s is not a number"),

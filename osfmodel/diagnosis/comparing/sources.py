@@ -27,7 +27,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, load_trace
-from osfmodel.formats.source_text import Hints, Text, stem
+from osfmodel.formats.source_text import Hints, Text, silent, stem
 from osfmodel.formats.streams.gzip_stream import unpacked
 
 Load = Callable[[Sequence[str]], Trace]
@@ -41,10 +41,10 @@ def _load(paths: Sequence[str]) -> Trace:
     return load_trace([Path(path) for path in paths])
 
 
-def reading_of(source: Source, load: Load = _load) -> Reading:
+def reading_of(source: Source, load: Load = _load, tell: Callable[[str], None] = silent) -> Reading:
     """The content of a file, a folder or a tar of traces, a Trace, or a bundled profile by its name.
 
-    Raises DataError for anything that holds no times.
+    ``tell`` receives oddities of other tools' files that are not faults. Raises DataError for a file without times.
     """
     if isinstance(source, Trace):
         return trace_reading(source, source.name)
@@ -54,7 +54,7 @@ def reading_of(source: Source, load: Load = _load) -> Reading:
     form = format_of(path)
     if form is not None and IMPORT_FORMATS[form].trace is not None:
         return trace_reading(load([name]), name)
-    return profiles.read(path, lambda content: _decoded(name, form, unpacked(content)))
+    return profiles.read(path, lambda content: _decoded(name, form, unpacked(content), tell))
 
 
 def _bundled(name: str) -> Reading:
@@ -70,13 +70,13 @@ def _bundled(name: str) -> Reading:
     raise DataError(f"{name} cannot be read: no such file or folder, and no bundled profile has that name")
 
 
-def _decoded(name: str, form: str | None, content: bytes) -> Reading:
+def _decoded(name: str, form: str | None, content: bytes, tell: Callable[[str], None]) -> Reading:
     first, _, rest = content.strip().partition(b"\n")
     lines = rest and first.rstrip().endswith(b"}")  # each line is an object of its own
     if form == OWN and not lines:
         return _own(name, content)
     if form is not None and form != OWN:
-        return _imported(name, import_content(content, name, Hints(stem(name)), form))
+        return _imported(name, import_content(content, name, Hints(stem(name)), form, tell))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -19,6 +19,8 @@ COLUMN = re.compile(
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 RUN = ("run", "repeat")
 """Names of a column that tells runs apart."""
+LONGEST = 1e6
+"""Seconds from which a number is taken for a time of day."""
 FORMS = "a number a line, a CSV column or JSON-lines field such as step_time_s (_ms, _us)"
 
 
@@ -36,8 +38,8 @@ def times_reading(text: Text, name: str) -> Reading:
         rows = _in_table(text)
     runs: dict[str, list[float]] = {}
     for line, run, time in rows:
-        if not 0 < time < float("inf"):
-            raise text.fault(line, f"{time:g}", "is not a step time above zero")
+        if not 0 < time < LONGEST:
+            raise text.fault(line, f"{time:g}", "is not a step time: seconds above zero, and no time of day")
         runs.setdefault(run, []).append(time)
         text.limit(line, sum(map(len, runs.values())) if line % 4096 == 0 else 0)
     if not runs:
