@@ -48,7 +48,10 @@ set-up differs by more than its interval in 1 of 100; benchmarks/compare_runs.py
 OF_BENCH = 0.01
 """Standard deviation, relative, from one benchmark of a network to the next: an assumption."""
 DISTURBED = 0.05
-"""Spread at which that deviation is twice in proportion: a disturbed run may be disturbed all over."""
+"""Spread at which that deviation is twice in proportion: a disturbed run may be disturbed all over.
+
+Repeated runs would show that, so this counts less the more there are.
+"""
 DOUBT = 4
 """Degrees of freedom of the assumed deviation between starts: it counts as much as 5 repeated runs."""
 FASTEST = 0.05
@@ -168,9 +171,10 @@ def step_change(
 
     if not baseline or not candidate:
         raise DataError("runs are needed on both sides of a comparison")
+    repeated = len(baseline) + len(candidate) - 2
+    guard = 1 / (DISTURBED * (1 + repeated / DOUBT))
     widest = max(spread_of(run) for run in (*baseline, *candidate))
-    sides = [_Side.of(runs, widest) for runs in (baseline, candidate)]
-    repeated = sum(len(side.logs) - 1 for side in sides)
+    sides = [_Side.of(runs, widest, guard) for runs in (baseline, candidate)]
     apart = plain_sum(side.apart for side in sides)
     freedom = DOUBT + repeated
     variance = plain_sum((DOUBT * side.assumed + apart) / freedom / len(side.logs) for side in sides)
@@ -281,27 +285,31 @@ class _Side:
     apart: float
 
     @classmethod
-    def of(cls, runs: Sequence[StepSeries], widest: float) -> _Side:
-        """The side of these runs; ``widest`` is the largest spread of all runs of both sides."""
+    def of(cls, runs: Sequence[StepSeries], widest: float, guard: float) -> _Side:
+        """The side of these runs.
+
+        ``widest``: largest spread of all runs of both sides; ``guard``: part by which the deviation grows for each
+        unit of spread.
+        """
         import numpy as np
 
         logs = tuple(np.log(np.array(run.settled)) for run in runs)
         levels = np.array([np.quantile(one, LEVELS) for one in logs])
         medians = levels[:, -1]
-        assumed = fmean(_assumed(run, one, widest) for run, one in zip(runs, logs, strict=True))
+        assumed = fmean(_assumed(run, one, widest, guard) for run, one in zip(runs, logs, strict=True))
         return cls(
             logs, tuple(map(float, levels.mean(axis=0))), assumed, float(((medians - medians.mean()) ** 2).sum())
         )
 
 
-def _assumed(run: StepSeries, logs: Logs, widest: float) -> float:
+def _assumed(run: StepSeries, logs: Logs, widest: float, guard: float) -> float:
     """Variance of a run's median, relative: from start to start, and of its steps.
 
     A few steps lie close together by chance: they are taken to spread as the widest run does.
     """
     spread = spread_of(run) if len(logs) == 1 or len(logs) >= BLOCKS_FROM else widest
     spread *= 1.0 if len(logs) == 1 else 1 + FEW / len(logs)
-    return OF_START**2 + (OF_SPREAD * spread * (1 + spread / DISTURBED)) ** 2 + variance_of_median(logs)
+    return OF_START**2 + (OF_SPREAD * spread * (1 + guard * spread)) ** 2 + variance_of_median(logs)
 
 
 def spread_of(run: StepSeries) -> float:
