@@ -103,6 +103,8 @@ if TYPE_CHECKING:
     from osfmodel.runtime.executor import Executor as Executor
     from osfmodel.runtime.executor import execute as execute
     from osfmodel.runtime.profiler import profile as profile
+    from osfmodel.runtime.watching import Watch as Watch
+    from osfmodel.runtime.watching import watch as watch
     from osfmodel.solve import SOLVERS as SOLVERS
     from osfmodel.solve.solution import Limits as Limits
     from osfmodel.solve.solution import Question as Question
@@ -150,6 +152,7 @@ PUBLIC = {
     "planning.what_if": "WhatIf",
     "runtime.executor": "Executor execute",
     "runtime.profiler": "profile",
+    "runtime.watching": "Watch watch",
     "solve": "SOLVERS",
     "solve.solution": "Limits Question Solution Status",
     "targets": "CONFIG_TARGETS",

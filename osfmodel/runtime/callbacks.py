@@ -1,4 +1,4 @@
-"""Callbacks that profile training in Lightning and in transformers' Trainer, and a strategy for plans in Lightning.
+"""Callbacks to profile or watch training in Lightning and transformers' Trainer; a strategy for plans in Lightning.
 
 Their classes derive from those of the frameworks, which is why they are made inside functions.
 """
@@ -17,6 +17,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.plan import Plan
 from osfmodel.runtime.executor import Executor, execute
 from osfmodel.runtime.profiler import Profile, profile
+from osfmodel.runtime.watching import Target, Watch, watch
 
 STEPS = 20
 """Steps with hooks after which a callback removes them."""
@@ -175,10 +176,75 @@ def transformers_callback(path: str | os.PathLike[str] | None = None, **options:
     return TrainerProfiling()
 
 
-def _base(modules: tuple[str, ...], name: str, package: str) -> Any:
+def lightning_watch(*targets: Target, **options: Any) -> Any:
+    """A callback for a Lightning Trainer that watches training; ``.watch`` is what ``osfmodel.watch`` returned.
+
+    ``targets`` and ``options`` are those of ``osfmodel.watch``. Raises UsageError if Lightning is not installed.
+    """
+    base = _base(("lightning.pytorch", "pytorch_lightning"), "Callback", "lightning", "watch")
+
+    class LightningWatching(base):  # type: ignore[misc, valid-type]
+        """A callback that ends a step with each of the optimizer, whatever the number of micro-batches."""
+
+        watch: Watch | None = None
+        steps = 0
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            """Attach the hooks to the model as the strategy wrapped it."""
+            self.watch = watch(trainer.strategy.model, *targets, **options)
+            self.steps = trainer.global_step
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            """End a step, if the optimizer made one."""
+            if self.watch is not None and trainer.global_step > self.steps:
+                self.steps = trainer.global_step
+                self.watch.step()
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            """Remove the hooks."""
+            if self.watch is not None:
+                self.watch.close()
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            """Remove the hooks, and write the steps so far."""
+            if self.watch is not None:
+                self.watch.__exit__(type(exception), exception, None)
+
+    return LightningWatching()
+
+
+def transformers_watch(*targets: Target, **options: Any) -> Any:
+    """A callback for the Trainer of transformers, and what derives from it; as ``lightning_watch``."""
+    base = _base(("transformers",), "TrainerCallback", "transformers", "watch")
+
+    class TrainerWatching(base):  # type: ignore[misc, valid-type]
+        """A callback with hooks from the beginning of training to its end."""
+
+        watch: Watch | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            """Attach the hooks."""
+            if self.watch is not None:  # a training before this one broke off
+                self.watch.close()
+            self.watch = watch(named["model"], *targets, **options)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            """End a step."""
+            if self.watch is not None:
+                self.watch.step()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            """Remove the hooks."""
+            if self.watch is not None:
+                self.watch.close()
+
+    return TrainerWatching()
+
+
+def _base(modules: tuple[str, ...], name: str, package: str, instead: str = "profile") -> Any:
     for module in modules:
         try:
             return getattr(import_module(module), name)
         except ImportError:
             continue
-    raise UsageError(f"{package} is not installed: pip install {package}, or use osfmodel.profile in your own loop")
+    raise UsageError(f"{package} is not installed: pip install {package}, or use osfmodel.{instead} in your own loop")

@@ -218,7 +218,9 @@ def test_no_class_name_means_two_things():
 
 BY_NAME = {module for row in EXECUTORS.values() if row.run for module in (row.run.module, row.run.bench) if module}
 """Modules of executors, which commands load by the name in their row."""
-FOR_USERS = {"entities.modules", "runtime.callbacks", "runtime.executor", "runtime.profiler", "solve.exact.exhaustive"}
+FOR_USERS = {
+    "entities.modules", "runtime.callbacks", "runtime.executor", "runtime.profiler", "solve.exact.exhaustive",
+}  # fmt: skip
 """Modules that scripts import, or that tests add as a solver. Commands are loaded by name."""
 
 
