@@ -26,6 +26,7 @@ class Job:
     idle:      seconds after the update in which nothing happens
     ddp:       whether the trace shows DDP
     micro_batches: forward and backward passes of a step; ``each``: whether gradients are sent after every one
+    exchanges: bytes that each rank gets in each all-to-all before forward, one after the other
     lead:      how many times as fast as the device the host submits what that does; 1 for a host that computes itself
     """
 
@@ -44,6 +45,7 @@ class Job:
     used_map: bool = False
     micro_batches: int = 1
     each: bool = False
+    exchanges: tuple[tuple[int, ...], ...] = ()
     steps: int = 3
     backend: str = "gloo"
     lead: float = 1.0
@@ -100,6 +102,8 @@ def _alone(step: Step) -> Step:
 def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
     ranks = [_Rank(start, start, [], [], [], []) for start in starts]
     last = 0.0
+    for place, sizes in enumerate(job.exchanges):
+        _exchanged(job, ranks, number * len(job.exchanges) + place, sizes)
     for micro_batch in range(job.micro_batches):
         for rank in ranks:
             rank.now, rank.gradients = max(rank.now, last), []
@@ -108,6 +112,19 @@ def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
             last = _sent(job, ranks, number * job.micro_batches + micro_batch, last)
     return [_end(job, rank, mark, place, (starts[place], number, last)) for place, (rank, mark) in
             enumerate(zip(ranks, marks, strict=True))]  # fmt: skip
+
+
+def _exchanged(job: Job, ranks: list[_Rank], number: int, sizes: tuple[int, ...]) -> None:
+    """An all-to-all: each rank goes on once it has its own bytes."""
+    begin = max(rank.now for rank in ranks)
+    for rank, size in zip(ranks, sizes, strict=True):
+        end = begin + job.latency + job.per_byte * size
+        rank.collectives.append(
+            Collective("all_to_all", rank.now, end, rank.submitted(rank.now, job),
+                       sum(sizes) // len(sizes) // 4, "float32", "dims", "1",
+                       number, len(ranks), begin)
+        )  # fmt: skip
+        rank.now = end
 
 
 def _sent(job: Job, ranks: list[_Rank], number: int, free: float) -> float:
@@ -176,6 +193,9 @@ TINY = replace(
 )  # fmt: skip
 GIANT = replace(HEALTHY, buckets=(tuple(range(10)),))
 BACKWARDS = replace(HEALTHY, buckets=tuple((9 - i,) for i in range(10)), used_map=True)
+UNEVEN = replace(
+    HEALTHY, slowness=(1.0,) * 4, stalls=(0.0,) * 4, exchanges=((4_000_000, 4_000_000, 84_000_000, 4_000_000),) * 3
+)
 EACH = replace(HEALTHY, micro_batches=3, each=True, gradients=(4_000_000,) * 9 + (40_000_000,))
 PLANTED = {
     "compute": HEALTHY,
@@ -188,6 +208,7 @@ PLANTED = {
     "negotiation": replace(HEALTHY, hold=0.02),
     "host": replace(HEALTHY, idle=0.03),
     "every-micro-batch": EACH,
+    "uneven-exchange": UNEVEN,
     **PLANTED_SHARDED,
 }
 """By the cause that limits it, a job."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from osfmodel.diagnosis.explanation import BucketRow, bus_factor
 from osfmodel.diagnosis.group_prices import GroupPrices, ListedGroups
-from osfmodel.diagnosis.replay import SeenStep
+from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.waits import LocalClock, Sent
 from osfmodel.entities.trace import Collective
 

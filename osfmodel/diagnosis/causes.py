@@ -58,6 +58,16 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             sentences.input_stalls,
             remedy=("input", "a data loader that never keeps a rank waiting"),
         ),
+        "uneven-exchange": Cause(
+            Replays.of_even_exchanges,
+            "every rank gets as many bytes in an all-to-all as in the mean of the ranks",
+            sentences.uneven_exchange,
+            of_network=True,
+            label="uneven all-to-all",
+            remedy=("even-exchange", "tokens or rows spread evenly in all-to-alls (expert capacity, balanced tables)"),
+            caution="of the collectives; computation is imbalance",
+            needs_all_ranks=True,
+        ),
         "imbalance": Cause(
             Replays.of_equal_ranks,
             "every rank does its own work as fast as the median rank",

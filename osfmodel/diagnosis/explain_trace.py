@@ -16,7 +16,9 @@ from osfmodel.diagnosis.bucket_rows import bucket_rows
 from osfmodel.diagnosis.causes import NETWORKS, costliest, gains_of
 from osfmodel.diagnosis.group_parts import group_parts
 from osfmodel.diagnosis.group_prices import GroupPrices, ListedGroups
-from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare, median_place, messages
+from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times
+from osfmodel.diagnosis.replay import Replays, StartupShare, median_place
+from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.waits import mean, parts_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_time
@@ -128,10 +130,10 @@ def _startup_share(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[
         return _stated_share(pricing), ()
     found: list[Sample] = []
     for ranks in seen.values():
-        sizes = {one.key: one.collective.bytes for one in ranks[0].sent}
+        sizes = {one.key: all_reduce_bytes(one.collective) for one in ranks[0].sent}
         found += [
             Sample(max(2, workers), size, time)
-            for key, time in messages(ranks)
+            for key, time in even_times(ranks).items()
             if (size := sizes.get(key)) and time > 0
         ]
     if not found:

@@ -200,7 +200,7 @@ class GroupParts:
     count:     collectives that a rank joins in a step; bytes: their input of a rank, None if the trace does not say
     waiting:   seconds for which a rank waited in them for others to join; None if not known
     transfer:  seconds in which all had joined
-    bandwidth: bus bandwidth of all of them, in bytes/s of network time, of each on the rank with the least; None if
+    bandwidth: bus bandwidth of all of them, in bytes/s of network time, of each the mean over the ranks; None if
                sizes are not known
     best:      that of the fastest one
     possible:  the cluster's for these sizes and ranks; None without a cluster, or without a price

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 from osfmodel.diagnosis.explanation import GroupParts, bus_factor
 from osfmodel.diagnosis.group_prices import GroupPrices, ListedGroups
-from osfmodel.diagnosis.replay import SeenStep
+from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.waits import LocalClock, Sent
 from osfmodel.entities.intervals import common, without
 from osfmodel.entities.rounding import plain_sum
@@ -31,11 +32,16 @@ class _GroupKey(NamedTuple):
 
 
 class _Sized(NamedTuple):
-    """A collective of known size: bytes over each link, seconds of network time on the rank with the least, price."""
+    """A collective of known size: bytes over each link, seconds of network time on each rank, and its price."""
 
     carried: float
-    wire: float
+    wires: list[float]
     price: float | None
+
+    @property
+    def wire(self) -> float:
+        """Seconds of network time, the mean over the ranks."""
+        return fmean(self.wires)
 
 
 @dataclass(slots=True)
@@ -118,10 +124,10 @@ def _add(
         sums.seconds[name] += seconds
     workers = one.workers or group.size
     if one.bytes and workers and sent.wire > 0:
-        before = sums.sized.get(sent.key)
-        price = before.price if before else priced(one.kind, one.bytes, group, workers)
-        wire = min(sent.wire, before.wire) if before else sent.wire
-        sums.sized[sent.key] = _Sized(one.bytes * bus_factor(one.kind, workers), wire, price)
+        if sent.key not in sums.sized:
+            price = priced(one.kind, one.bytes, group, workers)
+            sums.sized[sent.key] = _Sized(one.bytes * bus_factor(one.kind, workers), [], price)
+        sums.sized[sent.key].wires.append(sent.wire)
 
 
 def _starts(ranks: Sequence[RankTrace], seen: Sequence[SeenStep]) -> dict[Key, dict[int, float]]:

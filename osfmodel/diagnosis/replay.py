@@ -9,66 +9,17 @@ idleness), of messages (their start-ups, their bytes), or of the delays before t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import median_low
 
-from osfmodel.diagnosis.scene import RankLane, Scene
+from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times, messages, tails_of
+from osfmodel.diagnosis.scene import Scene
+from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.sharding import Roles
-from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, of_early_micro_batches, sent, used_map, waits
+from osfmodel.diagnosis.waits import input_waits, of_early_micro_batches, used_map
 from osfmodel.entities.intervals import Interval, without
 from osfmodel.entities.trace import Key, Step
-
-
-@dataclass(frozen=True, slots=True)
-class SeenStep:
-    """A step of one rank with its messages and waits, computed once."""
-
-    step: Step
-    sent: tuple[Sent, ...]
-    waits: tuple[Wait, ...]
-    host_computes: bool = False
-
-    @staticmethod
-    def of(step: Step, host_computes: bool) -> SeenStep:
-        """The step; ``host_computes`` as for :func:`osfmodel.diagnosis.waits.sent`.
-
-        A host that computes waits for DDP's gradients only after backward, whatever pauses come before.
-        """
-        found = sent(step, host_computes)
-        late = {id(one.collective) for one in found if one.gradient} if host_computes and step.ddp else ()
-        return SeenStep(step, found, waits(step, late), host_computes)
-
-    @property
-    def own_work(self) -> float:
-        """Seconds of the step without waits for collectives or the data loader."""
-        return self.clock(input_waits(self.step)).at(self.step.end)
-
-    def clock(self, left_out: Sequence[Interval]) -> LocalClock:
-        """A clock of the rank's own work, without ``left_out``."""
-        return LocalClock(self.step.start, [*((wait.start, wait.end) for wait in self.waits), *left_out])
-
-    def lane(self, left_out: Sequence[Interval], begin: float, ordered: bool) -> RankLane:
-        """The rank's lane without ``left_out``; ``ordered``: with buckets in the order in which gradients are ready."""
-        clock = self.clock(left_out)
-        keys = {id(one.collective): one.key for one in self.sent}
-        return RankLane(
-            self.step.start - begin,
-            clock.at(self.step.end),
-            {one.key: clock.at(one.ready if ordered else one.formed) for one in self.sent},
-            {one.key: one.delay for one in self.sent},
-            tuple((clock.at(wait.start), keys[id(wait.collective)]) for wait in self.waits),
-        )
-
-
-def messages(ranks: Sequence[SeenStep]) -> tuple[tuple[Key, float], ...]:
-    """Each message with its network time: the least on any rank, since others may still have been waiting."""
-    times: dict[Key, float] = {}
-    order: dict[Key, float] = {}
-    for one in (one for rank in ranks for one in rank.sent):
-        times[one.key] = min(one.wire, times.get(one.key, one.wire))
-        order[one.key] = max(one.collective.start, order.get(one.key, 0.0))
-    return tuple((key, times[key]) for key in sorted(order, key=lambda key: order[key]))
 
 
 def scene(ranks: Sequence[SeenStep], left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
@@ -111,7 +62,7 @@ def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Inter
 
 
 StartupShare = Callable[[int], float]
-"""Fraction of a message's time that is start-up, from 0 to 1, by its bytes.
+"""Fraction of a message's time that is start-up, from 0 to 1, by its :func:`all_reduce_bytes`.
 
 It is a part and not a time, since messages of one size differ: extra time of one of them, after a retransmission
 or on a busy host, does not depend on bytes.
@@ -130,13 +81,14 @@ class Replays:
         self._share = share
         self._ddp = any(rank.step.ddp for rank in ranks)
         self._inputs = input_waits(self.usual.step)
-        self._times = dict(messages(ranks))
-        self._sizes = {one.key: one.collective.bytes or 0 for one in self.usual.sent}
+        self._tails = tails_of(ranks)
+        self._times = even_times(ranks)
+        self._sizes = {one.key: all_reduce_bytes(one.collective) for one in self.usual.sent}
         self._maps = {one.key for one in self.usual.sent if used_map(one.collective.kind, one.collective.dtype)}
 
     def as_traced(self) -> float:
         """Seconds with all causes."""
-        return scene(self.ranks, lambda step: ()).duration
+        return self._traced(lambda step: ()).duration
 
     def on_faster_network(self, factor: float) -> float:
         """Seconds with all causes, if only the bytes of messages took ``factor`` times less time."""
@@ -145,11 +97,16 @@ class Replays:
             of_bytes = self._of_bytes(key, seconds)
             return seconds - of_bytes + of_bytes / factor
 
-        return scene(self.ranks, lambda step: ()).timed(faster).duration
+        shorter = [{key: seconds / factor for key, seconds in tails.items()} for tails in self._tails]
+        return self._traced(lambda step: ()).timed(faster).with_tails(shorter).duration
 
     def with_input_there(self) -> float:
         """Seconds if no rank waited for its data loader."""
-        return scene(self.ranks, input_waits).duration
+        return self._traced(input_waits).duration
+
+    def of_even_exchanges(self) -> float:
+        """Seconds if, in addition, every rank got as many bytes in an all-to-all as in the mean of the ranks."""
+        return scene(self.ranks, input_waits).timed(lambda key, _: self._times[key]).duration
 
     def of_equal_ranks(self) -> float:
         """Seconds if, in addition, every rank were like the usual one."""
@@ -227,6 +184,9 @@ class Replays:
     def never_idle(self) -> float:
         """Seconds if, in addition, the device were never idle for reasons that the trace does not show."""
         return self.usual.clock([*self._inputs, *_idle(self.usual)]).at(self.usual.step.end)
+
+    def _traced(self, left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
+        return scene(self.ranks, left_out).with_tails(self._tails)
 
     @cached_property
     def _ordered(self) -> Scene:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from osfmodel.entities.rounding import plain_sum
@@ -19,6 +19,7 @@ class RankLane:
     ready:  when each message is ready on it
     delays: how long each is then held back while the network is idle
     waits:  (when, message): a wait until that message has ended
+    tails:  seconds by which messages end later here than on the first rank to end them, as parts of an all-to-all do
     """
 
     offset: float
@@ -26,6 +27,7 @@ class RankLane:
     ready: Mapping[Key, float]
     delays: Mapping[Key, float]
     waits: tuple[tuple[float, Key], ...]
+    tails: Mapping[Key, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Scene:
     def timed(self, time: Callable[[Key, float], float]) -> Scene:
         """The scene with messages that take ``time(key, seconds now)``."""
         return replace(self, messages=tuple((key, time(key, now)) for key, now in self.messages))
+
+    def with_tails(self, tails: Sequence[Mapping[Key, float]]) -> Scene:
+        """The scene with these tails, by lane."""
+        lanes = zip(self.lanes, tails, strict=True)
+        return replace(self, lanes=tuple(replace(lane, tails=tail) for lane, tail in lanes))
 
     def prompt(self) -> Scene:
         """The scene with no message held back."""
@@ -66,13 +73,19 @@ class Scene:
         times: dict[Key, float] = {}
         left = [list(lane.waits) for lane in self.lanes]
         network = _Wire(times)
+        through = [0.0] * len(self.lanes)
         for key, seconds in self.messages:
             arrivals = []
             for number, lane in enumerate(self.lanes):
                 if key in lane.ready:
                     shifts[number] = _waited(lane, left[number], lane.ready[key], shifts[number], times)
                     arrivals.append(lane.offset + lane.ready[key] + shifts[number] + lane.delays.get(key, 0.0))
+                    if key in lane.tails:  # one after the other on each rank
+                        arrivals.append(through[number])
             network.send(key, seconds, max([0.0, *arrivals]), key in self.apart)
+            for number, lane in enumerate(self.lanes):
+                if key in lane.tails:
+                    through[number] = times[key] + lane.tails[key]
         for number, lane in enumerate(self.lanes):
             shifts[number] = _waited(lane, left[number], lane.work, shifts[number], times)
         return plain_sum(lane.work + shift for lane, shift in zip(self.lanes, shifts, strict=True)) / len(self.lanes)
@@ -103,5 +116,5 @@ def _waited(
     """Seconds of waiting up to ``until`` of the rank's own work; removes those waits from ``left``."""
     while left and left[0][0] <= until and left[0][1] in times:
         position, key = left.pop(0)
-        shift = max(shift, times[key] - lane.offset - position)
+        shift = max(shift, times[key] + lane.tails.get(key, 0.0) - lane.offset - position)
     return shift

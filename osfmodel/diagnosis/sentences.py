@@ -38,6 +38,12 @@ def input_stalls(one: Explanation, seconds: float) -> str:
     return f"Input-bound: waiting for the data loader costs {cost}{where}."
 
 
+def uneven_exchange(one: Explanation, seconds: float) -> str:
+    """A sentence on all-to-alls in which some rank gets more bytes than the others."""
+    cost = what_it_costs(one, seconds)
+    return f"Uneven all-to-all: some ranks send or get more bytes than others, which costs {cost}."
+
+
 def imbalance(one: Explanation, seconds: float) -> str:
     """A sentence on a rank that is slower, or later, than the others."""
     cost = what_it_costs(one, seconds)

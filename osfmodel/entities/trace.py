@@ -84,6 +84,8 @@ class Collective:
     arrival:    when the last rank of the group joined it: until then this rank only waited; None without the traces
                 of the others
     shard:      the parameters that it gathers, or whose gradients it reduces, if these are sharded
+    received:   elements that this rank gets in an all-to-all, which may be more than others get; None if the trace
+                does not say
     """
 
     kind: str
@@ -98,6 +100,7 @@ class Collective:
     workers: int | None = None
     arrival: float | None = None
     shard: Sharded | None = None
+    received: int | None = None
 
     def __post_init__(self) -> None:
         require_name(self.kind, "the kind of a collective")

@@ -11,7 +11,8 @@ import pytest
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES, COMPUTE, sentences
 from osfmodel.diagnosis.explain_trace import explain_trace
-from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare
+from osfmodel.diagnosis.replay import Replays, StartupShare
+from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.planning.remedies import REMEDIES
 from tests.jobs import PLANTED, Job, trace_of
 

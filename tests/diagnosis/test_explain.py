@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES
 from osfmodel.diagnosis.explain_trace import WORTH, explain_trace
-from osfmodel.diagnosis.replay import SeenStep
+from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.sentences import find_unused
 from osfmodel.diagnosis.waits import LocalClock, parts_of, sent, waits
 from osfmodel.entities.display import show_time
@@ -24,7 +24,7 @@ from osfmodel.formats.traces.buckets import wire_times
 from osfmodel.formats.traces.cautions import own_step
 from osfmodel.planning.remedies import BEYOND
 from osfmodel.show.tables.explained import costs, others, whose_messages
-from tests.jobs import BACKWARDS, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
+from tests.jobs import BACKWARDS, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, UNEVEN, Job, trace_of
 from tests.sharded_jobs import REMOVED_SHARDED
 
 
@@ -47,6 +47,7 @@ REMOVED = {
     "negotiation": HEALTHY,
     "host": HEALTHY,
     "every-micro-batch": replace(EACH, each=False),
+    "uneven-exchange": replace(UNEVEN, exchanges=((24_000_000,) * 4,) * 3),
     **REMOVED_SHARDED,
 }
 
@@ -66,6 +67,28 @@ def test_a_cause_costs_what_the_job_is_faster_by_without_it(cause):
     assert found.gains[cause] == pytest.approx(saved, rel=0.02, abs=0.15 * MILLI)
     assert found.gains[cause] > WORTH * found.step_time
     assert found.gains["bandwidth" if cause != "find-unused" else "input"] != pytest.approx(saved, rel=0.02)
+
+
+def test_an_exchange_that_is_uneven_is_found_though_all_ranks_end_it_together():
+    """A hot rank may hold up those that send to it. What each gets is on the record, and tells what is uneven."""
+    trace = trace_of(replace(UNEVEN, exchanges=((84_000_000,) * 4,) * 3))
+    loads = (4_000_000, 4_000_000, 84_000_000, 4_000_000)
+
+    def told(rank: RankTrace, received: int) -> RankTrace:
+        steps = []
+        for step in rank.steps:
+            known = tuple(
+                replace(one, elements=24_000_000, received=received) if one.kind == "all_to_all" else one
+                for one in step.collectives
+            )
+            steps.append(replace(step, collectives=known))
+        return replace(rank, steps=tuple(steps))
+
+    ranks = tuple(told(rank, load) for rank, load in zip(trace.ranks, loads, strict=True))
+    assert explain_trace(trace).gains["uneven-exchange"] == 0
+    found = explain_trace(replace(trace, ranks=ranks))
+    even = 84.1 * 24 / 84  # milliseconds: the mean load over the largest, start-up included
+    assert found.gains["uneven-exchange"] == pytest.approx(3 * (84.1 - even) * MILLI)
 
 
 def test_an_all_gather_that_overtakes_a_reduce_scatter_shares_the_network_with_it():
@@ -743,7 +766,7 @@ def test_a_pause_that_ends_before_its_collective_is_idleness_in_both_tables():
     assert (row.exposed, row.hidden) == (1.0, 2.5)
 
 
-@pytest.mark.parametrize("cause", sorted({*PLANTED} - {"imbalance"}))
+@pytest.mark.parametrize("cause", sorted({*PLANTED} - {"imbalance", "uneven-exchange"}))
 def test_messages_are_exposed_for_as_long_as_the_step_waits_for_transfers(cause):
     """One after the other, so that no second is counted for two of them."""
     found = explain_trace(trace_of(replace(PLANTED[cause], steps=1)))

@@ -1,7 +1,7 @@
-"""Small DDP jobs with one thing wrong in each, traced by torch.profiler on every rank.
+"""Small jobs of DDP and FSDP2 with one thing wrong in each, traced by torch.profiler on every rank.
 
 ``python -m tests.live.explained rank FOLDER TURNS CASE...`` is one rank of them;
-``python -m tests.live.explained store`` runs all of them between emulated hosts and keeps the traces in
+``python -m tests.live.explained store [CASE...]`` runs these, or all, between emulated hosts and keeps the traces in
 tests/formats/data/explained.
 """
 
@@ -13,8 +13,10 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,11 @@ class Case:
     slowness: by rank, what computation takes, as a multiple
     stall:    seconds for which the data loader keeps every step waiting
     reverse:  whether the layers are defined in the reverse of the order in which they run, and one is never used
+    sharded:  whether FSDP2 trains it, each layer a group; in the background, unless ``blocking``
+    keep:     whether parameters stay whole from the first micro-batch to the update
+    micro_batches: of a step; gradients are reduced in each, or ``once`` in the last
+    busy:     seconds of Python between forward and backward, in which the host gives the device nothing to do
+    exchange: by rank, bytes that others send to it in an all-to-all of each layer's forward, as to experts
     """
 
     rate: str = "1gbit"
@@ -49,6 +56,13 @@ class Case:
     slowness: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     stall: float = 0.0
     reverse: bool = False
+    sharded: bool = False
+    blocking: bool = False
+    keep: bool = False
+    micro_batches: int = 1
+    once: bool = False
+    busy: float = 0.0
+    exchange: tuple[int, ...] = ()
 
 
 CASES = {
@@ -59,6 +73,16 @@ CASES = {
     "giant-bucket": Case(sizes=(MIB,) * 8, backward=120 * MILLI, cap=1000.0),
     "input-stall": Case(stall=100 * MILLI),
     "find-unused": Case(sizes=(MIB,) * 8, backward=120 * MILLI, cap=0.5, reverse=True),
+    "busy-host": Case(busy=60 * MILLI),
+    "micro-batches": Case(rate="100mbit", sizes=(256 * KIB,) * 8, micro_batches=4),
+    "uneven-exchange": Case(
+        rate="100mbit", ranks=4, sizes=(16 * KIB,) * 8, exchange=(16 * KIB, 16 * KIB, 208 * KIB, 16 * KIB)
+    ),
+    "fsdp2-healthy": Case(backward=400 * MILLI, sharded=True),
+    "fsdp2-blocking": Case(rate="100mbit", backward=160 * MILLI, sharded=True, blocking=True),
+    "fsdp2-micro-batches": Case(rate="100mbit", sizes=(512 * KIB,) * 8, sharded=True, keep=True, micro_batches=4),
+    "fsdp2-slow-link": Case(rate="50mbit", sizes=(512 * KIB,) * 8, sharded=True),
+    "fsdp2-slow-rank": Case(slowness=(1.0, 1.8), sharded=True),
 }
 EXPECTED = {
     "healthy": "compute",
@@ -68,6 +92,14 @@ EXPECTED = {
     "giant-bucket": "late-bucket",
     "input-stall": "input",
     "find-unused": "find-unused",
+    "busy-host": "host",
+    "micro-batches": "every-micro-batch",
+    "uneven-exchange": "uneven-exchange",
+    "fsdp2-healthy": "compute",
+    "fsdp2-blocking": "blocking",
+    "fsdp2-micro-batches": "every-micro-batch",
+    "fsdp2-slow-link": "bandwidth",
+    "fsdp2-slow-rank": "imbalance",
 }
 """The cause that is planted in each."""
 MENDED = {
@@ -78,6 +110,12 @@ MENDED = {
     "giant-bucket+half": replace(CASES["giant-bucket"], sizes=(MIB // 2,) * 8),
     "input-stall+input": replace(CASES["input-stall"], stall=0.0),
     "find-unused+static-graph": replace(CASES["find-unused"], reverse=False),
+    "micro-batches+once": replace(CASES["micro-batches"], once=True),
+    "uneven-exchange+even-exchange": replace(CASES["uneven-exchange"], exchange=(64 * KIB,) * 4),
+    "fsdp2-blocking+background": replace(CASES["fsdp2-blocking"], blocking=False),
+    "fsdp2-micro-batches+once": replace(CASES["fsdp2-micro-batches"], once=True),
+    "fsdp2-slow-link+network-2": replace(CASES["fsdp2-slow-link"], rate="100mbit"),
+    "fsdp2-slow-rank+balance": replace(CASES["fsdp2-slow-rank"], slowness=(1.0, 1.0)),
 }
 """Cases with a remedy of ``osf explain`` applied, by the names of both."""
 TELLING = ("AccumulateGrad", "reducer", "c10d", "Backward")
@@ -88,12 +126,9 @@ ARGUMENTS = ("Input Dims", "Input type", "name", "labels", "Fwd thread id", "Seq
 def train(case: Case, rank: int, path: Path) -> None:
     """A few steps, the last of them traced to ``path``; buckets are as they stay from the third step on."""
     import torch
-    from torch.nn.parallel import DistributedDataParallel
     from torch.profiler import ProfilerActivity, profile, schedule
 
-    model = DistributedDataParallel(
-        _model(case, case.slowness[rank]), bucket_cap_mb=case.cap, find_unused_parameters=case.reverse
-    )
+    model, finish = (_sharded if case.sharded else _replicated)(case, _model(case, case.slowness[rank]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     steps = iter(torch.utils.data.DataLoader(_Stalled(case.stall), batch_size=1))
     traced = schedule(wait=2, warmup=1, active=3)
@@ -101,10 +136,63 @@ def train(case: Case, rank: int, path: Path) -> None:
         for _ in range(6):
             (batch,) = next(steps)
             optimizer.zero_grad()
-            model(batch).sum().backward()
+            for micro_batch in range(case.micro_batches):
+                last = micro_batch == case.micro_batches - 1
+                if case.sharded:
+                    model.set_reshard_after_backward(last or not case.keep)
+                    model.set_requires_gradient_sync(last or not case.once)
+                with nullcontext() if case.sharded or last or not case.once else model.no_sync():
+                    loss = model(batch).sum()
+                    _spin(case.busy)
+                    loss.backward()
+            finish()
             optimizer.step()
             recorder.step()
     recorder.export_chrome_trace(str(path))
+
+
+def _spin(seconds: float) -> None:
+    """Keep the host busy with something that no trace shows."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def exchange(sizes: tuple[int, ...]) -> None:
+    """An all-to-all in which each rank sends so many bytes to each."""
+    import torch
+    import torch.distributed as dist
+
+    there, mine = [size // 4 for size in sizes], [sizes[dist.get_rank()] // 4] * len(sizes)
+    dist.all_to_all_single(torch.empty(sum(mine)), torch.ones(sum(there)), mine, there)
+
+
+def _replicated(case: Case, model):
+    """The model under DDP, and what to do before the update."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=case.cap, find_unused_parameters=case.reverse)
+    return wrapped, lambda: None
+
+
+def _sharded(case: Case, model):
+    """The model under FSDP2, and what to do before the update; a group ahead is gathered where nothing blocks."""
+    from torch.distributed.fsdp import fully_shard
+
+    from osfmodel.runtime.sharded.communication import ShardedCommunication
+
+    layers = list(model.layers)
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=not case.keep)
+    fully_shard(model, reshard_after_forward=not case.keep)
+    if case.blocking:
+        return model, lambda: None
+    for before, after in pairwise(layers):
+        before.set_modules_to_forward_prefetch([after])
+        after.set_modules_to_backward_prefetch([before])
+    communication = ShardedCommunication(asynchronous=True, inputs=2, waiting=nullcontext)
+    communication.use(model)
+    return model, communication.finish
 
 
 def _Stalled(stall: float):  # noqa: N802
@@ -137,6 +225,26 @@ def _model(case: Case, slowness: float):
             time.sleep(ctx.seconds)
             return gradient.clone(), None, *torch.ones(sum(ctx.sizes)).split(ctx.sizes)
 
+    class Layer(torch.nn.Module):
+        def __init__(self, sizes):
+            super().__init__()
+            self.parameters_ = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(size // 4)) for size in sizes)
+
+        def forward(self, values):
+            return Sleep.apply(values, slowness * case.backward / case.layers, *self.parameters_)
+
+    class Blocks(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            count = len(case.sizes) // case.layers
+            parts = [case.sizes[place * count : (place + 1) * count] for place in range(case.layers)]
+            self.layers = torch.nn.ModuleList(map(Layer, parts))
+
+        def forward(self, values):
+            for layer in self.layers:
+                values = layer(values)
+            return values
+
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -148,11 +256,13 @@ def _model(case: Case, slowness: float):
             ordered = list(self.parameters_)[::-1] if case.reverse else list(self.parameters_)
             count = len(ordered) // case.layers
             for layer in range(case.layers):
+                if case.exchange:
+                    exchange(case.exchange)
                 mine = ordered[layer * count : (layer + 1) * count]
                 values = Sleep.apply(values, slowness * case.backward / case.layers, *mine)
             return values
 
-    return Model()
+    return Blocks() if case.sharded else Model()
 
 
 def one_rank(folder: Path, turns: int, names: list[str]) -> None:
@@ -203,11 +313,11 @@ def paths_of(name: str) -> list[Path]:
     return [STORED / f"{name}-{rank}.json.gz" for rank in range(CASES[name].ranks)]
 
 
-def store() -> None:
-    """Keep what :func:`record` makes, packed."""
+def store(names: Sequence[str] = tuple(CASES)) -> None:
+    """Keep what :func:`record` makes of these cases, packed."""
     STORED.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for name, (paths,) in record(Path(folder)):
+        for name, (paths,) in record(Path(folder), {name: CASES[name] for name in names}):
             for path, kept in zip(paths, paths_of(name), strict=True):
                 document = stripped(json.loads(path.read_text(encoding="utf-8")))
                 packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
@@ -218,4 +328,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "rank":
         one_rank(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
     else:
-        store()
+        store(sys.argv[2:] or tuple(CASES))

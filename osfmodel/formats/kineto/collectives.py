@@ -54,6 +54,8 @@ MOST_DIMS, MOST_SIDES = 64, 100_000
 """Maximum dimensions of a tensor, and maximum tensors of a list."""
 BASES = ("allgather_base_", "reduce_scatter_base_")
 """Ends of the names of operators whose first two inputs are the whole vector and one rank's part of it."""
+EXCHANGE = "alltoall_base_"
+"""End of the name of the operator of an all-to-all whose first two inputs are what a rank gets and what it sends."""
 LONGEST_LOOK = 8
 """Maximum number of host spans before a launch that are searched for the one that contains it."""
 
@@ -61,7 +63,8 @@ LONGEST_LOOK = 8
 class Found(NamedTuple):
     """A collective found in the trace; times in microseconds as in the file.
 
-    ``called``: the kind that was called, if the library runs it as another; ``shard``: the parameters that it is about.
+    ``called``: the kind that was called, if the library runs it as another; ``shard``: the parameters that it is about;
+    ``received``: elements that this rank gets in an all-to-all.
     """
 
     kind: str
@@ -76,6 +79,7 @@ class Found(NamedTuple):
     workers: int | None
     called: str = ""
     shard: Sharded | None = None
+    received: int | None = None
 
     @property
     def submitted(self) -> float:
@@ -232,7 +236,21 @@ def _collective(kernel: HostSpan, issued: float | None, around: Sequence[HostSpa
         str(_said(told, lambda args: args.group_name) or ""),
         sequence if isinstance(sequence, int) else None,
         _group_size(_kind(kernel, around), told) or _said(told, lambda args: args.group_size),
+        received=_received(_kind(kernel, around), told),
     )
+
+
+def _received(kind: str, told: Sequence[HostSpan]) -> int | None:
+    """Elements that this rank gets in an all-to-all; None if not recorded, and for other kinds."""
+    if kind != "all_to_all":
+        return None
+    for span in told:
+        if span.args.out_elements is not None:
+            return int(span.args.out_elements)
+        dims = span.args.input_dims
+        if span.name.endswith(EXCHANGE) and isinstance(dims, list) and len(dims) > 1:
+            return elements_of(dims[0])  # (output, input)
+    return None
 
 
 def _group_size(kind: str, told: Sequence[HostSpan]) -> int | None:
@@ -326,4 +344,5 @@ def _run(kind: str, run: HostSpan, call: HostSpan | None) -> Found:
     called = kind if call is None else kind_of(call.name) or kind
     workers = _group_size(called, told)
     by = "dims" if elements else ""
-    return Found(kind, run.start, run.end, issued, elements, dtype, by, "", None, workers, called)
+    received = _received(kind, told)
+    return Found(kind, run.start, run.end, issued, elements, dtype, by, "", None, workers, called, received=received)

@@ -223,6 +223,7 @@ class _Reader:
             sequence=one.sequence,
             workers=one.workers,
             shard=one.shard,
+            received=one.received,
         )
 
     def _gradients(self, last: _Backward, found: Sequence[Found]) -> tuple[GradientReady, ...]:

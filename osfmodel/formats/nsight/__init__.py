@@ -45,7 +45,7 @@ def sniff(head: str) -> bool:
 
 @dataclass(slots=True)
 class _Rank:
-    """What a process of a report recorded; ``base`` is when its clock began, in microseconds."""
+    """The record of one process of a report; ``base`` is when its clock began, in microseconds."""
 
     file: str
     checksum: str

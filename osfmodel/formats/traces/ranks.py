@@ -89,11 +89,10 @@ def _require_one_time(first: RankTrace, rank: RankTrace, apart: float) -> None:
 
 def _differences(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> list[tuple[float, float]]:
     """(seconds by which it ends earlier on the other rank, the shorter of its two times) for each common collective."""
-    return [
-        (one.end - other[key].end, min(one.end - one.start, other[key].end - other[key].start))
-        for key, one in first.items()
-        if key in other and one.kind in TOGETHER
-    ]
+    shared = [(one, other[key]) for key, one in first.items() if key in other and one.kind in TOGETHER]
+    # Ranks that get different numbers of bytes in an all-to-all do not end it together.
+    even = [pair for pair in shared if pair[0].kind != "all_to_all"] or shared
+    return [(one.end - twin.end, min(one.end - one.start, twin.end - twin.start)) for one, twin in even]
 
 
 def _middle(differences: Sequence[tuple[float, float]]) -> float:
