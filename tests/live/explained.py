@@ -277,13 +277,18 @@ def one_rank(folder: Path, turns: int, names: list[str]) -> None:
     dist.destroy_process_group()
 
 
+def _links(case: Case) -> tuple[str, int, bool]:
+    """Rate and number of hosts, and whether they receive at that rate too: a hot rank gets more than it sends."""
+    return case.rate, case.ranks, bool(case.exchange)
+
+
 def record(
     folder: Path, cases: Mapping[str, Case] = CASES, *, turns: int = 1
 ) -> Iterator[tuple[str, list[list[Path]]]]:
     """Run ``cases``, of CASES or MENDED, between emulated hosts; by name, the traces of each turn, a rank each."""
-    for rate, ranks in dict.fromkeys((case.rate, case.ranks) for case in cases.values()):
-        names = [name for name, case in cases.items() if (case.rate, case.ranks) == (rate, ranks)]
-        with cluster.emulated(ranks, rate) as hosts:
+    for rate, ranks, both in dict.fromkeys(map(_links, cases.values())):
+        names = [name for name, case in cases.items() if _links(case) == (rate, ranks, both)]
+        with cluster.emulated(ranks, rate, receiving=both) as hosts:
             command = [sys.executable, "-m", "tests.live.explained", "rank", str(folder), str(turns), *names]
             ended = hosts.run(command, timeout=100 + 50 * turns)
         assert [one.status for one in ended] == [0] * ranks, "".join(one.stderr[-2000:] for one in ended)
