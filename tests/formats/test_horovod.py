@@ -507,3 +507,8 @@ def test_where_a_timeline_is_given_for_a_workload(tmp_path):
     assert re.search(
         r"looks like Horovod's timeline: run `osf import .* --kind workload -o", import_advice(caught.value)
     )
+
+
+def test_groups_of_tensors_that_a_workload_lacks_are_not_predicted(small_workload):
+    """A fuzzed timeline named a tensor in one iteration alone."""
+    assert horovod_timeline._usual_groups(timeline(samples.HOROVOD_UNFUSED), small_workload) == []

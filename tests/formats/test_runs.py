@@ -17,6 +17,7 @@ from osfmodel.cli import main
 from osfmodel.entities.errors import ForeignFileError
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_content, import_file, recognise
 from osfmodel.formats.advice import import_advice
+from osfmodel.formats.collectives.nccl_log import LoggedTest
 from osfmodel.formats.source_text import Text
 from tests.formats import samples
 from tests.formats.samples import log
@@ -527,3 +528,10 @@ def test_kinds_that_are_known_and_not_read_are_named(tmp_path, kind, command):
         assert result.exit_code == 1
         assert result.stderr.startswith(f"osf: {path}: {said}")
         assert result.stderr.count("\n") == 1
+
+
+def test_a_rank_of_an_absurd_number_takes_no_memory():
+    """A fuzzed log had one; a gap of so many ranks is no line that went missing between neighbours."""
+    test = LoggedTest(1, ranks={0: ("1", "a"), 1: ("1", "a"), 10**12: ("1", "b")})
+    test.mend_hosts(Text("log.txt", ""))
+    assert test.ranks == {0: ("1", "a"), 1: ("1", "a"), 10**12: ("1", "b")}

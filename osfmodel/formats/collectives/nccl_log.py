@@ -42,8 +42,11 @@ class LoggedTest:
         return [host for group, host in self.ranks.values() if group == groups[0]]
 
     def mend_hosts(self, text: Text) -> None:
-        """Give ranks whose line is missing or names a host of its own between two of one host that host, and tell."""
-        if not self.ranks:
+        """Give ranks whose line is missing or names a host of its own between two of one host that host, and tell.
+
+        Where more lines are missing than there are, nothing is mended.
+        """
+        if not self.ranks or max(self.ranks) >= 2 * len(self.ranks):
             return
         found = [self.ranks.get(rank) for rank in range(max(self.ranks) + 1)]
         often = Counter(self.ranks.values())

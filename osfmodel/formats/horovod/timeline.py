@@ -58,18 +58,21 @@ def _doubts(found: HorovodTimeline, nouns: Sequence[Noun], workers: int) -> list
     if not isinstance(run, Measurement) or not isinstance(workload, Workload):
         return []
     said = [apart(found.lateness, run.iteration_time)]
-    if isinstance(cluster, Cluster):
-        plan = grouped_plan(workload, _usual_groups(found, workload))
+    groups = _usual_groups(found, workload)
+    if isinstance(cluster, Cluster) and groups:
+        plan = grouped_plan(workload, groups)
         again = predict_timeline(workload, plan, pricing_of(cluster, workers)).iteration_time
         said.append(off(again, run.iteration_time))
     return [sentence for sentence in said if sentence]
 
 
 def _usual_groups(found: HorovodTimeline, workload: Workload) -> list[list[int]]:
-    """The groups of most iterations, as positions in ready order."""
+    """The groups of most iterations, as positions in ready order; none if the workload has not all of their tensors."""
     position = {name: place for place, name in enumerate(workload.gradients.names)}
     formed = Counter(tuple(group.names for group in found.iterations[place]) for _, place in found.steady)
     (usual, _) = formed.most_common(1)[0]
+    if any(name not in position for names in usual for name in names):
+        return []
     return [sorted(position[name] for name in names) for names in usual]
 
 
