@@ -31,9 +31,9 @@ from scipy.stats import t as student
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import osfmodel as osf
-from osfmodel.diagnosis.doctor.ailments import AILMENTS, Patient
 from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, CLASSES, FREEDOM, HEALTHY, check_up
 from osfmodel.diagnosis.doctor.curves import Curve
+from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine
 from osfmodel.diagnosis.doctor.machines import KINDS, KNOWN_MACHINES
 from osfmodel.diagnosis.doctor.peers import expected, known_curves, over, peers_of, percentile, ratios_of
 from osfmodel.diagnosis.doctor.reading import examine
@@ -118,10 +118,10 @@ def published() -> Iterator[str]:
     """The answers to published tables of known faults."""
     yield "| table | against | fault | answer | probability |"
     yield "|---|---|---|---|---|"
-    for name, words, ailment in PUBLISHED:
+    for name, words, fault in PUBLISHED:
         one = examine([name], osf.load_cluster(words))
-        chance = {suspect.name: suspect.probability for suspect in one.suspects}
-        yield f"| {name} | `{words}` | {ailment} | {one.cause} | {chance[ailment]:.0%} |"
+        chance = {hypothesis.name: hypothesis.probability for hypothesis in one.hypotheses}
+        yield f"| {name} | `{words}` | {fault} | {one.cause} | {chance[fault]:.0%} |"
 
 
 def multiplied() -> Iterator[str]:
@@ -130,11 +130,11 @@ def multiplied() -> Iterator[str]:
     for machine in sorted({machine for machine, _ in known_curves()}):
         curves = [curve for name, curve in known_curves() if name == machine]
         against = osf.load_cluster(KNOWN_MACHINES[curves[0].label].words)
-        patient = Patient(against, tuple(curves))
+        measured = MeasuredMachine(against, tuple(curves))
         plain = check_up(machine, curves, against, machine).cause
         found["nothing"][plain] += 1
-        for name, ailment in AILMENTS.items():
-            for variant in ailment.variants(patient):
+        for name, fault in NETWORK_FAULTS.items():
+            for variant in fault.variants(measured):
                 if name != "cliff" and not variant.noise and np.abs(variant.shift).max() > LARGE_SHIFT:
                     found[name][check_up(machine, shifted(curves, variant.shift), against, machine).cause] += 1
     yield from matrix("put on measured curves", found)
@@ -153,7 +153,9 @@ def shifted(curves: Sequence[Curve], shift: np.ndarray) -> list[Curve]:
 
 def matrix(title: str, found: Mapping[str, Counter[str]]) -> Iterator[str]:
     """A confusion matrix in Markdown."""
-    answers = [answer for answer in (HEALTHY, *AILMENTS, CANNOT_TELL) if any(row[answer] for row in found.values())]
+    answers = [
+        answer for answer in (HEALTHY, *NETWORK_FAULTS, CANNOT_TELL) if any(row[answer] for row in found.values())
+    ]
     yield f"| planted ({title}) | {' | '.join(answers)} |"
     yield f"|---|{'---|' * len(answers)}"
     for name, row in found.items():
@@ -164,9 +166,9 @@ def matrix(title: str, found: Mapping[str, Counter[str]]) -> Iterator[str]:
 
 
 class Planted(NamedTuple):
-    """A fault to plant: the ailment that it is, its hosts, and what is done to them while they are measured."""
+    """A fault to plant: the fault that it is, its hosts, and what is done to them while they are measured."""
 
-    ailment: str
+    fault: str
     hosts: Callable[[str], contextlib.AbstractContextManager[Hosts]]
     during: Callable[[Hosts, str], contextlib.AbstractContextManager[None]] = lambda hosts, rate: (
         contextlib.nullcontext()
@@ -263,7 +265,7 @@ def judge(folder: Path) -> Iterator[str]:
             words = f"ring:50us,{rate.replace('mbit', 'Mbps').replace('gbit', 'Gbps')}"
             one = examine(files, osf.load_cluster(words))
             found[name][one.cause] += 1
-            told = ", ".join(f"{s.name} {s.probability:.0%} {s.words}".strip() for s in one.suspects[:3])
+            told = ", ".join(f"{s.name} {s.probability:.0%} {s.words}".strip() for s in one.hypotheses[:3])
             print(f"{case.name}, {title}: {told}", file=sys.stderr)
         yield from matrix(title, found)
         total = sum(sum(row.values()) for row in found.values())
@@ -274,8 +276,8 @@ def judge(folder: Path) -> Iterator[str]:
 
 def right_of(name: str, pattern: str) -> str:
     """The right answer: of all hosts alone, a slow one is part of ``bandwidth``, whose words name it."""
-    ailment = PLANTED[name].ailment
-    return "bandwidth" if ailment == "slow-host" and pattern != "*.json" else ailment
+    fault = PLANTED[name].fault
+    return "bandwidth" if fault == "slow-host" and pattern != "*.json" else fault
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import click
 from osfmodel.cli.app import CLUSTER, OneOf, emit, output_options, require_other, warn
 from osfmodel.cli.groups import GroupedCommand, OptionGroup
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.diagnosis.doctor.ailments import AILMENTS
+from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS
 from osfmodel.diagnosis.doctor.reading import examine
 from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.formats import Hints
@@ -57,4 +57,4 @@ def doctor_command(
     hints = Hints("", workers=workers, gpus_per_node=gpus_per_node, collective=collective)
     found = examine(files, None if against is None else load_cluster(against), hints, warn)
     emit(style, as_json, output, Examined(found))
-    return int(fail and found.cause in AILMENTS)
+    return int(fail and found.cause in NETWORK_FAULTS)

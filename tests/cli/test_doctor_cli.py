@@ -29,7 +29,7 @@ def test_all_formats_say_the_same():
     assert doctor(*SLOW).stdout.startswith(document["verdict"])
     rows = list(csv.DictReader(io.StringIO(doctor(*SLOW, "--format", "csv").stdout)))
     assert [int(row["bytes"]) for row in rows] == [row["bytes"] for row in document["sizes"]]
-    assert sum(one["probability"] for one in document["suspects"]) == pytest.approx(1)
+    assert sum(one["probability"] for one in document["hypotheses"]) == pytest.approx(1)
     assert "cause: bandwidth" in doctor(*SLOW, "--format", "yaml").stdout
     (experiment,) = document["experiments"]
     assert experiment["fault"] == "bandwidth"

@@ -15,43 +15,43 @@ import osfmodel as osf
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.diagnosis.doctor import checkup
-from osfmodel.diagnosis.doctor.ailments import AILMENTS, Patient
-from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up, suspects_of
+from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up, hypotheses_of
 from osfmodel.diagnosis.doctor.curves import by_octave, curve_of
+from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine
 from osfmodel.diagnosis.doctor.machines import KINDS, KNOWN_MACHINES
 from osfmodel.diagnosis.doctor.peers import expected, known_curves, peers_of, percentile
 from osfmodel.diagnosis.doctor.reading import examine
 from osfmodel.entities.cluster import Table
 from osfmodel.entities.errors import CostError, DataError, UsageError
-from tests.patients import MACHINES, SIZES, patient_of
+from tests.measured_machines import MACHINES, SIZES, measured_of
 
 
-def peers(patient: Patient):
-    return {curve.kind: peers_of(curve.kind) for curve in patient.curves}
+def peers(measured: MeasuredMachine):
+    return {curve.kind: peers_of(curve.kind) for curve in measured.curves}
 
 
-def with_shift(patient: Patient, shift: np.ndarray, noise: float = 0.0, seed: int = 0) -> Patient:
+def with_shift(measured: MeasuredMachine, shift: np.ndarray, noise: float = 0.0, seed: int = 0) -> MeasuredMachine:
     """The machine with healthy peers' own deviation, a shift of ln(time), and scatter from size to size."""
     random = np.random.default_rng(seed)
     curves, start = [], 0
-    for curve in patient.curves:
-        mean, _ = expected(curve, patient.against, peers_of(curve.kind))
+    for curve in measured.curves:
+        mean, _ = expected(curve, measured.against, peers_of(curve.kind))
         part = shift[start : start + len(curve.sizes)]
         factors = np.exp(mean + part + random.normal(0, max(noise, 0.02), len(mean)))
         curves.append(replace(curve, times=tuple((np.array(curve.times) * factors).tolist())))
         start += len(curve.sizes)
-    return Patient(patient.against, tuple(curves))
+    return MeasuredMachine(measured.against, tuple(curves))
 
 
-def named(patient: Patient) -> str:
-    return checkup.cause_of(suspects_of(patient, peers(patient)))
+def named(measured: MeasuredMachine) -> str:
+    return checkup.cause_of(hypotheses_of(measured, peers(measured)))
 
 
 PLANTED = [
     (machine, name, number)
     for machine in MACHINES
-    for name, ailment in AILMENTS.items()
-    for number, _ in enumerate(ailment.variants(patient_of(machine)))
+    for name, fault in NETWORK_FAULTS.items()
+    for number, _ in enumerate(fault.variants(measured_of(machine)))
 ]
 
 
@@ -59,12 +59,12 @@ def test_most_planted_faults_are_named_and_none_as_another():
     """Large ones: with a shift of three spreads of healthy machines at some size. The least change is not told."""
     right, wrong, unsure = [], [], []
     for machine, name, number in PLANTED:
-        patient = patient_of(machine)
-        variant = list(AILMENTS[name].variants(patient))[number]
-        spreads = np.concatenate([expected(c, patient.against, peers_of(c.kind))[1] for c in patient.curves])
+        measured = measured_of(machine)
+        variant = list(NETWORK_FAULTS[name].variants(measured))[number]
+        spreads = np.concatenate([expected(c, measured.against, peers_of(c.kind))[1] for c in measured.curves])
         if np.abs(variant.shift / spreads).max() < 3:
             continue
-        found = named(with_shift(patient, variant.shift, variant.noise, seed=number))
+        found = named(with_shift(measured, variant.shift, variant.noise, seed=number))
         {name: right, CANNOT_TELL: unsure}.get(found, wrong).append((machine, name, variant.words, found))
     # half the bandwidth of a network is also that of sockets on a slow port
     assert [case for case in wrong if {case[1], case[3]} != {"bandwidth", "sockets"}] == []
@@ -75,17 +75,17 @@ def test_most_planted_faults_are_named_and_none_as_another():
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_healthy_machine_is_never_blamed(machine, seed):
-    patient = patient_of(machine)
-    assert named(with_shift(patient, np.zeros(sum(len(c.sizes) for c in patient.curves)), seed=seed)) == HEALTHY
+    measured = measured_of(machine)
+    assert named(with_shift(measured, np.zeros(sum(len(c.sizes) for c in measured.curves)), seed=seed)) == HEALTHY
 
 
 def test_a_cliff_is_found_where_bus_bandwidth_falls():
-    patient = patient_of("ib")
-    octaves = patient.each(lambda curve: curve.octaves)
-    ill = with_shift(patient, np.where(octaves >= 25, math.log(2.5), 0.0))
-    (first, *_) = suspects_of(ill, peers(ill))
+    measured = measured_of("ib")
+    octaves = measured.each(lambda curve: curve.octaves)
+    ill = with_shift(measured, np.where(octaves >= 25, math.log(2.5), 0.0))
+    (first, *_) = hypotheses_of(ill, peers(ill))
     assert (first.name, first.words) == ("cliff", "from 32.00 MiB on")
-    assert not list(AILMENTS["cliff"].variants(patient)), "no fall of bus bandwidth, no cliff"
+    assert not list(NETWORK_FAULTS["cliff"].variants(measured)), "no fall of bus bandwidth, no cliff"
 
 
 def test_one_slow_host_is_told_by_groups_that_are_well():
@@ -102,7 +102,7 @@ def test_one_slow_host_is_told_by_groups_that_are_well():
     assert "hosts-2-3" in found.verdict
     alone = check_up("job", curves[:1], against)
     assert alone.cause == "bandwidth", "one curve of all hosts does not tell one slow host from a slow network"
-    assert "one slow host" in AILMENTS["bandwidth"].summary
+    assert "one slow host" in NETWORK_FAULTS["bandwidth"].summary
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12, unique=True))
@@ -132,7 +132,7 @@ def test_the_density_is_that_of_independent_t_distributions_along_the_axes():
 
 
 def test_the_expected_curve_is_that_of_the_peers_and_of_the_stated_doubt():
-    curve = patient_of("ib").curves[0]
+    curve = measured_of("ib").curves[0]
     against = load_cluster(MACHINES["ib"][0])
     mean, spread = expected(curve, against, {})
     assert np.all(mean == 0)

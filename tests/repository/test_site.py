@@ -21,7 +21,7 @@ import osfmodel
 from osfmodel.cli.app import COMMANDS
 from osfmodel.cost import COST_MODELS
 from osfmodel.diagnosis import CAUSES
-from osfmodel.diagnosis.doctor.ailments import AILMENTS
+from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.solve import SOLVERS
@@ -150,7 +150,7 @@ def missing_pages() -> dict[str, list[str]]:
         "a line '| `NAME` | ' in docs/reference/model.md": _without_line("reference/model.md", COST_MODELS),
         "a line '| `NAME` | ' in docs/how-to/why-is-it-slow.md": _without_line("how-to/why-is-it-slow.md", CAUSES),
         "a line '| `NAME` | ' in docs/how-to/is-my-network-healthy.md": _without_line(
-            "how-to/is-my-network-healthy.md", AILMENTS
+            "how-to/is-my-network-healthy.md", NETWORK_FAULTS
         ),
         "docs/reference/*.md naming the plan `NAME`": [name for name in SOLVERS if f"`{name}`" not in reference],
         "docs/how-to/*.md naming the `TABLE`": [name for name in in_design() if f"`{name}`" not in how_to],
@@ -171,7 +171,7 @@ def test_every_entry_of_a_table_has_its_page():
 def test_the_search_for_missing_pages_can_fail(monkeypatch):
     for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS, COST_MODELS, SOLVERS):
         monkeypatch.setitem(table, "unheard-of", None)
-    for table in ("CAUSES", "AILMENTS"):
+    for table in ("CAUSES", "NETWORK_FAULTS"):
         monkeypatch.setattr(sys.modules[__name__], table, {"unheard-of": None})
     monkeypatch.setattr(sys.modules[__name__], "in_design", lambda: ["unheard-of"])
     assert all("unheard-of" in names for names in missing_pages().values())

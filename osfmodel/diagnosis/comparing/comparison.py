@@ -33,7 +33,7 @@ from osfmodel.entities.display import brief, how_many, listed, show_share, show_
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.trace import places
 
-RANKS_OF_VERDICTS = (SLOWER, FASTER, UNSURE, SAME)
+WORST_FIRST = (SLOWER, FASTER, UNSURE, SAME)
 """The verdicts, from the one that decides where several are compared."""
 WORDS = {SLOWER: "Slower", FASTER: "Faster", SAME: "No difference", UNSURE: "Cannot tell"}
 """The verdicts in words."""
@@ -185,7 +185,7 @@ def compare_readings(
             )
     pairs = _paired(baselines, candidates)
     changes = [_changed(old, new, tolerance, len(pairs)) for old, new in pairs]
-    changes.sort(key=lambda one: (RANKS_OF_VERDICTS.index(one.change.verdict), -abs(one.change.median)))
+    changes.sort(key=lambda one: (WORST_FIRST.index(one.change.verdict), -abs(one.change.median)))
     return RunComparison(
         tuple(one.name for one in baselines),
         tuple(one.name for one in candidates),

@@ -13,6 +13,7 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import CostError, DataError
 from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.entities.workload import Workload
+from osfmodel.formats.collectives.naming import factor
 
 SIZES = tuple(4**power for power in range(4, 16))
 """Bytes of the collectives that are compared: 256 B to 1 GiB."""
@@ -86,9 +87,7 @@ def _prices(cluster: Cluster, workers: int, kind: str) -> Iterator[CollectiveUse
     for size in SIZES:
         time = float(cost(size))
         if low <= size <= high and time > 0:
-            # Bytes are those of the whole vector, whose bus bandwidth has one factor for both halves of an all-reduce.
-            factor = (2 if kind == "all_reduce" else 1) * (workers - 1) / workers
-            yield CollectiveUse(kind, "", workers, 1, size, time, size * factor / time)
+            yield CollectiveUse(kind, "", workers, 1, size, time, size * factor(kind, workers) / time)
 
 
 def workload_reading(workload: Workload, name: str) -> Reading:

@@ -313,7 +313,7 @@ def _assumed(run: StepSeries, logs: Logs, widest: float, guard: float) -> float:
 
 
 def spread_of(run: StepSeries) -> float:
-    """How far the median of a run lies above its fastest steps, relative; of a few steps also below the slowest."""
+    """Relative distance of a run's median from its fastest steps; with few steps also from its slowest, if more."""
     import numpy as np
 
     if run.deviation is not None:

@@ -1,10 +1,10 @@
-"""The check-up: which of AILMENTS, or none, explains the measured curves.
+"""The check-up: which of NETWORK_FAULTS, or none, explains the measured curves.
 
 ln(measured / priced) of a healthy machine has a mean and a spread at each size (``peers.expected``), is correlated
-between near sizes and between tables of one machine, and has a scatter of its own. With an ailment the mean is shifted.
+between near sizes and between tables of one machine, and has a scatter of its own. With a fault the mean is shifted.
 The likelihood is that of a multivariate t distribution, whose tails forgive spreads that are off; a variant's weight is
-its ailment's over the number of variants, so an ailment with many forms gains nothing by them. "Something else" has the
-mean of the healthy and WIDE times their spread: a curve like no ailment and like no healthy machine.
+its fault's over the number of variants, so a fault with many forms gains nothing by them. "Something else" has the
+mean of the healthy and WIDE times their spread: a curve like no fault and like no healthy machine.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from osfmodel.cost.shapes import Array
-from osfmodel.diagnosis.doctor.ailments import AILMENTS, Patient, Variant
 from osfmodel.diagnosis.doctor.curves import Curve
+from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine, Variant
 from osfmodel.diagnosis.doctor.machines import KINDS
 from osfmodel.diagnosis.doctor.peers import (
     PercentileRange,
@@ -38,11 +38,11 @@ SUMMARIES: Mapping[str, str] = {
     OTHER: "like no fault that is known here, nor like a healthy machine",
 }
 PRIOR: Mapping[str, float] = {HEALTHY: 0.5, OTHER: 0.1}
-"""Weights before the measurement; the rest is shared by the ailments that can occur."""
+"""Weights before the measurement; the rest is shared by the faults that can occur."""
 SURE = 0.8
 """Minimum probability of what is named."""
 POSSIBLE = 0.05
-"""Minimum probability of an ailment that is listed as possible; below RULED_OUT it is listed as ruled out."""
+"""Minimum probability of a fault that is listed as possible; below RULED_OUT it is listed as ruled out."""
 RULED_OUT = 0.01
 FREEDOM = 4.0
 """Degrees of freedom of the t distribution."""
@@ -102,8 +102,8 @@ class ClassCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """An ailment, HEALTHY or OTHER, with its probability and the words of its likeliest variant."""
+class Hypothesis:
+    """A fault, HEALTHY or OTHER, with its probability and the words of its likeliest variant."""
 
     name: str
     probability: float
@@ -113,18 +113,18 @@ class Suspect:
     @property
     def summary(self) -> str:
         """The fault in a few words."""
-        return AILMENTS[self.name].summary if self.name in AILMENTS else SUMMARIES[self.name]
+        return NETWORK_FAULTS[self.name].summary if self.name in NETWORK_FAULTS else SUMMARIES[self.name]
 
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """The check-up of a machine: ``cause`` is an ailment, HEALTHY, or CANNOT_TELL; suspects, the likeliest first."""
+    """The check-up of a machine: ``cause`` is a fault, HEALTHY, or CANNOT_TELL; hypotheses, the likeliest first."""
 
     name: str
     against: str
     cause: str
     verdict: str
-    suspects: tuple[Suspect, ...]
+    hypotheses: tuple[Hypothesis, ...]
     classes: tuple[ClassCheck, ...]
     sizes: tuple[SizeCheck, ...]
     remarks: tuple[str, ...] = ()
@@ -134,20 +134,20 @@ class Checkup:
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """Ailments that the curve allows."""
-        return tuple(one.name for one in self.suspects if one.name in AILMENTS and one.probability >= POSSIBLE)
+        """Faults that the curve allows."""
+        return tuple(one.name for one in self.hypotheses if one.name in NETWORK_FAULTS and one.probability >= POSSIBLE)
 
     @property
     def ruled_out(self) -> tuple[str, ...]:
-        """Ailments that the curve rules out, in the order of AILMENTS; those that cannot occur are not among them."""
-        low = {one.name for one in self.suspects if one.probability < RULED_OUT}
-        return tuple(name for name in AILMENTS if name in low)
+        """Faults that the curve rules out, in the order of the table; those that cannot occur are not among them."""
+        low = {one.name for one in self.hypotheses if one.probability < RULED_OUT}
+        return tuple(name for name in NETWORK_FAULTS if name in low)
 
     @property
     def experiments(self) -> tuple[tuple[str, str], ...]:
-        """(ailment, experiment) of what is named, or of all that is possible where that cannot be told."""
+        """(fault, experiment) of what is named, or of all that is possible where that cannot be told."""
         named = {CANNOT_TELL: self.possible, HEALTHY: ()}.get(self.cause, (self.cause,))
-        return tuple((name, AILMENTS[name].experiment) for name in named)
+        return tuple((name, NETWORK_FAULTS[name].experiment) for name in named)
 
 
 def check_up(name: str, curves: Sequence[Curve], against: Cluster, machine: str = "") -> Checkup:
@@ -156,21 +156,23 @@ def check_up(name: str, curves: Sequence[Curve], against: Cluster, machine: str 
     ``machine`` is a key of the bundled ones that is no peer of itself.
     """
     peers = {kind: peers_of(kind, machine) for kind in dict.fromkeys(curve.kind for curve in curves)}
-    suspects = suspects_of(Patient(against, tuple(curves)), peers)
-    cause = cause_of(suspects)
+    hypotheses = hypotheses_of(MeasuredMachine(against, tuple(curves)), peers)
+    cause = cause_of(hypotheses)
     classes = tuple(_classes(curves, peers))
     return Checkup(
-        name, against.name, cause, _verdict(cause, suspects, classes), suspects, classes,
+        name, against.name, cause, _verdict(cause, hypotheses, classes), hypotheses, classes,
         tuple(_sizes(curves, peers)), (*_faster(cause, classes), *_remarks(curves, peers)),
     )  # fmt: skip
 
 
-def suspects_of(patient: Patient, peers: Mapping[str, Mapping[str, Sequence[Curve]]]) -> tuple[Suspect, ...]:
-    """HEALTHY, OTHER and each of AILMENTS that can occur, with its probability; the likeliest first."""
-    healthy = [expected(curve, patient.against, peers[curve.kind]) for curve in patient.curves]
+def hypotheses_of(
+    measured: MeasuredMachine, peers: Mapping[str, Mapping[str, Sequence[Curve]]]
+) -> tuple[Hypothesis, ...]:
+    """HEALTHY, OTHER and each of NETWORK_FAULTS that can occur, with its probability; the likeliest first."""
+    healthy = [expected(curve, measured.against, peers[curve.kind]) for curve in measured.curves]
     means, spreads = (np.concatenate(parts) for parts in zip(*healthy, strict=True))
-    ratios = patient.each(lambda curve: curve.ratios)
-    shape = _correlation(patient)
+    ratios = measured.each(lambda curve: curve.ratios)
+    shape = _correlation(measured)
 
     def likelihood(shift: Array, wide: float = 1.0, scatter: float = 0.0) -> float:
         covariance = shape * np.outer(wide * spreads, wide * spreads) + (SCATTER**2 + scatter**2) * np.eye(len(ratios))
@@ -181,8 +183,8 @@ def suspects_of(patient: Patient, peers: Mapping[str, Mapping[str, Sequence[Curv
         HEALTHY: (likelihood(none), ""),
         OTHER: (likelihood(none, wide=WIDE), ""),
     }
-    for name, ailment in AILMENTS.items():
-        forms = [(one, likelihood(one.shift, scatter=one.noise)) for one in ailment.variants(patient) if _told(one)]
+    for name, fault in NETWORK_FAULTS.items():
+        forms = [(one, likelihood(one.shift, scatter=one.noise)) for one in fault.variants(measured) if _told(one)]
         if forms:
             best = max(forms, key=lambda form: form[1])
             found[name] = (_log_mean([value for _, value in forms]), best[0].words)
@@ -190,8 +192,8 @@ def suspects_of(patient: Patient, peers: Mapping[str, Mapping[str, Sequence[Curv
     weights = {name: value + math.log(PRIOR.get(name, share)) for name, (value, _) in found.items()}
     most = max(weights.values())
     total = math.fsum(math.exp(weight - most) for weight in weights.values())
-    suspects = [Suspect(name, math.exp(weights[name] - most) / total, found[name][1]) for name in found]
-    return tuple(sorted(suspects, key=lambda one: -one.probability))
+    hypotheses = [Hypothesis(name, math.exp(weights[name] - most) / total, found[name][1]) for name in found]
+    return tuple(sorted(hypotheses, key=lambda one: -one.probability))
 
 
 def _told(variant: Variant) -> bool:
@@ -199,10 +201,10 @@ def _told(variant: Variant) -> bool:
     return bool(variant.noise or np.abs(variant.shift).max() > SCATTER)
 
 
-def _correlation(patient: Patient) -> Array:
-    octaves = patient.each(lambda curve: curve.octaves.astype(float))
-    table = np.concatenate([np.full(len(curve.sizes), number) for number, curve in enumerate(patient.curves)])
-    workers = patient.each(lambda curve: np.full(len(curve.sizes), curve.place.workers))
+def _correlation(measured: MeasuredMachine) -> Array:
+    octaves = measured.each(lambda curve: curve.octaves.astype(float))
+    table = np.concatenate([np.full(len(curve.sizes), number) for number, curve in enumerate(measured.curves)])
+    workers = measured.each(lambda curve: np.full(len(curve.sizes), curve.place.workers))
     near = np.exp(-np.abs(np.subtract.outer(octaves, octaves)) / REACH)
     apart = np.where(np.equal.outer(workers, workers), SAME_COUNT, SHARED)
     found: Array = near * np.where(np.equal.outer(table, table), 1.0, apart)
@@ -225,9 +227,9 @@ def _log_mean(values: Sequence[float]) -> float:
     return most + math.log(math.fsum(math.exp(value - most) for value in values) / len(values))
 
 
-def cause_of(suspects: Sequence[Suspect]) -> str:
-    """The likeliest where it is sure; CANNOT_TELL else, and for a curve like no ailment and no healthy machine."""
-    first = suspects[0]
+def cause_of(hypotheses: Sequence[Hypothesis]) -> str:
+    """The likeliest where it is sure; CANNOT_TELL else, and for a curve like no fault and no healthy machine."""
+    first = hypotheses[0]
     return CANNOT_TELL if first.probability < SURE or first.name == OTHER else first.name
 
 
@@ -258,13 +260,13 @@ def _sizes(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[Cu
     ]  # fmt: skip
 
 
-def _verdict(cause: str, suspects: Sequence[Suspect], classes: Sequence[ClassCheck]) -> str:
-    found = {one.name: one for one in suspects}
+def _verdict(cause: str, hypotheses: Sequence[Hypothesis], classes: Sequence[ClassCheck]) -> str:
+    found = {one.name: one for one in hypotheses}
     if cause == HEALTHY:
         return "Healthy: the curve is that of other machines of its kind."
-    if cause in AILMENTS:
-        return AILMENTS[cause].sentence(found[cause].words)
-    possible = [one.name for one in suspects if one.probability >= POSSIBLE and one.name != OTHER]
+    if cause in NETWORK_FAULTS:
+        return NETWORK_FAULTS[cause].sentence(found[cause].words)
+    possible = [one.name for one in hypotheses if one.probability >= POSSIBLE and one.name != OTHER]
     return f"Cannot tell: {' or '.join(possible)}." if possible else "Cannot tell: the curve is like no known fault."
 
 
@@ -275,6 +277,6 @@ def _remarks(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[
 def _faster(cause: str, classes: Sequence[ClassCheck]) -> list[str]:
     """A remark on a fault that leaves the machine faster than its data sheet."""
     large = [row.ratio for row in classes if row.part == LAST]
-    if cause not in AILMENTS or not large or max(large) >= 1:
+    if cause not in NETWORK_FAULTS or not large or max(large) >= 1:
         return []
     return [f"large messages take {max(large):.2f} of the time by data sheet all the same"]

@@ -65,7 +65,7 @@ def examine(
 
     Without ``against`` a bundled cluster is compared with its own words. Raises UsageError where they are needed,
     DataError for files that cannot be used, CostError where the description does not fit the measured workers.
-    """  # fmt: skip
+    """
     found = [one for file in files for one in read_measured(file, hints or Hints(""), tell)]
     known = KNOWN_MACHINES.get(found[0].bundled) if len({one.label for one in found}) == 1 else None
     if against is None:
@@ -74,9 +74,9 @@ def examine(
         against = load_cluster(known.words)
     remarks: list[str] = []
     healthy = _placed(found, against, known is not None, remarks)
-    curves = [curve for one in found for curve in _curves(one, healthy, remarks)]
+    curves = [curve for one in found for curve in _curves(one, healthy, remarks) if curve.sizes]
     name = shared_stem([one.label for one in found]) if len(found) > 1 else found[0].label
-    checked = check_up(name, _agreeing(curves), healthy, "" if known is None else known.machine)
+    checked = check_up(name, curves, healthy, "" if known is None else known.machine)
     return replace(checked, remarks=(*dict.fromkeys(remarks), *checked.remarks))
 
 
@@ -118,8 +118,3 @@ def _curve(one: MeasuredFile, table: Table, against: Cluster) -> Curve:
         return curve_of(one.label, table, against)
     except CostError as error:
         raise CostError(f"{one.label}: --against {against.name}: {error}") from None
-
-
-def _agreeing(curves: Sequence[Curve]) -> list[Curve]:
-    """The curves with a size or more."""
-    return [curve for curve in curves if curve.sizes]

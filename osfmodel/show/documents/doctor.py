@@ -7,11 +7,11 @@ from typing import Any
 from osfmodel.diagnosis.doctor.checkup import Checkup
 from osfmodel.entities.files.documents import SCHEMA_VERSION
 from osfmodel.show.tables import csv_row, json_row
-from osfmodel.show.tables.doctor import PARTS, SIZES, SUSPECTS
+from osfmodel.show.tables.doctor import HYPOTHESES, PARTS, SIZES
 
 
 class Examined:
-    """The result of ``osf doctor``: verdict, place among other machines, suspected faults and experiments."""
+    """The result of ``osf doctor``: verdict, place among other machines, probabilities of faults, and experiments."""
 
     def __init__(self, checkup: Checkup) -> None:
         self.checkup = checkup
@@ -24,7 +24,7 @@ class Examined:
             "against": one.against,
             "cause": one.cause,
             "verdict": one.verdict,
-            "suspects": [json_row(SUSPECTS, suspect) for suspect in one.suspects],
+            "hypotheses": [json_row(HYPOTHESES, hypothesis) for hypothesis in one.hypotheses],
             "ruled_out": list(one.ruled_out),
             "experiments": [{"fault": name, "experiment": words} for name, words in one.experiments],
             "parts": [json_row(PARTS, part) for part in one.classes],

@@ -1,8 +1,8 @@
-"""Columns of a check-up: the parts of the curve, every size, and the suspected faults."""
+"""Columns of a check-up: the parts of the curve, every size, and the probability of each fault."""
 
 from __future__ import annotations
 
-from osfmodel.diagnosis.doctor.checkup import Checkup, ClassCheck, SizeCheck, Suspect
+from osfmodel.diagnosis.doctor.checkup import Checkup, ClassCheck, Hypothesis, SizeCheck
 from osfmodel.diagnosis.doctor.peers import PercentileRange
 from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.units import show_rate
@@ -45,13 +45,13 @@ SIZES: tuple[Column[SizeCheck], ...] = (
     Column(None, "faster than", lambda row: None, lambda row: place_text(row.place)),
 )
 """Columns of a measured size."""
-SUSPECTS: tuple[Column[Suspect], ...] = (
+HYPOTHESES: tuple[Column[Hypothesis], ...] = (
     column("fault", "fault", lambda row: row.name),
     column("probability", "probability", lambda row: row.probability, "{:.0%}".format),
     column("likeliest_form", None, lambda row: row.words),
     column("meaning", "meaning", lambda row: row.summary),
 )
-"""Columns of a suspected fault."""
+"""Columns of a fault and its probability."""
 
 
 def shown_sizes(one: Checkup) -> tuple[str, list[SizeCheck]]:

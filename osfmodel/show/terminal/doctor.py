@@ -1,4 +1,4 @@
-"""A check-up on a terminal: the verdict, the parts of the curve, its sizes, suspected faults and experiments."""
+"""A check-up on a terminal: the verdict, the parts of the curve, its sizes, the faults, and experiments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.console import Console
 
 from osfmodel.diagnosis.doctor.checkup import Checkup
 from osfmodel.entities.display import listed
-from osfmodel.show.tables.doctor import PARTS, SIZES, SUSPECTS, shown_sizes
+from osfmodel.show.tables.doctor import HYPOTHESES, PARTS, SIZES, shown_sizes
 from osfmodel.show.terminal.tables import ENDS, print_fitting, show_title, table_of
 
 LISTED = 0.01
@@ -26,7 +26,7 @@ def show_checkup(console: Console, one: Checkup) -> None:
     if len(sizes) < len(one.sizes):
         console.print("Other tables: --format csv.", markup=False)
     console.print()
-    console.print(table_of(SUSPECTS, [s for s in one.suspects if s.probability >= LISTED], ENDS))
+    console.print(table_of(HYPOTHESES, [s for s in one.hypotheses if s.probability >= LISTED], ENDS))
     if one.ruled_out:
         console.print(f"Ruled out: {listed(one.ruled_out)}.", markup=False)
     for name, words in one.experiments:

@@ -1,6 +1,6 @@
-"""Known ailments of networks: the curve of each, the sentence about it, and the experiment that would prove it.
+"""Known faults of networks: the curve of each, the sentence about it, and the experiment that would prove it.
 
-An ailment is a set of variants, each a shift of ln(time) at every measured size. Most are priced: the machine's
+A fault is a set of variants, each a shift of ln(time) at every measured size. Most are priced: the machine's
 description with the fault put in, by the same cost model, so nothing here was learned from a faulty machine. A variant
 may also have ``noise``, scatter from one size to the next that healthy machines do not have.
 """
@@ -26,14 +26,14 @@ from osfmodel.entities.units import show_rate
 
 
 class Variant(NamedTuple):
-    """A form of an ailment: its words, ln(time with it / time without) at every point, and scatter of ln(time)."""
+    """A form of a fault: its words, ln(time with it / time without) at every point, and scatter of ln(time)."""
 
     words: str
     shift: Array
     noise: float = 0.0
 
 
-class Patient(NamedTuple):
+class MeasuredMachine(NamedTuple):
     """Curves of one machine, beside the description of the healthy one."""
 
     against: Cluster
@@ -60,7 +60,7 @@ class Patient(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ailment:
+class NetworkFault:
     """A fault of a network.
 
     variants:   its forms on a machine; none where it cannot occur
@@ -69,7 +69,7 @@ class Ailment:
     experiment: the command that would prove it or rule it out
     """
 
-    variants: Callable[[Patient], Iterator[Variant]]
+    variants: Callable[[MeasuredMachine], Iterator[Variant]]
     summary: str
     sentence: Callable[[str], str]
     experiment: str
@@ -97,45 +97,45 @@ FULL_RATE = 1.7
 """Minimum factor between the prices of a size and half of it where bytes decide the time."""
 
 
-def _bandwidth(patient: Patient) -> Iterator[Variant]:
-    between = patient.spread_out or patient.against.nccl is None
+def _bandwidth(measured: MeasuredMachine) -> Iterator[Variant]:
+    between = measured.spread_out or measured.against.nccl is None
     for part in PARTS:
-        fault = faster_network(patient.against, Change(part))
+        fault = faster_network(measured.against, Change(part))
         words = f"{part:.0%} of the bandwidth"
         if between:
-            yield patient.under(words, fault, lambda curve: curve.place.nodes > 1)
+            yield measured.under(words, fault, lambda curve: curve.place.nodes > 1)
         else:
-            yield patient.under(words, fault)
+            yield measured.under(words, fault)
 
 
-def _latency(patient: Patient) -> Iterator[Variant]:
+def _latency(measured: MeasuredMachine) -> Iterator[Variant]:
     for factor in LONGER:
-        fault = faster_network(patient.against, latency=Change(factor))
-        yield patient.under(f"{factor:.0f} times the latency", fault)
+        fault = faster_network(measured.against, latency=Change(factor))
+        yield measured.under(f"{factor:.0f} times the latency", fault)
 
 
-def _sockets(patient: Patient) -> Iterator[Variant]:
-    shape = patient.against.nccl
-    if shape is None or shape.nic_bandwidth is None or not patient.spread_out or shape.network in ("tcp", "ena"):
+def _sockets(measured: MeasuredMachine) -> Iterator[Variant]:
+    shape = measured.against.nccl
+    if shape is None or shape.nic_bandwidth is None or not measured.spread_out or shape.network in ("tcp", "ena"):
         return
     for rate in SOCKETS:
-        each = min(shape.nic_bandwidth, rate / patient.against.gpus_per_node)
-        fault = replace(patient.against, nccl=replace(shape, network="tcp", nic_bandwidth=each))
-        yield patient.under(f"sockets of {show_rate(rate)} per node", fault, lambda curve: curve.place.nodes > 1)
+        each = min(shape.nic_bandwidth, rate / measured.against.gpus_per_node)
+        fault = replace(measured.against, nccl=replace(shape, network="tcp", nic_bandwidth=each))
+        yield measured.under(f"sockets of {show_rate(rate)} per node", fault, lambda curve: curve.place.nodes > 1)
 
 
-def _peer_access(patient: Patient) -> Iterator[Variant]:
-    shape, gpus = patient.against.nccl, patient.against.gpus_per_node
-    if shape is None or shape.fabric == "host" or all(curve.place.fullest == 1 for curve in patient.curves):
+def _peer_access(measured: MeasuredMachine) -> Iterator[Variant]:
+    shape, gpus = measured.against.nccl, measured.against.gpus_per_node
+    if shape is None or shape.fabric == "host" or all(curve.place.fullest == 1 for curve in measured.curves):
         return
     host = known.HOSTS[4 if shape.generation == "ampere" else 3 if shape.generation == "volta" else 5]
     staged = _without_nvlink(shape, "host", host.slot, host)
-    yield patient.under("copies through host memory", replace(patient.against, nccl=staged))
+    yield measured.under("copies through host memory", replace(measured.against, nccl=staged))
     if shape.fabric != "pcie":
         direct = _without_nvlink(shape, "pcie", host.slot / known.PEER_OVERHEAD, host)
-        yield patient.under("copies over PCIe", replace(patient.against, nccl=direct))
+        yield measured.under("copies over PCIe", replace(measured.against, nccl=direct))
     if shape.nic_bandwidth is not None and gpus > 1:
-        yield patient.under("copies inside nodes over NICs", replace(patient.against, gpus_per_node=1, nodes=None))
+        yield measured.under("copies inside nodes over NICs", replace(measured.against, gpus_per_node=1, nodes=None))
 
 
 def _without_nvlink(shape: NcclShape, fabric: str, bandwidth: float, host: known.HostPaths) -> NcclShape:
@@ -145,12 +145,12 @@ def _without_nvlink(shape: NcclShape, fabric: str, bandwidth: float, host: known
     )  # fmt: skip
 
 
-def _cliff(patient: Patient) -> Iterator[Variant]:
+def _cliff(measured: MeasuredMachine) -> Iterator[Variant]:
     """Steps at sizes where bus bandwidth falls: over a few octaves, or for good once bytes decided the time before."""
-    octaves = patient.each(lambda curve: curve.octaves)
+    octaves = measured.each(lambda curve: curve.octaves)
     last = int(octaves.max())
-    full = set().union(*map(_at_full_rate, patient.curves))
-    for start in sorted(set().union(*map(_falls, patient.curves))):
+    full = set().union(*map(_at_full_rate, measured.curves))
+    for start in sorted(set().union(*map(_falls, measured.curves))):
         ends = [end for end in (start + 1, start + 2, start + 4) if end <= last - EDGE]
         for end in [*ends, last + 1] if start in full else ends:
             inside = (octaves >= start) & (octaves < end)
@@ -176,25 +176,25 @@ FALL = 0.1
 """Minimum relative fall of bus bandwidth, from one octave to the next, that may be a cliff."""
 
 
-def _contention(patient: Patient) -> Iterator[Variant]:
+def _contention(measured: MeasuredMachine) -> Iterator[Variant]:
     """Scatter from size to size, or queues of others before each message and a part of the bandwidth beside them."""
-    if not patient.spread_out:
+    if not measured.spread_out:
         return
-    crossing = patient.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
+    crossing = measured.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
     # One kink is no scatter: the median of second differences does not see it.
-    seen = max(noise(curve.times) for curve in patient.curves if curve.place.nodes > 1)
+    seen = max(noise(curve.times) for curve in measured.curves if curve.place.nodes > 1)
     scatter = SCATTER if seen >= SEEN else ()
     for spread in scatter:
         yield Variant("times that scatter", np.where(crossing, np.log(SLOWED), 0.0), spread)
     for factor in LONGER[1:]:
-        fault = faster_network(patient.against, Change(SHARED_PART), Change(factor))
-        queued = patient.under("half of the bandwidth, and queues", fault, lambda curve: curve.place.nodes > 1)
+        fault = faster_network(measured.against, Change(SHARED_PART), Change(factor))
+        queued = measured.under("half of the bandwidth, and queues", fault, lambda curve: curve.place.nodes > 1)
         yield from (queued, *(queued._replace(noise=spread) for spread in scatter))
 
 
-def _slow_host(patient: Patient) -> Iterator[Variant]:
+def _slow_host(measured: MeasuredMachine) -> Iterator[Variant]:
     """Some groups of ranks are slow and others are not; one of all hosts is slow whenever another is."""
-    crossing = [curve for curve in patient.curves if curve.place.nodes > 1]
+    crossing = [curve for curve in measured.curves if curve.place.nodes > 1]
     names = list(dict.fromkeys(_group(curve) for curve in crossing))
     widest = max((curve.place.nodes for curve in crossing), default=0)
     whole = {_group(curve) for curve in crossing if curve.place.nodes == widest}
@@ -202,13 +202,13 @@ def _slow_host(patient: Patient) -> Iterator[Variant]:
     for count in range(1, min(len(names), MOST_GROUPS + 1)):
         for chosen in combinations(names, count):
             if must <= set(chosen):
-                yield from _slow_groups(patient, chosen, _slowest(chosen, crossing))
+                yield from _slow_groups(measured, chosen, _slowest(chosen, crossing))
 
 
-def _slow_groups(patient: Patient, chosen: Sequence[tuple[str, int]], words: str) -> Iterator[Variant]:
+def _slow_groups(measured: MeasuredMachine, chosen: Sequence[tuple[str, int]], words: str) -> Iterator[Variant]:
     for part in PARTS:
-        fault = faster_network(patient.against, Change(part))
-        yield patient.under(words, fault, lambda curve: _group(curve) in chosen)
+        fault = faster_network(measured.against, Change(part))
+        yield measured.under(words, fault, lambda curve: _group(curve) in chosen)
 
 
 MOST_GROUPS = 6
@@ -226,48 +226,48 @@ def _slowest(chosen: Sequence[tuple[str, int]], curves: Sequence[Curve]) -> str:
     return f"in {label}" if others else f"among {workers} workers"
 
 
-AILMENTS: Mapping[str, Ailment] = MappingProxyType(
+NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
     {
-        "bandwidth": Ailment(
+        "bandwidth": NetworkFault(
             _bandwidth,
             "part of the bandwidth: some NICs of several, a port or a slot at a lower speed, or one slow host",
             lambda words: f"Large messages get about {words} that they should.",
             "ibstat | grep -c 'State: Active' and NCCL_DEBUG=INFO | grep 'NET/' count the NICs in use; ethtool and "
             "ibstat show each port's rate; then measure pairs of hosts and give all files to osf doctor",
         ),
-        "slow-host": Ailment(
+        "slow-host": NetworkFault(
             _slow_host,
             "one slow host among others that are well",
             lambda words: f"A slow host is {words}: other groups of hosts are well.",
             "measure pairs of the hosts of that group, and give all files to osf doctor",
         ),
-        "latency": Ailment(
+        "latency": NetworkFault(
             _latency,
             "a longer way between hosts, or hosts that wake up late",
             lambda words: f"Messages start late, by about {words}; bandwidth is as it should be.",
             "ping -c 100 -i 0.01 HOST between two of the hosts: a healthy network answers in 0.1 ms or less",
         ),
-        "sockets": Ailment(
+        "sockets": NetworkFault(
             _sockets,
             "kernel sockets in the place of RDMA",
             lambda words: f"NCCL uses TCP, not RDMA: the curve is that of {words}.",
             "NCCL_DEBUG=INFO, then grep 'NET/Socket' (bad) or 'NET/IB' and 'NET/OFI' (good)",
         ),
-        "peer-access": Ailment(
+        "peer-access": NetworkFault(
             _peer_access,
             "no direct access between the GPUs of a node",
             lambda words: f"GPUs of a node do not reach each other directly: {words}.",
             "nvidia-smi topo -p2p r; nvidia-smi nvlink --status; NCCL_DEBUG=INFO | grep -E 'via (P2P|SHM|NET)'; unset "
             "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL",
         ),
-        "cliff": Ailment(
+        "cliff": NetworkFault(
             _cliff,
             "a switch of protocol or algorithm at the wrong size",
             lambda words: f"Time jumps {words}, as when a protocol is switched at the wrong size.",
             "run the sizes around it with NCCL_PROTO=Simple, then LL128, and with NCCL_ALGO=Ring, then Tree; or set "
             "another NCCL_BUFFSIZE",
         ),
-        "contention": Ailment(
+        "contention": NetworkFault(
             _contention,
             "other traffic on the network, or lost packets",
             lambda words: (
@@ -278,4 +278,4 @@ AILMENTS: Mapping[str, Ailment] = MappingProxyType(
         ),
     }
 )
-"""Ailments by name. A small MTU is none of them: it costs 5 % or less, which no curve tells from healthy machines."""
+"""Faults by name. A small MTU is none of them: it costs 5 % or less, which no curve tells from healthy machines."""

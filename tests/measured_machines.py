@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from osfmodel.cost import cost_of
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.diagnosis.doctor.ailments import Patient
 from osfmodel.diagnosis.doctor.curves import curve_of
+from osfmodel.diagnosis.doctor.faults import MeasuredMachine
 from osfmodel.entities.cluster import Table
 
 SIZES = tuple(2**octave for octave in range(10, 31))
@@ -18,10 +18,10 @@ MACHINES = {
 }
 
 
-def patient_of(name: str) -> Patient:
+def measured_of(name: str) -> MeasuredMachine:
     """A machine exactly as its data sheet says."""
     words, counts = MACHINES[name]
     against = load_cluster(words)
     prices = {workers: cost_of(against, workers) for workers in counts}
     tables = [Table(workers, SIZES, tuple(float(prices[workers](size)) for size in SIZES)) for workers in counts]
-    return Patient(against, tuple(curve_of("made-up", table, against) for table in tables))
+    return MeasuredMachine(against, tuple(curve_of("made-up", table, against) for table in tables))
