@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from osfmodel.diagnosis.comparing.statistics import StepSeries
-from osfmodel.diagnosis.explanation import bus_factor
 from osfmodel.entities.checks import require_count, require_name, require_time
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.errors import DataError
@@ -60,7 +59,7 @@ class Timed:
 class CollectiveUse:
     """Collectives of one kind in one process group, those of a step or of one size.
 
-    kind:      ``all_reduce``, ``all_gather`` ...
+    kind:      ``all_reduce``, ``broadcast`` ...; all-gathers of sharded parameters with their pass
     group:     the process group, as the trace names it; "" if it does not
     workers:   ranks of the group; 0 if unknown
     count:     collectives in a step, the mean over its usual steps
@@ -85,11 +84,6 @@ class CollectiveUse:
 
     def __repr__(self) -> str:
         return brief(self, f"{self.count:g} {self.kind}, {show_time(self.time)}")
-
-
-def bus_bandwidth(kind: str, workers: int, size: float | None, time: float) -> float | None:
-    """Bus bandwidth in bytes/s of collectives with an input of ``size`` bytes on each rank; None if unknown."""
-    return size * bus_factor(kind, workers) / time if size and time and workers > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

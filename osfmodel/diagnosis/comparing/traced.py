@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 
-from osfmodel.diagnosis.comparing.readings import CollectiveUse, Reading, Timed, bus_bandwidth, modules_of
+from osfmodel.diagnosis.comparing.readings import CollectiveUse, Reading, Timed, modules_of
 from osfmodel.diagnosis.comparing.statistics import StepSeries
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.diagnosis.explanation import COMPUTE, Explanation
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.intervals import common, length, without
-from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.trace import Collective, Step, Trace
+from osfmodel.entities.trace import Step, Trace
 from osfmodel.formats.traces.entities import workload_of
 from osfmodel.formats.traces.usual import step_times, usual_steps, with_shared_steps
 
@@ -32,12 +31,11 @@ def trace_reading(trace: Trace, name: str) -> Reading:
     found = explain_trace(trace)
     times = step_times(trace)
     series = StepSeries(tuple(times[number] for number in sorted(times)))
-    numbers = {step.number for step in usual_steps(trace)}
     return Reading(
         name,
         "trace",
         (Timed(STEP, (series,), parts=parts_of_step(found)),),
-        collectives=tuple(_collectives(trace, numbers)),
+        collectives=tuple(_collectives(found)),
         modules=_modules(trace),
         facts=_facts(trace, found),
     )
@@ -48,32 +46,11 @@ def parts_of_step(one: Explanation) -> dict[str, float]:
     return {**one.gains, COMPUTE: one.left, UNEXPLAINED: one.missed}
 
 
-def _collectives(trace: Trace, numbers: set[int]) -> Iterator[CollectiveUse]:
-    """The collectives of each kind and process group in a usual step; times are means over the ranks in the group."""
-    found: dict[tuple[str, str, int], list[list[Collective]]] = {}
-    for rank in trace.ranks:
-        for step in (step for step in rank.steps if step.number in numbers):
-            for key, members in _by_group(step, trace.workers or 0):
-                found.setdefault(key, []).append(members)
-    for (kind, group, workers), steps in found.items():
-        ones = [one for members in steps for one in members]
-        sizes = [one.bytes for one in ones]
-        size = None if None in sizes else sum(one or 0 for one in sizes) / len(steps)
-        time = plain_sum(_seconds(one) for one in ones) / len(steps)
-        bandwidth = bus_bandwidth(kind, workers, size, time)
-        yield CollectiveUse(kind, group, workers, len(ones) / len(steps), size, time, bandwidth)
-
-
-def _by_group(step: Step, workers: int) -> Iterable[tuple[tuple[str, str, int], list[Collective]]]:
-    found: dict[tuple[str, str, int], list[Collective]] = {}
-    for one in step.collectives:
-        found.setdefault((one.kind, one.group, one.workers or workers), []).append(one)
-    return found.items()
-
-
-def _seconds(one: Collective) -> float:
-    """Seconds in which all ranks were in it; all of it if the trace does not tell."""
-    return one.end - one.start if one.transfer_time is None else one.transfer_time
+def _collectives(found: Explanation) -> Iterator[CollectiveUse]:
+    """The collectives of each kind and process group in a usual step, as an explanation has them."""
+    for row in found.collectives:
+        kind = row.kind if row.backward is None else f"{row.kind}, {'backward' if row.backward else 'forward'}"
+        yield CollectiveUse(kind, row.group, row.size or 0, row.count, row.bytes, row.transfer, row.bandwidth)
 
 
 def _modules(trace: Trace) -> dict[str, float]:
