@@ -41,11 +41,11 @@ def explain_command(
 ) -> None:
     """Explain why a job is slow, and what would help, from the profiler's traces of its ranks.
 
-    TRACE is a file of torch.profiler, one for each rank of the job, or a folder or tar of them. First comes the limit
-    of the job, in a sentence; then where the time of a step went, the cost of each cause, the buckets that were sent,
-    and the gain of each remedy; of FSDP also the time of its collectives by kind. Only traces of all ranks tell a
-    slow rank from a slow network. If FILE ends in .html it is a page with all of that, to open in a browser, send or
-    print.
+    TRACE is a file of torch.profiler, or of Nsight Systems exported to SQLite, one for each rank of the job, or a
+    folder or tar of them. First comes the limit of the job, in a sentence; then where the time of a step went, the cost
+    of each cause, the collectives of each process group, the buckets that were sent, and the gain of each remedy. Only
+    traces of all ranks tell a slow rank from a slow network. If FILE ends in .html it is a page with all of that, to
+    open in a browser, send or print.
 
     \b
     Example:
