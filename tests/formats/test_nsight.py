@@ -7,6 +7,7 @@ import json
 import random
 import sqlite3
 import struct
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.formats import Hints, format_of, import_file, load_trace
 from osfmodel.formats.nsight import ranges
+from osfmodel.formats.nsight.database import LEAST_ROW, Database, opened_database
 from osfmodel.formats.source_text import Text, silent
 from tests.formats import nsight_reports, traces
 from tests.formats.nsight_reports import CALL_SCHEMA, COMMUNICATOR, Report, blob, write
@@ -258,6 +260,28 @@ def refusal(path):
     except DataError as error:
         return str(error)
     return ""
+
+
+def test_no_more_rows_are_taken_than_the_bytes_can_hold(tmp_path):
+    """The size is that of a file which claims more rows than it has room for."""
+    path = tmp_path / "rows.sqlite"
+    with closing(sqlite3.connect(path)) as made, made:
+        made.execute("CREATE TABLE numbers (value INTEGER)")
+        made.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in range(20)])
+    query = "SELECT value FROM numbers"
+    with closing(sqlite3.connect(path)) as connection:
+        assert len(list(Database(connection, 20 * LEAST_ROW).rows(query))) == 20
+    with closing(sqlite3.connect(path)) as connection, pytest.raises(DataError, match="more rows than bytes"):
+        list(Database(connection, 19 * LEAST_ROW).rows(query))
+
+
+def test_a_database_is_never_written(tmp_path):
+    path = write(tmp_path / "report.sqlite", traces.Job())
+    before = path.read_bytes()
+    with opened_database(path) as database, pytest.raises(DataError, match="readonly"):
+        list(database.rows("CREATE TABLE ours (value INTEGER)"))
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
 def test_damaged_databases_are_read_or_refused_in_one_line(tmp_path):

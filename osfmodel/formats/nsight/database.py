@@ -83,7 +83,8 @@ def opened_database(path: Path) -> Iterator[Database]:
         raise DataError(f"cannot be read: {error}") from None
     try:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+        if hasattr(connection, "setlimit"):  # Python 3.11 and later; before, a value is as long as the file may hold
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
         yield Database(connection, size)
     finally:
         connection.close()
