@@ -1,10 +1,11 @@
 """Gains of remedies, predicted from one trace and measured: the planted faults of the tests, mended.
 
-    python benchmarks/remedies.py [--repeats 5]
+    python benchmarks/remedies.py [--repeats 5] [FAULT...]
 
 Needs root, iproute2 and PyTorch. Each job with a fault was traced (tests/formats/data/explained). ``osf explain`` has
 its remedies from that trace alone, and the job is run again between emulated hosts with the remedy applied, all in
-turn, so many times: medians, and the error against each. Some 20 seconds a turn.
+turn, so many times: medians, and the error against each. Some 20 seconds a turn of all
+faults.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ def main() -> None:
     """A row of a table for each remedy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("faults", nargs="*", help="names of faults; all, if none is given")
+    asked = parser.parse_args()
+    wanted = {name: case for name, case in explained.MENDED.items() if name.partition("+")[0] in asked.faults}
     measured = defaultdict(list)
-    for _ in range(parser.parse_args().repeats):
+    for _ in range(asked.repeats):
         with tempfile.TemporaryDirectory() as folder:
-            for name, (paths,) in explained.record(Path(folder), explained.MENDED):
+            for name, (paths,) in explained.record(Path(folder), wanted or explained.MENDED):
                 measured[name].append(osf.explain(paths).step_time)
     print("| fault | remedy | step, with the fault | predicted | measured | error | of each run |")
     print("|---|---|---|---|---|---|---|")

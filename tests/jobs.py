@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
 from tests.sharded_jobs import PLANTED_SHARDED, ShardedJob
@@ -46,6 +47,8 @@ class Job:
     micro_batches: int = 1
     each: bool = False
     exchanges: tuple[tuple[int, ...], ...] = ()
+    beside: float = 0.0
+    own_network: bool = False
     steps: int = 3
     backend: str = "gloo"
     lead: float = 1.0
@@ -109,7 +112,8 @@ def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
             rank.now, rank.gradients = max(rank.now, last), []
         marks = [_backward(job, rank, place, first=not micro_batch) for place, rank in enumerate(ranks)]
         if job.each or micro_batch == job.micro_batches - 1:
-            last = _sent(job, ranks, number * job.micro_batches + micro_batch, last)
+            begins = [middle for _, middle, _ in marks]
+            last = _sent(job, ranks, number * job.micro_batches + micro_batch, last, begins)
     return [_end(job, rank, mark, place, (starts[place], number, last)) for place, (rank, mark) in
             enumerate(zip(ranks, marks, strict=True))]  # fmt: skip
 
@@ -127,8 +131,12 @@ def _exchanged(job: Job, ranks: list[_Rank], number: int, sizes: tuple[int, ...]
         rank.now = end
 
 
-def _sent(job: Job, ranks: list[_Rank], number: int, free: float) -> float:
-    """Send the gradients of a backward over a network that is free from ``free`` on; when the last message ends."""
+def _sent(job: Job, ranks: list[_Rank], number: int, free: float, begun: list[float]) -> float:
+    """Send the gradients of a backward over a network that is free from ``free`` on; when the last message ends.
+
+    ``begun``: when backward began on each rank.
+    """
+    other = _Beside(max(begun), job.beside, job.own_network)
     messages = [sum(job.gradients[i] for i in bucket) for bucket in job.buckets]
     messages += [4 * len(job.gradients)] if job.used_map else []
     ready = [0.0] * len(ranks)
@@ -136,14 +144,44 @@ def _sent(job: Job, ranks: list[_Rank], number: int, free: float) -> float:
         there = [_there(job, rank, place) for rank in ranks]
         ready = [max(earlier, late) for earlier, late in zip(ready, there, strict=True)]  # sent in order
         begins = [max(free, time + job.hold) for time in ready]
-        free = max(begins) + job.latency + job.per_byte * size + job.stuck.get(place, 0.0)
+        free = other.together(max(begins), job.latency + job.per_byte * size + job.stuck.get(place, 0.0))
         for rank, begin, time in zip(ranks, begins, ready, strict=True):
             kind = "int32" if place == len(job.buckets) else "float32"
             rank.collectives.append(
                 Collective("all_reduce", begin, free, rank.submitted(time, job), size // 4, kind, "dims", "0",
                            number * len(messages) + place, len(ranks), max(begins))
             )  # fmt: skip
-    return free
+    other.alone(inf)
+    for rank, time in zip(ranks, begun, strict=True) if job.beside else ():
+        rank.collectives.append(
+            Collective("all_gather", time, other.now, rank.submitted(time, job), 1000, "float32", "dims", "1",
+                       number, len(ranks), max(begun))
+        )  # fmt: skip
+        rank.collectives.sort(key=lambda one: one.start)
+    return max(free, other.now)
+
+
+@dataclass
+class _Beside:
+    """A message from ``now`` on with ``left`` seconds to go, were it alone."""
+
+    now: float
+    left: float
+    own_network: bool
+
+    def alone(self, until: float) -> None:
+        """Go on up to ``until``, or to the end."""
+        end = min(max(until, self.now), self.now + self.left)
+        self.now, self.left = end, self.left - (end - self.now)
+
+    def together(self, begin: float, seconds: float) -> float:
+        """When another message of ``seconds`` ends that begins at ``begin``: each gets half of the network."""
+        self.alone(begin)
+        if self.own_network or not self.left:
+            return begin + seconds
+        both = min(seconds, self.left)
+        self.now, self.left = begin + 2 * both, self.left - both
+        return begin + seconds + both
 
 
 def _backward(job, rank, place, first):
@@ -196,6 +234,7 @@ BACKWARDS = replace(HEALTHY, buckets=tuple((9 - i,) for i in range(10)), used_ma
 UNEVEN = replace(
     HEALTHY, slowness=(1.0,) * 4, stalls=(0.0,) * 4, exchanges=((4_000_000, 4_000_000, 84_000_000, 4_000_000),) * 3
 )
+BESIDE = replace(HEALTHY, per_byte=1.4e-9, beside=40 * MILLI)
 EACH = replace(HEALTHY, micro_batches=3, each=True, gradients=(4_000_000,) * 9 + (40_000_000,))
 PLANTED = {
     "compute": HEALTHY,
@@ -204,6 +243,7 @@ PLANTED = {
     "latency": TINY,
     "late-bucket": GIANT,
     "input": replace(HEALTHY, stalls=(0.05, 0.05)),
+    "shared-network": BESIDE,
     "find-unused": BACKWARDS,
     "negotiation": replace(HEALTHY, hold=0.02),
     "host": replace(HEALTHY, idle=0.03),

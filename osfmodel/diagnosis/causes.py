@@ -156,6 +156,18 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             caution="upper limit: a group of no size",
             sharded=True,
         ),
+        "shared-network": Cause(
+            Replays.of_own_networks,
+            "each process group has a network of its own",
+            sentences.shared_network,
+            of_network=True,
+            label="groups share a network",
+            remedy=(
+                "own-networks",
+                "collectives of one process group at a time, or links of its own for each (NCCL_IB_HCA, another NIC)",
+            ),
+            caution="if the groups do share links: NVLink and NICs are apart",
+        ),
         "find-unused": Cause(
             Replays.in_ready_order,
             "buckets are formed in the order in which gradients become ready, and no map of used parameters is sent",

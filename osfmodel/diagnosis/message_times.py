@@ -7,14 +7,16 @@ from statistics import fmean
 
 from osfmodel.diagnosis.explanation import bus_factor
 from osfmodel.diagnosis.seen_step import SeenStep
+from osfmodel.diagnosis.shared_network import Message
+from osfmodel.diagnosis.waits import Sent
 from osfmodel.entities.trace import Collective, Key
 
 UNEVEN = "all_to_all"
 """The kind of collectives in which ranks may send and get different numbers of bytes."""
 
 
-def messages(ranks: Sequence[SeenStep]) -> tuple[tuple[Key, float], ...]:
-    """Each message with its network time: the mean over the ranks once all have joined it.
+def messages(ranks: Sequence[SeenStep]) -> tuple[Message, ...]:
+    """The messages in the order of their last starts; network time is the mean over the ranks once all have joined.
 
     Where it is not known when they had, the least on any rank, since others may still have been waiting; so of
     all-to-alls, which end rank by rank.
@@ -22,13 +24,20 @@ def messages(ranks: Sequence[SeenStep]) -> tuple[tuple[Key, float], ...]:
     times: dict[Key, list[float]] = {}
     order: dict[Key, float] = {}
     least: set[Key] = set()
+    groups: dict[Key, str] = {}
     for one in (one for rank in ranks for one in rank.sent):
+        groups[one.key] = one.collective.group
         times.setdefault(one.key, []).append(one.wire)
         order[one.key] = max(one.collective.start, order.get(one.key, 0.0))
         if one.collective.arrival is None or one.collective.kind == UNEVEN:
             least.add(one.key)
     found = {key: min(of_ranks) if key in least else fmean(of_ranks) for key, of_ranks in times.items()}
-    return tuple((key, found[key]) for key in sorted(order, key=lambda key: order[key]))
+    return tuple(Message(key, found[key], groups[key]) for key in sorted(order, key=order.__getitem__))
+
+
+def message_of(one: Sent, seconds: float) -> Message:
+    """A collective of one rank as a message of ``seconds``."""
+    return Message(one.key, seconds, one.collective.group)
 
 
 def tails_of(ranks: Sequence[SeenStep]) -> list[dict[Key, float]]:
@@ -65,7 +74,7 @@ def even_times(ranks: Sequence[SeenStep]) -> dict[Key, float]:
         for one in rank.sent:
             if one.key in of_rank:
                 loads.setdefault(one.key, []).append(_load(one.collective))
-    times = dict(messages(ranks))
+    times = {one.key: one.seconds for one in messages(ranks)}
     for key, later in tails.items():
         known = [load for load in loads[key] if load is not None]
         most = max((max(load) for load in known), default=0)

@@ -1,9 +1,10 @@
 """Replay a traced step with some of its parts left out, to see how long it would have taken.
 
 Each rank does its own work in the order of the trace and waits for collectives where it waited then. A collective
-starts when all ranks have reached it and the network is free, and takes as long as it had the network in the trace;
-only one runs at a time. Parts can be left out of each rank's own work (its data loader, its
-idleness), of messages (their start-ups, their bytes), or of the delays before they are sent.
+starts when all ranks have reached it and those before it in its process group have ended, and takes as long as it had
+the network in the trace; groups whose collectives are in flight at once share the network. Parts can be left out of
+each rank's own work (its data loader, its idleness), of messages (their start-ups, their bytes), or of the delays
+before they are sent.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import itemgetter
 from statistics import median_low
 
-from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times, messages, tails_of
+from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times, message_of, messages, tails_of
 from osfmodel.diagnosis.scene import Scene
 from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.sharding import Roles
@@ -37,28 +39,27 @@ def median_place(works: Sequence[float]) -> int:
 def alone(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False) -> Scene:
     """The scene if every rank were like this one."""
     lane = rank.lane(left_out, rank.step.start, ordered)
-    return Scene((lane,), tuple((one.key, times[one.key]) for one in rank.sent))
+    return Scene((lane,), tuple(message_of(one, times[one.key]) for one in rank.sent))
 
 
 def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
-    """The scene of :func:`alone`, with each gradient sent by itself once it is ready, at the same time per byte."""
+    """The scene of :func:`alone`, with each gradient sent by itself once it is ready, at the same time per byte.
+
+    Each process group has a network of its own.
+    """
     (lane,) = alone(rank, times, left_out, ordered=True).lanes
     clock = rank.clock(left_out)
     pieces = [
-        (clock.at(time), one.key, place, times[one.key] * part)
+        (clock.at(time), one, (*one.key, place), times[one.key] * part)
         for one in rank.sent
         for place, (time, part) in enumerate(one.pieces)
     ]
-    pieces.sort(key=lambda piece: piece[0])
-    ready: dict[Key, float] = {}
-    stands_for: dict[Key, Key] = {}
-    sends: list[tuple[Key, float]] = []
-    for time, key, place, seconds in pieces:
-        piece = (*key, place)
-        ready[piece], stands_for[key] = time, piece
-        sends.append((piece, seconds))
+    pieces.sort(key=itemgetter(0))
+    ready = {piece: time for time, _, piece, _ in pieces}
+    stands_for = {one.key: piece for _, one, piece, _ in pieces}  # the last of them
+    sends = [message_of(one, seconds)._replace(key=piece) for _, one, piece, seconds in pieces]
     waiting = tuple((position, stands_for[key]) for position, key in lane.waits)
-    return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends))
+    return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends), shared=False)
 
 
 StartupShare = Callable[[int], float]
@@ -147,6 +148,10 @@ class Replays:
         """Seconds if, in addition, the gradients that come last were reduced in no time."""
         return self._shards.duration
 
+    def of_own_networks(self) -> float:
+        """Seconds if, in addition, each process group had a network of its own."""
+        return replace(self._shards, shared=False).duration
+
     @property
     def alone(self) -> Mapping[str, float]:
         """Seconds that removing one of these causes saves if the others stay."""
@@ -156,6 +161,7 @@ class Replays:
             "one-communicator": self._apart(scene),
             "reduce-scatter-input": scene.waiting(lambda at, key: None if key in awaited else at),
             "gathered-twice": scene.without(roles.again),
+            "shared-network": replace(scene, shared=False),
         }
         return {name: scene.duration - other.duration for name, other in changed.items()}
 
@@ -190,9 +196,10 @@ class Replays:
 
     @cached_property
     def _ordered(self) -> Scene:
-        if self._roles.any:
-            return self._shards
-        return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt().without(self._early)
+        found = self._shards
+        if not self._roles.any:
+            found = alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt().without(self._early)
+        return replace(found, shared=False)
 
     @cached_property
     def _prompt(self) -> Scene:

@@ -1,11 +1,15 @@
-"""A step to replay: what each rank does by itself, and the messages that all send, one after the other."""
+"""A step to replay: what each rank does by itself, and the messages that ranks send to one another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from operator import itemgetter
 
+from osfmodel.diagnosis.shared_network import Message, SharedNetwork
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Key
 
@@ -32,18 +36,21 @@ class RankLane:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A step to replay: its lanes, and its messages in the order in which they are sent, each with its seconds.
+    """A step to replay: its lanes, and its messages in the order in which they are sent.
 
-    ``apart`` are messages on a second communicator: two messages in flight share the network evenly.
+    Messages of one process group go one after the other between the same ranks. Those of other groups that are in
+    flight at the same time on a rank share its network, if ``shared``; else each group has a network of its own.
+    ``apart`` are messages that have left their group for a second communicator on the same network.
     """
 
     lanes: tuple[RankLane, ...]
-    messages: tuple[tuple[Key, float], ...]
+    messages: tuple[Message, ...]
     apart: frozenset[Key] = frozenset()
+    shared: bool = True
 
     def timed(self, time: Callable[[Key, float], float]) -> Scene:
         """The scene with messages that take ``time(key, seconds now)``."""
-        return replace(self, messages=tuple((key, time(key, now)) for key, now in self.messages))
+        return replace(self, messages=tuple(one._replace(seconds=time(one.key, one.seconds)) for one in self.messages))
 
     def with_tails(self, tails: Sequence[Mapping[Key, float]]) -> Scene:
         """The scene with these tails, by lane."""
@@ -69,52 +76,106 @@ class Scene:
     @property
     def duration(self) -> float:
         """Seconds from the start of a rank to its end, the mean over the ranks."""
-        shifts = [0.0] * len(self.lanes)
-        times: dict[Key, float] = {}
-        left = [list(lane.waits) for lane in self.lanes]
-        network = _Wire(times)
-        through = [0.0] * len(self.lanes)
-        for key, seconds in self.messages:
-            arrivals = []
-            for number, lane in enumerate(self.lanes):
-                if key in lane.ready:
-                    shifts[number] = _waited(lane, left[number], lane.ready[key], shifts[number], times)
-                    arrivals.append(lane.offset + lane.ready[key] + shifts[number] + lane.delays.get(key, 0.0))
-                    if key in lane.tails:  # one after the other on each rank
-                        arrivals.append(through[number])
-            network.send(key, seconds, max([0.0, *arrivals]), key in self.apart)
-            for number, lane in enumerate(self.lanes):
-                if key in lane.tails:
-                    through[number] = times[key] + lane.tails[key]
-        for number, lane in enumerate(self.lanes):
-            shifts[number] = _waited(lane, left[number], lane.work, shifts[number], times)
-        return plain_sum(lane.work + shift for lane, shift in zip(self.lanes, shifts, strict=True)) / len(self.lanes)
+        return _Run(self).duration()
 
 
-class _Wire:
-    """The network of a replay: messages of each communicator go one after the other; ``times``: when each has ended."""
+class _Run:
+    """A replay of a scene. ``times``: when each message has ended."""
 
-    def __init__(self, times: dict[Key, float]) -> None:
-        self.times = times
-        self.last: dict[bool, tuple[Key, float]] = {}
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.times: dict[Key, float] = {}
+        self.places = {one.key: place for place, one in enumerate(scene.messages)}
+        self.progress = [_Progress(lane, self.times, self.places) for lane in scene.lanes]
+        self.network = SharedNetwork()
+        self.ranks: dict[Key, list[int]] = {one.key: [] for one in scene.messages}
+        for number, lane in enumerate(scene.lanes):
+            for key in lane.ready:
+                self.ranks.get(key, []).append(number)
+        self.queues: dict[Hashable, deque[Message]] = {}
+        for one in scene.messages:
+            stream = (one.group, one.key in scene.apart, *self.ranks[one.key])
+            self.queues.setdefault(stream, deque()).append(one)
+        self.busy: dict[Key, Hashable] = {}
 
-    def send(self, key: Key, seconds: float, ready: float, apart: bool) -> None:
-        """Send a message that is ready, behind the one before it; at half speed while one of the other is in flight."""
-        before, other = self.last.get(apart), self.last.get(not apart)
-        begin = ready if before is None else max(ready, self.times[before[0]])
-        end = begin + seconds
-        if other is not None:
-            shared = max(0.0, min(end, self.times[other[0]]) - max(begin, other[1]))
-            end += shared
-            self.times[other[0]] += shared
-        self.times[key], self.last[apart] = end, (key, begin)
+    def duration(self) -> float:
+        """Seconds of a step, the mean over the ranks."""
+        while self.queues:
+            streams = set(self.busy.values())
+            heads = [(queue[0], stream) for stream, queue in self.queues.items() if stream not in streams]
+            times = [(self._arrival(one), self.places[one.key], stream) for one, stream in heads]
+            time, _, stream = min(times, default=(inf, 0, ()), key=itemgetter(0, 1))
+            if time <= self.network.next_end:
+                self._start(stream, time)
+            else:
+                self._end()
+        ends = [one.end() for one in self.progress]
+        return plain_sum(ends) / len(ends)
+
+    def _arrival(self, one: Message) -> float:
+        """When all ranks have come to it; infinite if one waits for another before that."""
+        return max([0.0, *(self.progress[number].arrival(one.key) for number in self.ranks[one.key])])
+
+    def _start(self, stream: Hashable, time: float) -> None:
+        one = self.queues[stream][0]
+        network = "" if self.scene.shared else one.group
+        places = [(network, number) for number in self.ranks[one.key]] or [(network, -1)]
+        self.network.start(one, max(time, self.network.now), places)
+        self.busy[one.key] = stream
+
+    def _end(self) -> None:
+        one = self.network.end()
+        stream = self.busy.pop(one.key)
+        self.times[one.key] = self.network.now
+        self.queues[stream].popleft()
+        if not self.queues[stream]:
+            del self.queues[stream]
+        for number in self.ranks[one.key]:
+            self.progress[number].ended(one.key)
 
 
-def _waited(
-    lane: RankLane, left: list[tuple[float, Key]], until: float, shift: float, times: Mapping[Key, float]
-) -> float:
-    """Seconds of waiting up to ``until`` of the rank's own work; removes those waits from ``left``."""
-    while left and left[0][0] <= until and left[0][1] in times:
-        position, key = left.pop(0)
-        shift = max(shift, times[key] + lane.tails.get(key, 0.0) - lane.offset - position)
-    return shift
+class _Progress:
+    """How far a rank has come: the waits that are over, and the seconds by which it is later after each of them.
+
+    A message does not wait for those that are sent after it, whatever the clocks say. Messages with tails go one after
+    the other.
+    """
+
+    def __init__(self, lane: RankLane, times: Mapping[Key, float], places: Mapping[Key, int]) -> None:
+        self.lane, self.times, self.places = lane, times, places
+        self.over: list[float] = []
+        self.shifts = [0.0]
+        self.through = 0.0
+
+    def arrival(self, key: Key) -> float:
+        """When it comes to a message; infinite if it waits for another before that."""
+        lane, position = self.lane, self.lane.ready[key]
+        awaited = self._go_on(position)
+        if awaited is not None and self.places[awaited] < self.places[key]:
+            return inf
+        shift = self.shifts[bisect_right(self.over, position)]
+        time = lane.offset + position + shift + lane.delays.get(key, 0.0)
+        return max(time, self.through) if key in lane.tails else time
+
+    def ended(self, key: Key) -> None:
+        """Take note that a message of the rank has ended."""
+        if key in self.lane.tails:
+            self.through = self.times[key] + self.lane.tails[key]
+
+    def end(self) -> float:
+        """Seconds from its start to its end, when all messages have ended."""
+        self._go_on(self.lane.work)
+        return self.lane.work + self.shifts[-1]
+
+    def _go_on(self, until: float) -> Key | None:
+        """Take waits up to ``until`` that are over; the message of the first that is not, or None."""
+        lane = self.lane
+        for position, key in lane.waits[len(self.over) :]:
+            if position > until:
+                return None
+            if key not in self.times:
+                return key
+            late = self.times[key] + lane.tails.get(key, 0.0) - lane.offset - position
+            self.over.append(position)
+            self.shifts.append(max(self.shifts[-1], late))
+        return None

@@ -12,6 +12,9 @@ from osfmodel.entities.rounding import plain_sum
 REPLAY_ERROR = 0.05
 """Relative error of the replay from which the first sentence on a job says so."""
 
+SEVERAL = 3
+"""Largest number of process groups that a sentence names."""
+
 
 def what_it_costs(one: Explanation, seconds: float) -> str:
     """Words for ``seconds`` of a step, also as a percentage of it."""
@@ -132,6 +135,17 @@ def last_reduce_scatter(one: Explanation, seconds: float) -> str:
     """A sentence on the reductions after backward."""
     cost = what_it_costs(one, seconds)
     return f"Last reduce-scatter: nothing hides the reductions after the last block of backward, which costs {cost}."
+
+
+def shared_network(one: Explanation, seconds: float) -> str:
+    """A sentence on process groups whose collectives are in flight at the same time."""
+    cost = what_it_costs(one, seconds)
+    names = list(dict.fromkeys(row.group for row in one.collectives if row.group))
+    groups = f"{', '.join(names[:-1])} and {names[-1]}" if 1 < len(names) <= SEVERAL else "several process groups"
+    return (
+        f"Shared network: collectives of {groups} are in flight at the same time, so that each gets a part of the "
+        f"bandwidth, which costs {cost}."
+    )
 
 
 def find_unused(one: Explanation, seconds: float) -> str:

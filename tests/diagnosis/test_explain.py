@@ -24,7 +24,7 @@ from osfmodel.formats.traces.buckets import wire_times
 from osfmodel.formats.traces.cautions import own_step
 from osfmodel.planning.remedies import BEYOND
 from osfmodel.show.tables.explained import costs, others, whose_messages
-from tests.jobs import BACKWARDS, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, UNEVEN, Job, trace_of
+from tests.jobs import BACKWARDS, BESIDE, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, UNEVEN, Job, trace_of
 from tests.sharded_jobs import REMOVED_SHARDED
 
 
@@ -43,6 +43,7 @@ REMOVED = {
     "latency": replace(TINY, latency=0.0),
     "late-bucket": HEALTHY,
     "input": HEALTHY,
+    "shared-network": replace(BESIDE, own_network=True),
     "find-unused": replace(HEALTHY, used_map=False),
     "negotiation": HEALTHY,
     "host": HEALTHY,
@@ -766,7 +767,7 @@ def test_a_pause_that_ends_before_its_collective_is_idleness_in_both_tables():
     assert (row.exposed, row.hidden) == (1.0, 2.5)
 
 
-@pytest.mark.parametrize("cause", sorted({*PLANTED} - {"imbalance", "uneven-exchange"}))
+@pytest.mark.parametrize("cause", sorted({*PLANTED} - {"imbalance", "uneven-exchange", "shared-network"}))
 def test_messages_are_exposed_for_as_long_as_the_step_waits_for_transfers(cause):
     """One after the other, so that no second is counted for two of them."""
     found = explain_trace(trace_of(replace(PLANTED[cause], steps=1)))

@@ -44,6 +44,8 @@ class Case:
     keep:     whether parameters stay whole from the first micro-batch to the update
     micro_batches: of a step; gradients are reduced in each, or ``once`` in the last
     busy:     seconds of Python between forward and backward, in which the host gives the device nothing to do
+    beside:   bytes of each rank in an all-gather of another process group, which starts with backward, or with
+              forward if ``early``, and is waited for after backward, as of activations
     exchange: by rank, bytes that others send to it in an all-to-all of each layer's forward, as to experts
     """
 
@@ -63,6 +65,8 @@ class Case:
     once: bool = False
     busy: float = 0.0
     exchange: tuple[int, ...] = ()
+    beside: int = 0
+    early: bool = False
 
 
 CASES = {
@@ -78,6 +82,7 @@ CASES = {
     "uneven-exchange": Case(
         rate="100mbit", ranks=4, sizes=(16 * KIB,) * 8, exchange=(16 * KIB, 16 * KIB, 208 * KIB, 16 * KIB)
     ),
+    "shared-network": Case(rate="100mbit", sizes=(160 * KIB,) * 8, backward=120 * MILLI, beside=MIB),
     "fsdp2-healthy": Case(backward=400 * MILLI, sharded=True),
     "fsdp2-blocking": Case(rate="100mbit", backward=160 * MILLI, sharded=True, blocking=True),
     "fsdp2-micro-batches": Case(rate="100mbit", sizes=(512 * KIB,) * 8, sharded=True, keep=True, micro_batches=4),
@@ -95,6 +100,7 @@ EXPECTED = {
     "busy-host": "host",
     "micro-batches": "every-micro-batch",
     "uneven-exchange": "uneven-exchange",
+    "shared-network": "shared-network",
     "fsdp2-healthy": "compute",
     "fsdp2-blocking": "blocking",
     "fsdp2-micro-batches": "every-micro-batch",
@@ -112,6 +118,7 @@ MENDED = {
     "find-unused+static-graph": replace(CASES["find-unused"], reverse=False),
     "micro-batches+once": replace(CASES["micro-batches"], once=True),
     "uneven-exchange+even-exchange": replace(CASES["uneven-exchange"], exchange=(64 * KIB,) * 4),
+    "shared-network+own-networks": replace(CASES["shared-network"], early=True),
     "fsdp2-blocking+background": replace(CASES["fsdp2-blocking"], blocking=False),
     "fsdp2-micro-batches+once": replace(CASES["fsdp2-micro-batches"], once=True),
     "fsdp2-slow-link+network-2": replace(CASES["fsdp2-slow-link"], rate="100mbit"),
@@ -130,6 +137,7 @@ def train(case: Case, rank: int, path: Path) -> None:
 
     model, finish = (_sharded if case.sharded else _replicated)(case, _model(case, case.slowness[rank]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    start = _beside(case.beside)
     steps = iter(torch.utils.data.DataLoader(_Stalled(case.stall), batch_size=1))
     traced = schedule(wait=2, warmup=1, active=3)
     with profile(activities=[ProfilerActivity.CPU], schedule=traced, record_shapes=True) as recorder:
@@ -142,9 +150,12 @@ def train(case: Case, rank: int, path: Path) -> None:
                     model.set_reshard_after_backward(last or not case.keep)
                     model.set_requires_gradient_sync(last or not case.once)
                 with nullcontext() if case.sharded or last or not case.once else model.no_sync():
+                    through = start() if case.early else None
                     loss = model(batch).sum()
                     _spin(case.busy)
+                    through = through or start()
                     loss.backward()
+                    through()
             finish()
             optimizer.step()
             recorder.step()
@@ -156,6 +167,18 @@ def _spin(seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
+
+
+def _beside(size: int):
+    """A function that starts an all-gather of ``size`` bytes of each rank in another group, and gives what waits."""
+    import torch
+    import torch.distributed as dist
+
+    if not size:
+        return lambda: lambda: None
+    group, mine = dist.new_group(group_desc="activations"), torch.ones(size // 4)
+    whole = torch.empty(mine.numel() * dist.get_world_size())
+    return lambda: dist.all_gather_into_tensor(whole, mine, group=group, async_op=True).wait
 
 
 def exchange(sizes: tuple[int, ...]) -> None:

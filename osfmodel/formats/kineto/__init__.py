@@ -13,7 +13,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import ENDINGS, LARGEST, TraceFile, is_trace, read_events
-from osfmodel.formats.kineto.meshes import meshed, process_groups
+from osfmodel.formats.kineto.meshes import by_threads, meshed, process_groups
 from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto.sharding import HostUse, grouped
 from osfmodel.formats.kineto.steps import steps_of
@@ -153,7 +153,7 @@ def _file(file: TraceFile, kept: Recorded) -> _File:
     if not math.isfinite(kept.first):
         raise DataError(f"{file.path}: holds no events of training: record some steps with torch.profiler")
     found, uses = grouped(kept, collectives(kept))
-    found = meshed(file.header, found)
+    found = by_threads(file.header, meshed(file.header, found))
     return _File(file.path, file.checksum, kept, file.header, microseconds, tuple(found), tuple(uses))
 
 

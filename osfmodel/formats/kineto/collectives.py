@@ -64,7 +64,7 @@ class Found(NamedTuple):
     """A collective found in the trace; times in microseconds as in the file.
 
     ``called``: the kind that was called, if the library runs it as another; ``shard``: the parameters that it is about;
-    ``received``: elements that this rank gets in an all-to-all.
+    ``received``: elements that this rank gets in an all-to-all; ``thread``: the library's, if it notes collectives.
     """
 
     kind: str
@@ -80,6 +80,7 @@ class Found(NamedTuple):
     called: str = ""
     shard: Sharded | None = None
     received: int | None = None
+    thread: str = ""
 
     @property
     def submitted(self) -> float:
@@ -344,5 +345,7 @@ def _run(kind: str, run: HostSpan, call: HostSpan | None) -> Found:
     called = kind if call is None else kind_of(call.name) or kind
     workers = _group_size(called, told)
     by = "dims" if elements else ""
-    received = _received(kind, told)
-    return Found(kind, run.start, run.end, issued, elements, dtype, by, "", None, workers, called, received=received)
+    return Found(
+        kind, run.start, run.end, issued, elements, dtype, by, "", None, workers, called,
+        received=_received(kind, told), thread=run.thread,
+    )  # fmt: skip

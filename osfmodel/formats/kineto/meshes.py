@@ -67,5 +67,26 @@ def meshed(header: Mapping[str, Any], found: Sequence[Found]) -> list[Found]:
     return [named(one) for one in found]
 
 
+def by_threads(header: Mapping[str, Any], found: Sequence[Found]) -> list[Found]:
+    """The collectives, with their groups from the threads that ran them, if the library notes no group at all.
+
+    gloo has threads of its own for each group, which it starts with the group. Threads that ran collectives of one
+    kind are taken to be of one group, so groups are told apart only where there are as many as the header lists.
+    """
+    names = [group.name for group in process_groups(header)]
+    if len(names) < 2 or any(one.group or not one.thread.isdigit() for one in found):
+        return list(found)
+    pools: list[tuple[set[str], set[str]]] = []  # threads, kinds
+    for thread, kind in dict.fromkeys((one.thread, one.kind) for one in found):
+        mine = [pool for pool in pools if thread in pool[0] or kind in pool[1]]
+        pools = [pool for pool in pools if pool not in mine]
+        pools.append((set().union({thread}, *(one for one, _ in mine)), set().union({kind}, *(one for _, one in mine))))
+    if len(pools) != len(names):
+        return list(found)
+    pools.sort(key=lambda pool: min(map(int, pool[0])))
+    group = {thread: name for (threads, _), name in zip(pools, names, strict=True) for thread in threads}
+    return [one._replace(group=group[one.thread]) for one in found]
+
+
 def _number(value: Any) -> int:
     return value if isinstance(value, int) else 0

@@ -87,16 +87,28 @@ def exposed_others(step: Step) -> float:
 
 
 def wire_times(collectives: Sequence[Collective]) -> list[float]:
-    """Network time of each collective in seconds: while all ranks were in it, shared with others at that time."""
+    """Network time of each collective in seconds: while all ranks were in it, shared with others at that time.
+
+    Process groups share the network evenly, and so do the collectives of each.
+    """
     spans = [(one.moved_from, one.end) for one in collectives]
     edges = sorted({edge for span in spans for edge in span})
     if not edges:
         return []
-    flying = [0] * (len(edges) + 1)
-    for start, end in spans:
-        flying[bisect_left(edges, start)] += 1
-        flying[bisect_left(edges, end)] -= 1
-    counts = list(accumulate(flying))
-    shares = [(late - early) / max(1, n) for early, late, n in zip(edges, edges[1:], counts, strict=False)]
-    until = [0.0, *accumulate(shares)]
-    return [until[bisect_left(edges, end)] - until[bisect_left(edges, start)] for start, end in spans]
+    starts = [bisect_left(edges, start) for start, _ in spans]
+    ends = [bisect_left(edges, end) for _, end in spans]
+    changes: dict[str, list[int]] = {}
+    for one, start, end in zip(collectives, starts, ends, strict=True):
+        change = changes.setdefault(one.group, [0] * len(edges))
+        change[start] += 1
+        change[end] -= 1
+    flying = {group: list(accumulate(change)) for group, change in changes.items()}
+    groups = [max(1, sum(map(bool, row))) for row in zip(*flying.values(), strict=True)]
+    until = {}
+    for group, counts in flying.items():
+        parts = zip(edges, edges[1:], counts, groups, strict=False)
+        until[group] = [0.0, *accumulate((late - early) / (max(1, n) * among) for early, late, n, among in parts)]
+    return [
+        until[one.group][end] - until[one.group][start]
+        for one, start, end in zip(collectives, starts, ends, strict=True)
+    ]
