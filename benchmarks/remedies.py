@@ -1,11 +1,10 @@
-"""Gains of remedies, predicted from one trace and measured: the planted faults of the tests, mended.
+"""Gains of remedies, predicted from traces with a fault and measured: the planted faults of the tests, mended.
 
     python benchmarks/remedies.py [--repeats 5] [FAULT...]
 
-Needs root, iproute2 and PyTorch. Each job with a fault was traced (tests/formats/data/explained). ``osf explain`` has
-its remedies from that trace alone, and the job is run again between emulated hosts with the remedy applied, all in
-turn, so many times: medians, and the error against each. Some 20 seconds a turn of all
-faults.
+Needs root, iproute2 and PyTorch. In each turn the jobs run between emulated hosts with their faults and with the
+remedies applied. ``osf explain`` has its remedies from the trace with the fault alone. The table has medians, and the
+errors of the turns. Some 60 seconds a turn of all faults.
 """
 
 from __future__ import annotations
@@ -31,21 +30,25 @@ def main() -> None:
     parser.add_argument("faults", nargs="*", help="names of faults; all, if none is given")
     asked = parser.parse_args()
     wanted = {name: case for name, case in explained.MENDED.items() if name.partition("+")[0] in asked.faults}
-    measured = defaultdict(list)
+    wanted = wanted or explained.MENDED
+    faults = {name.partition("+")[0]: explained.CASES[name.partition("+")[0]] for name in wanted}
+    turns = defaultdict(list)
     for _ in range(asked.repeats):
         with tempfile.TemporaryDirectory() as folder:
-            for name, (paths,) in explained.record(Path(folder), wanted or explained.MENDED):
-                measured[name].append(osf.explain(paths).step_time)
-    print("| fault | remedy | step, with the fault | predicted | measured | error | of each run |")
+            found = {
+                name: osf.explain(paths) for name, (paths,) in explained.record(Path(folder), {**faults, **wanted})
+            }
+        for name in wanted:
+            fault, _, remedy = name.partition("+")
+            predicted = next(one.step_time for one in found[fault].remedies if one.name == remedy)
+            turns[name].append((found[fault].step_time, predicted, found[name].step_time))
+    print("| fault | remedy | step, with the fault | predicted | measured | error | of each turn |")
     print("|---|---|---|---|---|---|---|")
-    for name, times in measured.items():
+    for name, rows in turns.items():
         fault, _, remedy = name.partition("+")
-        sick = osf.explain(explained.paths_of(fault))
-        predicted = next(one.step_time for one in sick.remedies if one.name == remedy)
-        errors = sorted(predicted / time - 1 for time in times)
-        shown = " | ".join(map(show_time, (sick.step_time, predicted, median(times))))
-        error = predicted / median(times) - 1
-        print(f"| {fault} | {remedy} | {shown} | {error:+.1%} | {errors[0]:+.1%} to {errors[-1]:+.1%} |")
+        errors = sorted(predicted / time - 1 for _, predicted, time in rows)
+        shown = " | ".join(show_time(median(column)) for column in zip(*rows, strict=True))
+        print(f"| {fault} | {remedy} | {shown} | {median(errors):+.1%} | {errors[0]:+.1%} to {errors[-1]:+.1%} |")
 
 
 if __name__ == "__main__":

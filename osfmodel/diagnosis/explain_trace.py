@@ -38,7 +38,15 @@ Steps = Mapping[int, Sequence[SeenStep]]
 
 
 def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[int] = ()) -> Explanation:
-    """Find what limits the job of ``trace``; without remedies.
+    """The explanation of :func:`replayed_trace`: what limits the job of ``trace``, without remedies."""
+    found, _ = replayed_trace(trace, cluster, steps)
+    return found
+
+
+def replayed_trace(
+    trace: Trace, cluster: Cluster | None = None, steps: Sequence[int] = ()
+) -> tuple[Explanation, tuple[Replays, ...]]:
+    """Find what limits the job of ``trace``; and the replays of its usual steps, for remedies.
 
     ``cluster`` gives the possible speed of the network; without one it is the best that the trace shows. ``steps``:
     numbers of steps to look at; by default all that every rank has.
@@ -51,7 +59,8 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
     prices = GroupPrices(pricing)
     share, unsure = _startup_share(seen, pricing, workers)
-    found = tuple(_step(number, ranks, share) for number, ranks in seen.items())
+    replays = {number: Replays(ranks, share) for number, ranks in seen.items()}
+    found = tuple(_step(number, one) for number, one in replays.items())
     numbers = [step.number for step in usual_steps(trace)]
     usual = [step for step in found if step.number in numbers]
     ranks = _ranks(trace, seen, numbers)
@@ -90,7 +99,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         ),
         collectives=group_parts([seen[number] for number in numbers], trace.ranks, workers, prices),
     )
-    return replace(
+    told = replace(
         bare,
         verdict=verdict(bare),
         remarks=(
@@ -101,6 +110,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
             *_of_one(bare, trace),
         ),
     )
+    return told, tuple(replays[number] for number in numbers)
 
 
 def _require_fitting(gains: Mapping[str, float], time: float, name: str) -> None:
@@ -164,11 +174,10 @@ def _none(size: int) -> float:
     return 0.0
 
 
-def _step(number: int, ranks: Sequence[SeenStep], share: StartupShare) -> StepParts:
+def _step(number: int, replays: Replays) -> StepParts:
+    ranks = replays.ranks
     time = plain_sum(rank.step.time for rank in ranks) / len(ranks)
-    return StepParts(
-        number, time, mean([parts_of(rank.step, rank.waits) for rank in ranks]), gains_of(Replays(ranks, share))
-    )
+    return StepParts(number, time, mean([parts_of(rank.step, rank.waits) for rank in ranks]), gains_of(replays))
 
 
 def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, ...]:

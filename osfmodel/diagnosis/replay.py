@@ -20,14 +20,14 @@ from osfmodel.diagnosis.scene import Scene
 from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.sharding import Roles
 from osfmodel.diagnosis.waits import input_waits, of_early_micro_batches, used_map
-from osfmodel.entities.intervals import Interval, without
-from osfmodel.entities.trace import Key, Step
+from osfmodel.entities.intervals import Interval
+from osfmodel.entities.trace import Key
 
 
-def scene(ranks: Sequence[SeenStep], left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
+def scene(ranks: Sequence[SeenStep], left_out: Callable[[SeenStep], Sequence[Interval]]) -> Scene:
     """The scene of all ranks, each without the intervals that ``left_out`` gives."""
     begin = min(rank.step.start for rank in ranks)
-    lanes = tuple(rank.lane(left_out(rank.step), begin, ordered=False) for rank in ranks)
+    lanes = tuple(rank.lane(left_out(rank), begin, ordered=False) for rank in ranks)
     return Scene(lanes, messages(ranks))
 
 
@@ -62,6 +62,10 @@ def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Inter
     return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends), shared=False)
 
 
+def _inputs(rank: SeenStep) -> tuple[Interval, ...]:
+    return input_waits(rank.step)
+
+
 StartupShare = Callable[[int], float]
 """Fraction of a message's time that is start-up, from 0 to 1, by its :func:`all_reduce_bytes`.
 
@@ -80,7 +84,7 @@ class Replays:
         self.ranks = ranks
         self.usual = ranks[median_place([rank.own_work for rank in ranks])]
         self._share = share
-        self._ddp = any(rank.step.ddp for rank in ranks)
+        self.ddp = any(rank.step.ddp for rank in ranks)
         self._inputs = input_waits(self.usual.step)
         self._tails = tails_of(ranks)
         self._times = even_times(ranks)
@@ -89,25 +93,36 @@ class Replays:
 
     def as_traced(self) -> float:
         """Seconds with all causes."""
-        return self._traced(lambda step: ()).duration
+        return self.traced.duration
+
+    @cached_property
+    def traced(self) -> Scene:
+        """The scene with all causes."""
+        return self.traced_without(lambda rank: ())
+
+    @cached_property
+    def gradients(self) -> frozenset[Key]:
+        """Messages that reduce gradients, in any micro-batch."""
+        reduced = {id(one) for one in self.usual.step.reductions}
+        return self.early | {one.key for one in self.usual.sent if id(one.collective) in reduced}
 
     def on_faster_network(self, factor: float) -> float:
         """Seconds with all causes, if only the bytes of messages took ``factor`` times less time."""
 
         def faster(key: Key, seconds: float) -> float:
-            of_bytes = self._of_bytes(key, seconds)
+            of_bytes = self.of_bytes(key, seconds)
             return seconds - of_bytes + of_bytes / factor
 
         shorter = [{key: seconds / factor for key, seconds in tails.items()} for tails in self._tails]
-        return self._traced(lambda step: ()).timed(faster).with_tails(shorter).duration
+        return self.traced.timed(faster).with_tails(shorter).duration
 
     def with_input_there(self) -> float:
         """Seconds if no rank waited for its data loader."""
-        return self._traced(input_waits).duration
+        return self.traced_without(_inputs).duration
 
     def of_even_exchanges(self) -> float:
         """Seconds if, in addition, every rank got as many bytes in an all-to-all as in the mean of the ranks."""
-        return scene(self.ranks, input_waits).timed(lambda key, _: self._times[key]).duration
+        return scene(self.ranks, _inputs).timed(lambda key, _: self._times[key]).duration
 
     def of_equal_ranks(self) -> float:
         """Seconds if, in addition, every rank were like the usual one."""
@@ -174,13 +189,13 @@ class Replays:
 
     def without_startups(self) -> float:
         """Seconds if, in addition, messages had no start-up."""
-        return self._ordered.timed(self._of_bytes).duration
+        return self._ordered.timed(self.of_bytes).duration
 
     def flowing(self) -> float:
         """Seconds if, in addition, every gradient were sent by itself as soon as it is ready."""
         if self._roles.any:  # whose messages are groups of modules, not of gradients
             return self.without_startups()
-        times = {key: 0.0 if key in self._early else self._of_bytes(key, self._times[key]) for key in self._sizes}
+        times = {key: 0.0 if key in self.early else self.of_bytes(key, self._times[key]) for key in self._sizes}
         return flowing(self.usual, times, self._inputs).duration
 
     def without_messages(self) -> float:
@@ -189,16 +204,17 @@ class Replays:
 
     def never_idle(self) -> float:
         """Seconds if, in addition, the device were never idle for reasons that the trace does not show."""
-        return self.usual.clock([*self._inputs, *_idle(self.usual)]).at(self.usual.step.end)
+        return self.usual.clock([*self._inputs, *self.usual.idle]).at(self.usual.step.end)
 
-    def _traced(self, left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
+    def traced_without(self, left_out: Callable[[SeenStep], Sequence[Interval]]) -> Scene:
+        """The scene with all causes, without these intervals of each rank's own work."""
         return scene(self.ranks, left_out).with_tails(self._tails)
 
     @cached_property
     def _ordered(self) -> Scene:
         found = self._shards
         if not self._roles.any:
-            found = alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt().without(self._early)
+            found = alone(self.usual, self._times, self._inputs, ordered=self.ddp).prompt().without(self.early)
         return replace(found, shared=False)
 
     @cached_property
@@ -207,10 +223,11 @@ class Replays:
 
     @cached_property
     def _once(self) -> Scene:
-        return self._prompt.without(self._early)
+        return self._prompt.without(self.early)
 
     @cached_property
-    def _early(self) -> frozenset[Key]:
+    def early(self) -> frozenset[Key]:
+        """Messages that reduce gradients before the last micro-batch."""
         return of_early_micro_batches(self.usual.step, self.usual.sent)
 
     @cached_property
@@ -251,15 +268,9 @@ class Replays:
     def _shards(self) -> Scene:
         return self._gathered_before.without(self._roles.final)
 
-    def _of_bytes(self, key: Key, seconds: float) -> float:
+    def of_bytes(self, key: Key, seconds: float) -> float:
+        """Seconds of a message without its start-up."""
         if key in self._maps:
             return 0.0
         size = self._sizes.get(key)  # without one nothing tells its start-up from its bytes
         return seconds * (1 - self._share(size)) if size else seconds
-
-
-def _idle(rank: SeenStep) -> tuple[Interval, ...]:
-    """Intervals in which the rank was idle for no reason that the trace shows."""
-    step = rank.step
-    waited = [(wait.start, wait.end) for wait in rank.waits]
-    return without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs, *waited])

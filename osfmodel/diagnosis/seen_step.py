@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from osfmodel.diagnosis.scene import RankLane
 from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, waits
-from osfmodel.entities.intervals import Interval
+from osfmodel.entities.intervals import Interval, without
 from osfmodel.entities.trace import Step
 
 
@@ -34,6 +34,12 @@ class SeenStep:
     def own_work(self) -> float:
         """Seconds of the step without waits for collectives or the data loader."""
         return self.clock(input_waits(self.step)).at(self.step.end)
+
+    @property
+    def idle(self) -> tuple[Interval, ...]:
+        """Intervals in which it was idle for no reason that the trace shows."""
+        step, waited = self.step, [(wait.start, wait.end) for wait in self.waits]
+        return without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs, *waited])
 
     def clock(self, left_out: Sequence[Interval]) -> LocalClock:
         """A clock of the rank's own work, without ``left_out``."""

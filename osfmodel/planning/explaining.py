@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from osfmodel.diagnosis import Explanation
-from osfmodel.diagnosis.explain_trace import explain_trace
+from osfmodel.diagnosis.explain_trace import replayed_trace
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
@@ -23,7 +23,8 @@ def explain(
 ) -> Explanation:
     """Explain why a job is slow and what would help, from a Trace or its ranks' files (or folders or tars of them).
 
-    Like :func:`explain_trace`, with remedies: their workload, buckets and prices are the trace's own unless given.
+    Like :func:`osfmodel.diagnosis.explain_trace.explain_trace`, with remedies: their workload, buckets and prices are
+    the trace's own unless given.
     Raises DataError also for files that are not traces.
     """
     if not isinstance(trace, Trace):
@@ -31,6 +32,6 @@ def explain(
 
         paths = [trace] if isinstance(trace, str | os.PathLike) else list(trace)
         trace = load_trace([Path(path) for path in paths])
-    found = explain_trace(trace, cluster, steps)
-    helping, said = remedies(trace, found, cluster, workload)
+    found, replays = replayed_trace(trace, cluster, steps)
+    helping, said = remedies(trace, found, replays, cluster, workload)
     return replace(found, remedies=helping, remarks=(*found.remarks, *said))

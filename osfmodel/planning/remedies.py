@@ -1,31 +1,39 @@
-"""Remedies for a traced job: each is priced by the model, or by the replay of the trace if it cures a cause there.
+"""Remedies for a traced job: all are priced by the replay of the trace that causes are taken from.
 
-The model predicts the step as it is and with the remedy. If its prediction is faster than the measured step, the
-difference, such as a straggler, is taken to stay; if it is slower, exposed communication is scaled down to fit the
-measurement.
+So no remedy contradicts a cause. Some need what the trace does not have: the price of a collective of other workers,
+or the best buckets, which a model gives. Where the replay is shorter than the step, the difference is taken to stay;
+where it is longer, what a remedy saves is scaled down like the causes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from types import MappingProxyType
 
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting import line_through
-from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import TableCost
 from osfmodel.diagnosis import CAUSES, Explanation, Remedy
-from osfmodel.engine import predict_timeline
-from osfmodel.entities.batches import accumulating
+from osfmodel.diagnosis.changed_steps import (
+    on_one_worker,
+    with_buckets,
+    with_gradients_of,
+    with_micro_batches,
+    with_prices,
+)
+from osfmodel.diagnosis.group_prices import GroupPrices
+from osfmodel.diagnosis.replay import Replays
+from osfmodel.diagnosis.waits import Sent
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import OsfError
-from osfmodel.entities.plan import Block, Plan
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.trace import ProcessGroup
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES, wire_times_by_size
@@ -33,8 +41,6 @@ from osfmodel.formats.traces.usual import usual_step
 from osfmodel.planning.tuning import tune
 
 MODEL, REPLAY = "model", "replay"
-OFF = 0.1
-"""Relative error of the predicted step from which a remark says that the model is off."""
 UNLIKE = 2.0
 """Largest factor by which times of messages may differ and still count as alike."""
 SMALL = 0.01
@@ -48,81 +54,54 @@ ONE_SIZE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Modelled:
-    """A predicted step: its seconds, and BEYOND if it has a message larger than any that was priced.
-
-    Messages smaller than the smallest measured are priced like that one at most, which overstates no remedy.
-    """
-
-    seconds: float
-    note: str = ""
-
-    @classmethod
-    def of(cls, seconds: float, plan: Plan, pricing: Pricing) -> Modelled:
-        """The step of ``seconds`` with ``plan``."""
-        measured = pricing.cost().measured_range
-        largest = max((bucket.size for bucket in plan.buckets), default=0)
-        return cls(seconds, BEYOND if measured is not None and largest > measured[1] else "")
-
-
-@dataclass(frozen=True, slots=True)
 class TracedJob:
-    """A traced job for the model.
+    """A traced job: replays of its usual steps, and what the model knows of it.
 
+    measured: seconds of a usual step; replayed: of its replays
     cluster: its network as the trace shows it; stated: as the user gave it, if at all
-    now:     predicted seconds of a step as it is
     micro_batches: per step, as it is
     others:  exposed seconds per step of collectives other than all-reduces, which the model does not have
     ddp:     whether the trace shows DDP, so that a remedy can be a setting of it
     """
 
+    replays: Sequence[Replays]
+    measured: float
+    replayed: float
     workload: Workload
     cluster: Cluster
-    plan: Plan
     workers: int
-    now: float
     stated: Cluster | None = None
     micro_batches: int = 1
     others: float = 0.0
     ddp: bool = True
 
-    def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> Modelled:
-        """The predicted step for another workload, with the same layers in the same buckets."""
-        pricing, plan = pricing_of(cluster, workers or self.workers, workload), carried_over(self.plan, workload)
-        return Modelled.of(predict_timeline(workload, plan, pricing).iteration_time, plan, pricing)
-
-
-def carried_over(plan: Plan, workload: Workload) -> Plan:
-    """``plan`` for a workload whose gradients have other sizes: whole layers, in the same buckets."""
-    sizes = {layer.name: layer.gradient_bytes for layer in workload.layers}
-    buckets = tuple(
-        replace(bucket, blocks=tuple(Block(block.layer, 0, sizes[block.layer]) for block in bucket.blocks))
-        for bucket in plan.buckets
-    )
-    return replace(plan, workload=workload.name, buckets=buckets)
+    def step(self, change: Callable[[Replays], float]) -> float:
+        """Seconds of a usual step with a ``change`` of its replays."""
+        scale = min(1.0, self.measured / self.replayed) if self.replayed else 1.0
+        return self.measured + scale * (fmean(map(change, self.replays)) - self.replayed)
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A remedy that the model prices.
+    """A remedy that is priced for a job.
 
     what:    its description for this job
-    price:   a step with it. Raises OsfError with the reason if it cannot be priced
+    price:   seconds of a step with it, and a note or "". Raises OsfError with the reason if it cannot be priced
     note:    what the price leaves out
+    by:      REPLAY if the trace itself has all that the price needs, MODEL if it needs a cluster's prices
     samples: samples per step, as a multiple of the present number
     applies: whether the job can use it
-    alone:   predicted seconds of computation with it on a single GPU
-    network: whether it changes the time of collectives other than all-reduces as well, so that the model has no price
-             for jobs in which these matter
+    network: whether it changes the time of collectives other than all-reduces as well, so that it has no price for
+             jobs in which these matter
     sharded: whether jobs with sharded parameters can take it
     """
 
     what: Callable[[TracedJob], str]
-    price: Callable[[TracedJob], Modelled]
+    price: Callable[[TracedJob], tuple[float, str]]
     note: str = ""
+    by: str = REPLAY
     samples: Callable[[TracedJob], float] = lambda job: 1.0
     applies: Callable[[TracedJob], bool] = lambda job: True
-    alone: Callable[[TracedJob], float] = lambda job: job.workload.compute_time
     network: bool = False
     sharded: bool = False
 
@@ -132,17 +111,42 @@ def _set(job: TracedJob, what: str, setting: str) -> str:
     return f"{what} ({setting})" if job.ddp else what
 
 
-def _tuned(job: TracedJob) -> Modelled:
-    found = tune(job.workload, job.cluster, job.workers)
-    return Modelled.of(found.outcomes[0].tuned_time, found.plan, pricing_of(job.cluster, job.workers, job.workload))
+def _tuned(job: TracedJob) -> tuple[float, str]:
+    plan = tune(job.workload, job.cluster, job.workers).plan
+    whole = sum(bucket.size for bucket in plan.buckets)
+    step = job.step(lambda replays: with_buckets(replays, [bucket.size / whole for bucket in plan.buckets]))
+    measured = pricing_of(job.cluster, job.workers, job.workload).cost().measured_range
+    largest = max(bucket.size for bucket in plan.buckets)
+    return step, BEYOND if measured is not None and largest > measured[1] else ""
 
 
-def _sent(how: str) -> Callable[[TracedJob], Modelled]:
-    return lambda job: job.step(compressed(job.workload, how), job.cluster)
+def _sent(how: str) -> Callable[[TracedJob], tuple[float, str]]:
+    def price(job: TracedJob) -> tuple[float, str]:
+        part = compressed(job.workload, how).gradient_bytes / job.workload.gradient_bytes
+        return job.step(lambda replays: with_gradients_of(replays, part)), ""
+
+    return price
 
 
-def _together(count: int) -> Callable[[TracedJob], Modelled]:
-    return lambda job: job.step(accumulating(job.workload, count), job.cluster)
+def _stated(job: TracedJob) -> tuple[float, str]:
+    prices = GroupPrices(pricing_of(job.stated or job.cluster, job.workers))
+
+    def price(one: Sent, now: float) -> float | None:
+        sent, workers = one.collective, one.collective.workers or job.workers
+        group = ProcessGroup(sent.group, size=workers)
+        return prices(sent.kind, sent.bytes, group, workers) if sent.bytes else None
+
+    return job.step(lambda replays: with_prices(replays, price)), ""
+
+
+def _of_half(job: TracedJob) -> tuple[float, str]:
+    all_of_them, half = (pricing_of(job.cluster, count).cost() for count in (job.workers, job.workers // 2))
+
+    def price(one: Sent, now: float) -> float | None:
+        size = one.collective.bytes
+        return now * half(size) / all_of_them(size) if size and all_of_them(size) else None
+
+    return job.step(lambda replays: with_prices(replays, price)), ""
 
 
 def _wider_than_half(job: TracedJob) -> bool:
@@ -155,10 +159,9 @@ def _accumulated(count: int) -> Measure:
         lambda job: _set(
             job, f"{_counted(count * job.micro_batches, job.micro_batches)} micro-batches a step", "no_sync"
         ),
-        _together(count),
+        lambda job: (job.step(lambda replays: with_micro_batches(replays, count)), ""),
         "a larger global batch",
         samples=lambda job: float(count),
-        alone=lambda job: accumulating(job.workload, count).compute_time,
     )
 
 
@@ -182,31 +185,37 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
         "accumulate-4": _accumulated(4),
         "stated-network": Measure(
             lambda job: f"the network as {(job.stated or job.cluster).name} has it",
-            lambda job: job.step(job.workload, job.stated or job.cluster),
+            _stated,
+            by=MODEL,
             applies=lambda job: job.stated is not None,
             network=True,
             sharded=True,
         ),
         "workers-half": Measure(
             lambda job: f"training on {job.workers // 2} of the {job.workers} workers",
-            lambda job: job.step(job.workload, job.cluster, job.workers // 2),
+            _of_half,
+            by=MODEL,
             samples=lambda job: job.workers // 2 / job.workers,
             applies=lambda job: job.workers >= 4,  # of fewer, half are one
             network=True,
         ),
         "workers-1": Measure(
             lambda job: f"training on 1 of the {job.workers} workers",
-            lambda job: job.step(job.workload, job.cluster, 1),
+            lambda job: (job.step(on_one_worker), ""),
             samples=lambda job: 1 / job.workers,
             network=True,
         ),
     }
 )
-"""Remedies that the model prices, by name; the replay prices those of causes, and faster networks."""
+"""Remedies by name, other than those of causes and faster networks."""
 
 
 def remedies(
-    trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None
+    trace: Trace,
+    found: Explanation,
+    replays: Sequence[Replays],
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
 ) -> tuple[tuple[Remedy, ...], tuple[str, ...]]:
     """Remedies for the job, the most samples per second first, and remarks on all of them.
 
@@ -218,7 +227,7 @@ def remedies(
     if found.workers < 2:
         return _ranked(faults), ()
     try:
-        job = job_of(trace, found, cluster, workload)
+        job = job_of(trace, found, replays, cluster, workload)
     except OsfError as error:
         return _ranked(faults), (f"remedies that change communication are not priced: {error}",)
     said = [] if cluster is not None or job.cluster.tables else [ONE_SIZE]
@@ -229,16 +238,11 @@ def remedies(
             "multiplied by that"
         )
     said += _large_start_ups(job)
-    if abs(job.now / found.step_time - 1) > OFF:
-        said.append(
-            f"the model's step of this job is off by {job.now / found.step_time - 1:+.0%}: for remedies by the model, "
-            "trust the differences only"
-        )
     if job.others >= SMALL * found.step_time:
         waits = show_time(job.others)
         said.append(f"remedies by the model do not change collectives other than all-reduces ({waits} exposed)")
     said += [
-        f"remedies by the model do not change {cause.stays}"
+        f"other buckets and hooks do not change {cause.stays}"
         for name, cause in CAUSES.items()
         if cause.stays and found.part(name) >= SMALL
     ]
@@ -246,16 +250,22 @@ def remedies(
 
 
 def job_of(
-    trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None
+    trace: Trace,
+    found: Explanation,
+    replays: Sequence[Replays],
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
 ) -> TracedJob:
-    """The job for the model. Raises OsfError with the reason if the trace does not hold enough for that."""
+    """The job to price remedies for. Raises OsfError with the reason if the trace does not hold enough for that."""
     subject = workload_of(trace) if workload is None else workload
-    plan = plan_of(trace, subject)
+    plan_of(trace, subject)
     network = network_of(trace, found.workers, cluster)
-    now = predict_timeline(subject, plan, pricing_of(network, found.workers, subject)).iteration_time
     others = plain_sum(row.exposed for row in found.buckets if row.kind != "all_reduce" and row.module is None)
     usual = usual_step(trace)
-    return TracedJob(subject, network, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
+    return TracedJob(
+        replays, found.step_time, found.replayed, subject, network, found.workers, cluster, usual.micro_batches, others,
+        usual.ddp,
+    )  # fmt: skip
 
 
 def network_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
@@ -318,35 +328,20 @@ def _priced(found: Explanation, job: TracedJob) -> Iterator[Remedy]:
         what = measure.what(job)
         if measure.network and job.others >= SMALL * found.step_time:
             waits = f"{show_time(job.others)} are exposed in collectives other than all-reduces"
-            yield Remedy(name, what, None, None, MODEL, f"not priced: {waits}, which the model does not have")
+            yield Remedy(name, what, None, None, measure.by, f"not priced: {waits}, of which it says nothing")
             continue
         try:
-            priced = measure.price(job)
+            step, said = measure.price(job)
         except OsfError as error:
-            yield Remedy(name, what, None, None, MODEL, f"not priced: {error}")
+            yield Remedy(name, what, None, None, measure.by, f"not priced: {error}")
             continue
-        step = _measured(found.step_time, job, priced.seconds, measure.alone(job))
-        note = "; ".join(filter(None, (measure.note, priced.note)))
-        yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, MODEL, note)
+        note = "; ".join(filter(None, (measure.note, said)))
+        yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, measure.by, note)
 
 
 def _counted(count: int, now: int) -> str:
     """``2``, or ``6, not 3,`` if there are several micro-batches now."""
     return str(count) if now == 1 else f"{count}, not {now},"
-
-
-def _measured(measured: float, job: TracedJob, seconds: float, alone: float) -> float:
-    """The measured step with a remedy of predicted ``seconds``, ``alone`` of them computation.
-
-    If the model's step of the job itself is faster than measured, the difference stays; if it is slower, exposed
-    communication is scaled down by the same factor.
-    """
-    own = job.workload.compute_time
-    if job.now <= measured:
-        return measured + seconds - job.now
-    exposed = max(0.0, measured - own) / (job.now - own) if job.now > own else 0.0
-    computed = min(1.0, measured / own) * alone if own else alone
-    return computed + exposed * (seconds - alone)
 
 
 def _ranked(found: tuple[Remedy, ...]) -> tuple[Remedy, ...]:

@@ -551,7 +551,7 @@ def test_messages_of_about_one_size_do_not_make_bytes_free():
     (line,) = cluster_of(replace(trace, ranks=tuple(ranks))).fits
     assert line.seconds_per_byte == pytest.approx((7_900_000 * 1e-8 - 0.01) / 7_900_000)
     found = {one.name: one for one in osf.explain(replace(trace, ranks=tuple(ranks))).remedies}
-    assert found["half"].throughput > 1.2
+    assert found["half"].step_time == pytest.approx((119 - 39 / 2) * MILLI)  # the first one is hidden
     assert found["network-10"].throughput > found["network-2"].throughput > 1.15
 
 
@@ -570,7 +570,7 @@ def test_the_best_plan_is_that_of_tune():
     cluster = osf.load_cluster("ring:500us,1Gbps")
     found = remedies_of(replace(TINY, latency=1e-3, per_byte=8e-9), cluster=cluster)["plan"]
     assert found.throughput > 1.3
-    assert found.by == "model"
+    assert found.by == "replay"
 
 
 def test_a_remedy_with_larger_messages_than_any_that_was_measured_says_so():

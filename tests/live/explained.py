@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tests.live import cluster
 
 STORED = cluster.ROOT / "tests/formats/data/explained"
 MILLI = 1e-3
+SHORT, LONG = "16kb", "128kb"
+"""Bursts that a link lets pass."""
 KIB, MIB = 2**10, 2**20
 
 
@@ -176,9 +179,17 @@ def _beside(size: int):
 
     if not size:
         return lambda: lambda: None
-    group, mine = dist.new_group(group_desc="activations"), torch.ones(size // 4)
+    group, mine = _activations(), torch.ones(size // 4)
     whole = torch.empty(mine.numel() * dist.get_world_size())
     return lambda: dist.all_gather_into_tensor(whole, mine, group=group, async_op=True).wait
+
+
+@cache
+def _activations():
+    """A second process group of all ranks, made once."""
+    import torch.distributed as dist
+
+    return dist.new_group(group_desc="activations")
 
 
 def exchange(sizes: tuple[int, ...]) -> None:
@@ -301,7 +312,10 @@ def one_rank(folder: Path, turns: int, names: list[str]) -> None:
 
 
 def _links(case: Case) -> tuple[str, int, bool]:
-    """Rate and number of hosts, and whether they receive at that rate too: a hot rank gets more than it sends."""
+    """Rate and number of hosts, and whether they receive at that rate too: a hot rank gets more than it sends.
+
+    Such links let only SHORT pass in a burst, less than what an exchange sends.
+    """
     return case.rate, case.ranks, bool(case.exchange)
 
 
@@ -311,7 +325,7 @@ def record(
     """Run ``cases``, of CASES or MENDED, between emulated hosts; by name, the traces of each turn, a rank each."""
     for rate, ranks, both in dict.fromkeys(map(_links, cases.values())):
         names = [name for name, case in cases.items() if _links(case) == (rate, ranks, both)]
-        with cluster.emulated(ranks, rate, receiving=both) as hosts:
+        with cluster.emulated(ranks, rate, receiving=both, burst=SHORT if both else LONG) as hosts:
             command = [sys.executable, "-m", "tests.live.explained", "rank", str(folder), str(turns), *names]
             ended = hosts.run(command, timeout=100 + 50 * turns)
         assert [one.status for one in ended] == [0] * ranks, "".join(one.stderr[-2000:] for one in ended)
