@@ -83,17 +83,17 @@ def _passes(rank: SeenStep, reduced: frozenset[Key]) -> float:
     return inputs + clock.at(step.backward[1]) - clock.at(begin)
 
 
-def with_buckets(replays: Replays, parts: Sequence[float]) -> float:
-    """The step with gradients in buckets of these ``parts`` of their bytes, which add up to 1.
+def with_buckets(replays: Replays, sizes: Sequence[int], price: Callable[[int], float]) -> float:
+    """The step with gradients in buckets of these ``sizes`` in bytes.
 
-    DDP fills them in the order of its messages, others in the order in which gradients are ready. A bucket takes the
-    mean start-up of the messages now, and its part of the seconds of their bytes; it is sent as long after it is
-    ready as they are. With fewer messages the rank is idle so much less after its waits for them.
+    DDP fills them in the order of its messages, others in the order in which gradients are ready. ``price`` gives
+    seconds by bytes; it is scaled so that the messages of now take as long in all as they do. A bucket is sent as long
+    after it is ready as they are. With fewer messages the rank is idle so much less after its waits for them.
 
     Raises DataError if it is not known which messages carry gradients.
     """
     now = {one.key for one in replays.usual.sent if one.gradient}
-    fewer = max(0.0, 1 - len(parts) / len(now)) if now else 0.0
+    fewer = max(0.0, 1 - len(sizes) / len(now)) if now else 0.0
 
     def waking(rank: SeenStep) -> list[Interval]:
         return [(start, start + fewer * (end - start)) for start, end in _after_waits(rank, now)]
@@ -102,9 +102,10 @@ def with_buckets(replays: Replays, parts: Sequence[float]) -> float:
     old = [one for one in scene.messages if one.key in now]
     if not old:
         raise DataError("the trace does not show which messages carry gradients")
-    seconds = plain_sum(one.seconds for one in old)
-    of_bytes = plain_sum(replays.of_bytes(one.key, one.seconds) for one in old)
-    new: list[Key] = [("bucket", place) for place in range(len(parts))]
+    priced = plain_sum(price(one.collective.bytes or 0) for one in replays.usual.sent if one.key in now)
+    scale = plain_sum(one.seconds for one in old) / priced if priced else 0.0
+    new: list[Key] = [("bucket", place) for place in range(len(sizes))]
+    parts = [size / sum(sizes) for size in sizes]
     ready = [_filled(rank, now, parts, replays.ddp) for rank in replays.ranks]
     clocks = [rank.clock(waking(rank)) for rank in replays.ranks]
     lanes = [_rebucketed(*row, now, new) for row in zip(scene.lanes, clocks, ready, strict=True)]
@@ -113,8 +114,7 @@ def with_buckets(replays: Replays, parts: Sequence[float]) -> float:
         order[one.key] = max(one.collective.start, order.get(one.key, 0.0))
     order |= {key: max(times) for key, times in zip(new, zip(*ready, strict=True), strict=True)}
     others = [one for one in scene.messages if one.key not in now]
-    startup = (seconds - of_bytes) / len(old)
-    buckets = [Message(key, startup + part * of_bytes, old[0].group) for key, part in zip(new, parts, strict=True)]
+    buckets = [Message(key, scale * price(size), old[0].group) for key, size in zip(new, sizes, strict=True)]
     sent = sorted([*others, *buckets], key=lambda one: order[one.key])
     return replace(scene, lanes=tuple(lanes), messages=tuple(sent)).duration
 

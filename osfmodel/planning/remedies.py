@@ -113,11 +113,10 @@ def _set(job: TracedJob, what: str, setting: str) -> str:
 
 def _tuned(job: TracedJob) -> tuple[float, str]:
     plan = tune(job.workload, job.cluster, job.workers).plan
-    whole = sum(bucket.size for bucket in plan.buckets)
-    step = job.step(lambda replays: with_buckets(replays, [bucket.size / whole for bucket in plan.buckets]))
-    measured = pricing_of(job.cluster, job.workers, job.workload).cost().measured_range
-    largest = max(bucket.size for bucket in plan.buckets)
-    return step, BEYOND if measured is not None and largest > measured[1] else ""
+    cost = pricing_of(job.cluster, job.workers, job.workload).cost()
+    sizes = [bucket.size for bucket in plan.buckets]
+    step = job.step(lambda replays: with_buckets(replays, sizes, cost))
+    return step, BEYOND if cost.measured_range is not None and max(sizes) > cost.measured_range[1] else ""
 
 
 def _sent(how: str) -> Callable[[TracedJob], tuple[float, str]]:

@@ -48,8 +48,12 @@ def partitions(draw):
     return tuple(tuple(range(begin, end)) for begin, end in zip([0, *ends], ends, strict=False))
 
 
-def parts_of(buckets):
-    return [sum(SIZES[i] for i in bucket) / sum(SIZES) for bucket in buckets]
+def sizes_of(buckets):
+    return [sum(SIZES[i] for i in bucket) for bucket in buckets]
+
+
+def price(size):
+    return JOB.latency + JOB.per_byte * size
 
 
 @settings(max_examples=60, deadline=None)
@@ -59,16 +63,16 @@ def test_other_buckets_take_what_the_job_takes_with_them(now, then, slowness):
     job = replace(JOB, buckets=now, slowness=slowness, stalls=(0.0,) * len(slowness))
     cost = osf.Cluster("line", "hockney", fits=(osf.AlphaBeta(len(slowness), JOB.latency, JOB.per_byte),))
     _, replays = replayed_trace(trace_of(job), cost, steps=[job.steps - 1])
-    assert with_buckets(replays[0], parts_of(then)) == pytest.approx(step_time(replace(job, buckets=then)))
+    assert with_buckets(replays[0], sizes_of(then), price) == pytest.approx(step_time(replace(job, buckets=then)))
 
 
 def test_buckets_stay_out_of_order_where_ddp_has_them_so():
     """Their last gradients are ready when backward is over."""
     job = replace(JOB, buckets=((5, 4), (3, 2), (1, 0)))
-    found = changed(job, lambda replays: with_buckets(replays, parts_of(((0,), (1,), (2,), (3,), (4,), (5,)))))
+    found = changed(job, lambda replays: with_buckets(replays, sizes_of(((0,), (1,), (2,), (3,), (4,), (5,))), price))
     assert found >= step_time(replace(job, buckets=((5,), (4,), (3,), (2,), (1,), (0,)))) - 1e-9
     by_hand = replace(job, ddp=False)
-    found = changed(by_hand, lambda replays: with_buckets(replays, parts_of(((0, 1), (2,), (3, 4, 5)))))
+    found = changed(by_hand, lambda replays: with_buckets(replays, sizes_of(((0, 1), (2,), (3, 4, 5))), price))
     assert found == pytest.approx(step_time(JOB))
 
 
@@ -78,7 +82,7 @@ def test_fewer_messages_leave_less_idle_time_between_waits():
     _, replays = replayed_trace(trace, steps=[0])
     end = trace.ranks[0].steps[0].backward[1]
     assert replays[0].as_traced() == pytest.approx(end + (3 * 20 + 2 + 1) * MILLI)
-    assert with_buckets(replays[0], [1.0]) == pytest.approx(end + (3 * 20 + 2 + 3 * 1) * MILLI)
+    assert with_buckets(replays[0], [12_000_000], float) == pytest.approx(end + (3 * 20 + 2 + 3 * 1) * MILLI)
 
 
 def woken(count: int, late: float) -> Trace:
@@ -128,7 +132,7 @@ def test_micro_batches_need_a_backward():
     with pytest.raises(DataError, match="does not tell backward"):
         with_micro_batches(replays[0], 2)
     with pytest.raises(DataError, match="which messages carry gradients"):
-        with_buckets(replays[0], [1.0])
+        with_buckets(replays[0], [12_000_000], float)
 
 
 @pytest.mark.parametrize("job", [JOB, BESIDE, BACKWARDS], ids=["plain", "beside", "backwards"])

@@ -8,12 +8,15 @@ import pytest
 
 from osfmodel import explain
 from osfmodel.formats import Hints, load_trace
+from osfmodel.formats.kineto.collectives import Found
+from osfmodel.formats.kineto.meshes import by_threads
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.traces.cautions import cautions
 from osfmodel.formats.traces.network import wire_times_by_size
 from tests.formats import traces
 from tests.formats.traces import Job
 from tests.jobs import HEALTHY, PLANTED, trace_of
+from tests.live import explained
 
 KERNEL = "ncclDevKernel_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SIDES = {"all_gather": ("AllGather", 100, 800), "reduce_scatter": ("ReduceScatter_Sum_f32", 800, 100)}
@@ -147,3 +150,40 @@ def test_an_import_names_the_rank_that_is_late():
     (said,) = [words for words in cautions(trace_of(PLANTED["imbalance"])) if words.startswith("ranks are apart")]
     assert "rank 1 has its gradients" in said
     assert "later than the first" in said
+
+
+def ran(kind, thread, group=""):
+    """A collective of a library's thread."""
+    return Found(kind, 0.0, 1.0, 0.0, 10, "float32", "dims", group, None, 2, thread=thread)
+
+
+def listed(*names):
+    return {"distributedInfo": {"pg_config": [{"pg_name": name, "ranks": [0, 1]} for name in names]}}
+
+
+def test_gloo_has_threads_for_each_group():
+    """Two for each; the group made first has the first ones."""
+    found = [ran("all_gather", "103"), ran("all_reduce", "99"), ran("all_reduce", "100"), ran("broadcast", "100"),
+             ran("all_gather", "102")]  # fmt: skip
+    assert [one.group for one in by_threads(listed("0", "1"), found)] == ["1", "0", "0", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("0",), [ran("all_gather", "9"), ran("all_reduce", "7")]),
+        (("0", "1", "2"), [ran("all_gather", "9"), ran("all_reduce", "7")]),
+        (("0", "1"), [ran("all_reduce", "9"), ran("all_reduce", "7")]),
+        (("0", "1"), [ran("all_gather", "9"), ran("all_reduce", "9")]),
+        (("0", "1"), [ran("all_gather", ""), ran("all_reduce", "7")]),
+        (("0", "1"), [ran("all_gather", "9", "1"), ran("all_reduce", "7")]),
+    ],
+)
+def test_threads_tell_no_groups_apart_where_that_would_be_a_guess(names, found):
+    """One group; a group of which nothing ran; one kind in both; one thread; no threads; groups that are noted."""
+    assert by_threads(listed(*names), found) == found
+
+
+def test_the_recorded_job_has_two_groups():
+    rows = explain(explained.paths_of("shared-network")).collectives
+    assert {(row.group, row.kind) for row in rows} == {("activations", "all_gather"), ("default_pg", "all_reduce")}

@@ -154,16 +154,9 @@ def unavailable() -> str | None:
 
 @contextlib.contextmanager
 def emulated(
-    count: int,
-    rate: str = "1gbit",
-    ranks_per_host: int = 1,
-    real_time: bool = True,
-    receiving: bool = False,
-    burst: str = "128kb",
+    count: int, rate: str = "1gbit", ranks_per_host: int = 1, real_time: bool = True, receiving: bool = False
 ) -> Iterator[Hosts]:
     """``count`` hosts on one switch, each sending at most ``rate`` (as tc says it), and receiving if so asked.
-
-    After a pause a link lets up to ``burst`` pass at once.
 
     ``real_time`` is for ranks that sleep for most of their time: one that computes would keep the core from the threads
     that communicate for a tenth of a second at a time.
@@ -182,7 +175,7 @@ def emulated(
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", "up")
         for number, host in enumerate(hosts):
-            _attach(switch, host, number, (rate, burst), receiving)
+            _attach(switch, host, number, rate, receiving)
         policy = _real_time() if real_time else ()
         prefixes = [(*policy, "ip", "netns", "exec", host) for host in hosts for _ in range(ranks_per_host)]
         yield Hosts(tuple(prefixes), "eth0", _address(0), ranks_per_host, hosts)
@@ -203,7 +196,7 @@ def _real_time() -> tuple[str, ...]:
     return ()
 
 
-def _attach(switch: str, host: str, number: int, limit: tuple[str, str], receiving: bool) -> None:
+def _attach(switch: str, host: str, number: int, rate: str, receiving: bool) -> None:
     port = f"port{number}"
     _ip("link", "add", "eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", switch)
     _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
@@ -214,7 +207,7 @@ def _attach(switch: str, host: str, number: int, limit: tuple[str, str], receivi
     (FILES / host / "hosts").write_text(f"127.0.0.1 localhost\n{_address(number)} {socket.gethostname()}\n")
     for name, value in TCP.items():
         _ip("netns", "exec", host, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/{name}")
-    shape = ["root", "tbf", "rate", limit[0], "burst", limit[1], "latency", "100ms"]
+    shape = ["root", "tbf", "rate", rate, "burst", "128kb", "latency", "100ms"]
     _command("tc", "-n", host, "qdisc", "add", "dev", "eth0", *shape)
     if receiving:
         _command("tc", "-n", switch, "qdisc", "add", "dev", port, *shape)

@@ -25,8 +25,6 @@ from tests.live import cluster
 
 STORED = cluster.ROOT / "tests/formats/data/explained"
 MILLI = 1e-3
-SHORT, LONG = "16kb", "128kb"
-"""Bursts that a link lets pass."""
 KIB, MIB = 2**10, 2**20
 
 
@@ -312,10 +310,7 @@ def one_rank(folder: Path, turns: int, names: list[str]) -> None:
 
 
 def _links(case: Case) -> tuple[str, int, bool]:
-    """Rate and number of hosts, and whether they receive at that rate too: a hot rank gets more than it sends.
-
-    Such links let only SHORT pass in a burst, less than what an exchange sends.
-    """
+    """Rate and number of hosts, and whether they receive at that rate too: a hot rank gets more than it sends."""
     return case.rate, case.ranks, bool(case.exchange)
 
 
@@ -325,7 +320,7 @@ def record(
     """Run ``cases``, of CASES or MENDED, between emulated hosts; by name, the traces of each turn, a rank each."""
     for rate, ranks, both in dict.fromkeys(map(_links, cases.values())):
         names = [name for name, case in cases.items() if _links(case) == (rate, ranks, both)]
-        with cluster.emulated(ranks, rate, receiving=both, burst=SHORT if both else LONG) as hosts:
+        with cluster.emulated(ranks, rate, receiving=both) as hosts:
             command = [sys.executable, "-m", "tests.live.explained", "rank", str(folder), str(turns), *names]
             ended = hosts.run(command, timeout=100 + 50 * turns)
         assert [one.status for one in ended] == [0] * ranks, "".join(one.stderr[-2000:] for one in ended)
