@@ -16,7 +16,7 @@ from statistics import fmean
 from osfmodel.diagnosis.replay import Replays
 from osfmodel.diagnosis.scene import RankLane
 from osfmodel.diagnosis.seen_step import SeenStep
-from osfmodel.diagnosis.shared_network import Message
+from osfmodel.diagnosis.shared_network import SceneMessage
 from osfmodel.diagnosis.waits import COMPLETE, LocalClock, Sent, input_waits
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval, common, length
@@ -114,7 +114,7 @@ def with_buckets(replays: Replays, sizes: Sequence[int], price: Callable[[int], 
         order[one.key] = max(one.collective.start, order.get(one.key, 0.0))
     order |= {key: max(times) for key, times in zip(new, zip(*ready, strict=True), strict=True)}
     others = [one for one in scene.messages if one.key not in now]
-    buckets = [Message(key, scale * price(size), old[0].group) for key, size in zip(new, sizes, strict=True)]
+    buckets = [SceneMessage(key, scale * price(size), old[0].group) for key, size in zip(new, sizes, strict=True)]
     sent = sorted([*others, *buckets], key=lambda one: order[one.key])
     return replace(scene, lanes=tuple(lanes), messages=tuple(sent)).duration
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from osfmodel.diagnosis.explanation import bus_factor
 from osfmodel.diagnosis.seen_step import SeenStep
-from osfmodel.diagnosis.shared_network import Message
+from osfmodel.diagnosis.shared_network import SceneMessage
 from osfmodel.diagnosis.waits import Sent
 from osfmodel.entities.trace import Collective, Key
 
@@ -15,7 +15,7 @@ UNEVEN = "all_to_all"
 """The kind of collectives in which ranks may send and get different numbers of bytes."""
 
 
-def messages(ranks: Sequence[SeenStep]) -> tuple[Message, ...]:
+def messages(ranks: Sequence[SeenStep]) -> tuple[SceneMessage, ...]:
     """The messages in the order of their last starts; network time is the mean over the ranks once all have joined.
 
     Where it is not known when they had, the least on any rank, since others may still have been waiting; so of
@@ -32,12 +32,12 @@ def messages(ranks: Sequence[SeenStep]) -> tuple[Message, ...]:
         if one.collective.arrival is None or one.collective.kind == UNEVEN:
             least.add(one.key)
     found = {key: min(of_ranks) if key in least else fmean(of_ranks) for key, of_ranks in times.items()}
-    return tuple(Message(key, found[key], groups[key]) for key in sorted(order, key=order.__getitem__))
+    return tuple(SceneMessage(key, found[key], groups[key]) for key in sorted(order, key=order.__getitem__))
 
 
-def message_of(one: Sent, seconds: float) -> Message:
+def message_of(one: Sent, seconds: float) -> SceneMessage:
     """A collective of one rank as a message of ``seconds``."""
-    return Message(one.key, seconds, one.collective.group)
+    return SceneMessage(one.key, seconds, one.collective.group)
 
 
 def tails_of(ranks: Sequence[SeenStep]) -> list[dict[Key, float]]:

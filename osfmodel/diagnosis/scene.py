@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from operator import itemgetter
 
-from osfmodel.diagnosis.shared_network import Message, SharedNetwork
+from osfmodel.diagnosis.shared_network import SceneMessage, SharedNetwork
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Key
 
@@ -44,7 +44,7 @@ class Scene:
     """
 
     lanes: tuple[RankLane, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[SceneMessage, ...]
     apart: frozenset[Key] = frozenset()
     shared: bool = True
 
@@ -76,10 +76,10 @@ class Scene:
     @property
     def duration(self) -> float:
         """Seconds from the start of a rank to its end, the mean over the ranks."""
-        return _Run(self).duration()
+        return _SceneRun(self).duration()
 
 
-class _Run:
+class _SceneRun:
     """A replay of a scene. ``times``: when each message has ended."""
 
     def __init__(self, scene: Scene) -> None:
@@ -92,7 +92,7 @@ class _Run:
         for number, lane in enumerate(scene.lanes):
             for key in lane.ready:
                 self.ranks.get(key, []).append(number)
-        self.queues: dict[Hashable, deque[Message]] = {}
+        self.queues: dict[Hashable, deque[SceneMessage]] = {}
         for one in scene.messages:
             stream = (one.group, one.key in scene.apart, *self.ranks[one.key])
             self.queues.setdefault(stream, deque()).append(one)
@@ -112,7 +112,7 @@ class _Run:
         ends = [one.end() for one in self.progress]
         return plain_sum(ends) / len(ends)
 
-    def _arrival(self, one: Message) -> float:
+    def _arrival(self, one: SceneMessage) -> float:
         """When all ranks have come to it; infinite if one waits for another before that."""
         return max([0.0, *(self.progress[number].arrival(one.key) for number in self.ranks[one.key])])
 

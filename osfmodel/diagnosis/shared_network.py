@@ -10,7 +10,7 @@ from typing import NamedTuple
 from osfmodel.entities.trace import Key
 
 
-class Message(NamedTuple):
+class SceneMessage(NamedTuple):
     """A message to send, its seconds if it has the network to itself, and its process group."""
 
     key: Key
@@ -23,7 +23,7 @@ class _Flight:
 
     __slots__ = ("left", "message", "places", "speed")
 
-    def __init__(self, message: Message, places: Sequence[Hashable]) -> None:
+    def __init__(self, message: SceneMessage, places: Sequence[Hashable]) -> None:
         self.message, self.places = message, places
         self.left, self.speed = message.seconds, 1.0
 
@@ -44,13 +44,13 @@ class SharedNetwork:
         """When the next message ends if no other starts; infinite if none is in flight."""
         return min((self.now + one.left / one.speed for one in self._flying), default=inf)
 
-    def start(self, message: Message, time: float, places: Sequence[Hashable]) -> None:
+    def start(self, message: SceneMessage, time: float, places: Sequence[Hashable]) -> None:
         """Start a message at ``time``, at or before :attr:`next_end`."""
         self._move(time)
         self._flying.append(_Flight(message, places))
         self._share()
 
-    def end(self) -> Message:
+    def end(self) -> SceneMessage:
         """Move up to :attr:`next_end`, and take away the message that ends then."""
         first = min(self._flying, key=lambda one: one.left / one.speed)
         time = self.next_end

@@ -174,7 +174,7 @@ def found(request):
 
 
 def test_no_remedy_contradicts_the_causes(found):
-    """What it saves is at most what all causes of communication cost, and no step is shorter than computation."""
+    """It saves at most what all causes of communication cost, and no step is shorter than computation."""
     of_network = sum(found.gains[name] for name, cause in CAUSES.items() if cause.of_network)
     waits = found.gains["imbalance"]  # of ranks that are late for some messages, which shorter ones change
     grain = 1e-6 * found.step_time

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.diagnosis.scene import RankLane, Scene
-from osfmodel.diagnosis.shared_network import Message
+from osfmodel.diagnosis.shared_network import SceneMessage
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
 from osfmodel.formats.traces.buckets import wire_times
 from tests.jobs import BESIDE, HEALTHY, trace_of
@@ -25,7 +25,7 @@ def lane(ready, waits, work=10.0):
 
 
 def message(name, seconds, group):
-    return Message((name,), seconds, group)
+    return SceneMessage((name,), seconds, group)
 
 
 def ends(scene, name):
