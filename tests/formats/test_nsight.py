@@ -16,9 +16,10 @@ from click.testing import CliRunner
 from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.formats import Hints, format_of, import_file, load_trace
-from osfmodel.formats.nsight import ranges
+from osfmodel.formats.nsight import excerpt, ranges
 from osfmodel.formats.nsight.database import LEAST_ROW, Database, opened_database
 from osfmodel.formats.source_text import Text, silent
+from osfmodel.formats.traces.usual import with_steps
 from tests.formats import nsight_reports, traces
 from tests.formats.nsight_reports import CALL_SCHEMA, COMMUNICATOR, Report, blob, write
 
@@ -99,6 +100,41 @@ def test_other_ranges_are_no_steps(tmp_path, name):
 def test_steps_may_be_chosen(tmp_path):
     path = write(tmp_path / "a.sqlite", JOB, (0, 1))
     assert [step.number for step in load_trace([path], Hints("job", steps=(6, 7))).pace.steps] == [6, 7]
+
+
+def since_the_first(trace):
+    """The steps with times counted from the first of them, in whole nanoseconds."""
+    begin = trace.ranks[0].steps[0].start
+
+    def counted(value):
+        if isinstance(value, float):
+            return round((value - begin) * 1e9)
+        return [counted(one) for one in value] if isinstance(value, tuple | list) else value
+
+    return counted(steps_in(trace))
+
+
+LONG = replace(JOB, steps=30, lead=2500)
+
+
+@pytest.mark.parametrize(("room", "first", "last"), [(10, 15, 24), (4, 18, 21), (0, 18, 20)])
+def test_of_a_large_report_the_steps_in_the_middle_are_read(tmp_path, monkeypatch, room, first, last):
+    """Each as in the whole report, on a clock that begins later; the host is three steps ahead."""
+    path = write(tmp_path / "a.sqlite", LONG, (0, 1))
+    whole = load_trace([path], Hints("job"))
+    numbers = [step.number for step in whole.pace.steps]
+    assert numbers == list(range(5, 35))
+    with sqlite3.connect(path) as database:
+        (kernels,) = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+    monkeypatch.setattr(excerpt, "MOST_KERNELS", kernels * (room + 2 * excerpt.AROUND) // 30)
+    found = load_trace([path], Hints("job"))
+    assert [step.number for step in found.pace.steps] == list(range(first, last + 1))
+    assert since_the_first(found) == since_the_first(with_steps(whole, range(first, last + 1)))
+    said = f"has {kernels:,} kernels in 30 steps, of which {first} to {last} are read: --steps chooses others"
+    assert found.remarks == (said, *whole.remarks)
+    asked = load_trace([path], Hints("job", steps=(7, 9)))
+    assert since_the_first(asked) == since_the_first(with_steps(whole, range(7, 10)))
+    assert asked.remarks == whole.remarks
 
 
 def test_without_blobs_sizes_are_missing_and_it_says_how_to_export_them(tmp_path):

@@ -17,11 +17,13 @@ from osfmodel.entities.source import TELLING, checksum_of
 from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import NO_ARGS, Args, Event
-from osfmodel.formats.kineto.recorded import LAUNCH, Recorded, record
+from osfmodel.formats.kineto.recorded import Recorded, record
 from osfmodel.formats.kineto.steps import steps_of
 from osfmodel.formats.kineto.windows import OPTIMIZER_STEP, PROFILER_STEP
 from osfmodel.formats.nsight.database import MAGIC, Database, opened_database
-from osfmodel.formats.nsight.ranges import ProcessRanges, process_of, ranges_of, time_of
+from osfmodel.formats.nsight.device import KERNELS, add_work, collectives_of
+from osfmodel.formats.nsight.excerpt import Excerpt, chosen_steps, excerpt_of
+from osfmodel.formats.nsight.ranges import NO_PROCESS, NcclCall, ProcessRanges, calls_of, process_of, ranges_of, time_of
 from osfmodel.formats.source_text import Files, Hints
 from osfmodel.formats.streams.trace_files import paths_of_files
 from osfmodel.formats.traces.ranks import joined, numbered_alike
@@ -29,13 +31,9 @@ from osfmodel.formats.traces.sizes import sized
 from osfmodel.formats.traces.usual import with_shared_steps, with_steps
 
 ENDINGS = (".sqlite", ".sqlite3", ".db")
-KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
-COPIES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 EXPORT = "nsys export --type sqlite --include-blobs=true"
 MARK = "torch.cuda.nvtx.range('step 12')"
-NO_PROCESS = 0
-"""Stands for all processes where kernels do not name theirs."""
 
 
 def sniff(head: str) -> bool:
@@ -43,36 +41,51 @@ def sniff(head: str) -> bool:
     return head.startswith(MAGIC.decode())
 
 
-@dataclass(slots=True)
-class _Rank:
-    """The record of one process of a report; ``base`` is when its clock began, in microseconds."""
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process of a report that worked on a GPU, with the number of its kernels there."""
 
-    file: str
+    path: Path
     checksum: str
-    process: int
+    place: tuple[int, int]
+    kernels: int
+    ranges: ProcessRanges
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """The record of a process; ``base`` is when its clock began, in microseconds."""
+
+    of: _Process
     host: str
     device: str
-    gpu: str
     base: float
     kept: Recorded
     found: tuple[Found, ...]
-    ranges: ProcessRanges
+
+    @property
+    def file(self) -> str:
+        """The path of the report."""
+        return str(self.of.path)
 
     @property
     def world(self) -> tuple[int, int] | None:
         """Ranks of the largest communicator, and this one's number in it."""
-        return max(self.ranges.ranks.values(), default=None)
+        return max(self.of.ranges.ranks.values(), default=None)
 
 
 def trace_of(files: Files, hints: Hints) -> Trace:
     """The job shown by the reports of its processes. Raises DataError, with the file, for a report without steps."""
-    read: list[_Rank] = []
     remarks: list[str] = []
+    there: list[_Process] = []
     for path in paths_of_files(files, sniff, ENDINGS):
         try:
-            read += _ranks(path, remarks)
+            there += _processes_of(path, remarks)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
+    chosen, told_of = chosen_steps([(one.ranges.steps, one.kernels) for one in there], hints.steps)
+    remarks += [told_of] if told_of else []
+    read = [_rank(one, chosen) for one in there]
     _require_different(read)
     origin = min(rank.kept.first + rank.base for rank in read)
     told = [rank.world for rank in read]
@@ -84,8 +97,10 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     workers = len(job) if len(job) > 1 else hints.workers
     trace = Trace(hints.name, tuple(replace(rank, workers=rank.workers or workers) for rank in job))
     with_shared_steps(trace)  # refuses ranks of different steps
-    if hints.steps is not None:
-        trace = with_steps(trace, range(hints.steps[0], hints.steps[1] + 1))
+    if chosen is None and hints.steps is not None:
+        chosen = range(hints.steps[0], hints.steps[1] + 1)
+    if chosen is not None:
+        trace = with_steps(trace, chosen)
     trace = sized(trace, hints)
     return replace(trace, remarks=tuple(dict.fromkeys([*remarks, *said, *_missing(trace)])))
 
@@ -94,7 +109,7 @@ def _require_different(ranks: Sequence[_Rank]) -> None:
     """Raise DataError, naming both files, if two hold the same process."""
     seen: dict[tuple[object, ...], str] = {}
     for rank in ranks:
-        key = rank.checksum, rank.process, rank.kept.first, len(rank.kept.work)
+        key = rank.of.checksum, rank.of.place[0], rank.kept.first, len(rank.kept.work)
         if key in seen:
             raise DataError(f"{seen[key]} and {rank.file} are the same report twice: leave one out")
         seen[key] = rank.file
@@ -104,7 +119,7 @@ def _by_number(rank: tuple[_Rank, int]) -> int:
     return rank[1]
 
 
-def _ranks(path: Path, remarks: list[str]) -> Iterator[_Rank]:
+def _processes_of(path: Path, remarks: list[str]) -> Iterator[_Process]:
     """The processes of a report that worked on a GPU."""
     with path.open("rb") as file:
         start = file.read(TELLING)
@@ -119,11 +134,11 @@ def _ranks(path: Path, remarks: list[str]) -> Iterator[_Rank]:
         if GRAPHS in database.columns:
             remarks.append("CUDA graphs are left out: record with nsys profile --cuda-graph-trace=node")
         ranges = ranges_of(database)
-        for process, device in _processes(database, remarks):
+        for (process, device), kernels in _places(database, remarks).items():
             own = ranges.get(process) or (_all(ranges) if process == NO_PROCESS else None)
             if own is None or not own.steps:
                 raise DataError(f"process {process & 0xFFFFFF} has no NVTX ranges of steps: put each into {MARK}")
-            yield _rank(database, (str(path), checksum_of(start)), (process, device), own)
+            yield _Process(path, checksum_of(start), (process, device), kernels, own)
 
 
 def _all(ranges: Mapping[int, ProcessRanges]) -> ProcessRanges | None:
@@ -131,8 +146,8 @@ def _all(ranges: Mapping[int, ProcessRanges]) -> ProcessRanges | None:
     return next(iter(ranges.values())) if len(ranges) == 1 else None
 
 
-def _processes(database: Database, remarks: list[str]) -> list[tuple[int, int]]:
-    """(process, device) of each rank: of a process with several devices that of most kernels."""
+def _places(database: Database, remarks: list[str]) -> dict[tuple[int, int], int]:
+    """The kernels of each (process, device): of a process with several devices only that of most kernels."""
     named = "globalPid" if database.has(KERNELS, "globalPid") else f"{NO_PROCESS} << 24"
     counts: dict[int, Counter[int]] = {}
     for own, device, count in database.rows(f"SELECT {named}, deviceId, COUNT(*) FROM {KERNELS} GROUP BY 1, 2"):
@@ -144,17 +159,31 @@ def _processes(database: Database, remarks: list[str]) -> list[tuple[int, int]]:
         if len(devices) > 1:
             most = devices.most_common(1)[0][0]
             remarks.append(f"process {process & 0xFFFFFF} uses {len(devices)} GPUs: read is GPU {most}")
-    return [(process, devices.most_common(1)[0][0]) for process, devices in sorted(counts.items())]
+    most_used = [(process, devices.most_common(1)[0]) for process, devices in sorted(counts.items())]
+    return {(process, device): count for process, (device, count) in most_used}
 
 
-def _rank(database: Database, file: tuple[str, str], place: tuple[int, int], ranges: ProcessRanges) -> _Rank:
-    kept = record(_events(database, place, ranges))
-    found = tuple(_in_elements(one, ranges) for one in collectives(kept))
+def _rank(one: _Process, chosen: range | None) -> _Rank:
+    """The record of a process. Raises DataError, with the file, for rows that are damaged."""
+    try:
+        with opened_database(one.path) as database:
+            return _read(database, one, excerpt_of(one.ranges.steps, chosen))
+    except DataError as error:
+        raise DataError(f"{one.path}: {error}") from None
+
+
+def _read(database: Database, one: _Process, part: Excerpt) -> _Rank:
+    calls = calls_of(database, one.place[0], part.since, part.until)
+    kept = record(_host_events(one.ranges, part, calls))
+    add_work(kept, database, one.place, part)
+    kernels = record(collectives_of(kept, database, one.place, part))
+    kept.kernels, kept.gpus, kept.first = kernels.kernels, kernels.gpus, min(kept.first, kernels.first)
+    found = tuple(_in_elements(each, one.ranges) for each in collectives(kept))
     host = _one(database, "TARGET_INFO_SYSTEM_ENV", "value", "name", "Hostname")
-    device = _one(database, "TARGET_INFO_GPU", "name", "id", place[1])
+    device = _one(database, "TARGET_INFO_GPU", "name", "id", one.place[1])
     epoch = _one(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
     base = epoch / 1e3 if isinstance(epoch, int) and 0 <= epoch < 2**62 else 0.0
-    return _Rank(*file, place[0], str(host or ""), str(device or ""), str(place[1]), base, kept, found, ranges)
+    return _Rank(one, str(host or ""), str(device or ""), base, kept, found)
 
 
 def _one(database: Database, table: str, column: str, key: str = "", value: object = None) -> object:
@@ -165,76 +194,27 @@ def _one(database: Database, table: str, column: str, key: str = "", value: obje
     return next((row[0] for row in database.rows(f"SELECT {column} FROM {table}{where} LIMIT 1", *values)), None)
 
 
-def _events(database: Database, place: tuple[int, int], ranges: ProcessRanges) -> Iterator[Event]:
-    """The records of a process as events of a profiler's trace, in microseconds."""
-    before = -1
-    for number, start, end in ranges.steps:
-        before = before + 1 if number is None else number
-        yield _event("user_annotation", f"{PROFILER_STEP}{before}", start, end)
+def _host_events(ranges: ProcessRanges, part: Excerpt, calls: Sequence[NcclCall]) -> Iterator[Event]:
+    """The host's records of a process as events of a profiler's trace, in microseconds."""
+    for number, start, end in part.steps:
+        yield _event("user_annotation", f"{PROFILER_STEP}{number}", start, end)
     for start, end in ranges.updates:
-        yield _event("user_annotation", f"{OPTIMIZER_STEP}#", start, end)
+        if part.since <= start < part.until:
+            yield _event("user_annotation", f"{OPTIMIZER_STEP}#", start, end)
     for start, end in ranges.backward:
-        yield _event("cpu_op", "NvtxBackward0", start, end)
-    for call in ranges.calls:
+        if part.since <= start < part.until:
+            yield _event("cpu_op", "NvtxBackward0", start, end)
+    for call in calls:
         group = "" if call.communicator is None else f"{call.communicator:#x}"
         ranks = ranges.ranks.get(call.communicator or 0, (None, 0))[0]
         args = Args(collective=call.kind, in_elements=call.bytes, group_name=group or None, group_size=ranks)
         yield _event("user_annotation", f"nccl:{call.kind}", call.start, call.end, args)
-    yield from _device_events(database, place)
-    yield from _launches(database, place[0])
 
 
-def _event(cat: str, name: str, start: int, end: int, args: Args = NO_ARGS, pid: str = "") -> Event:
+def _event(cat: str, name: str, start: int, end: int, args: Args = NO_ARGS) -> Event:
     if end < start:
         raise DataError(f"{name[:40]!a} ends before it starts")
-    return Event("X", cat, name, start / 1e3, (end - start) / 1e3, pid, "", args)
-
-
-def _own(database: Database, table: str, place: tuple[int, int]) -> tuple[str, list[object]]:
-    """The condition that a row of device work is of this process and device."""
-    own = ["deviceId = ?"] if database.has(table, "deviceId") else []
-    values: list[object] = [place[1]] if own else []
-    if place[0] != NO_PROCESS and database.has(table, "globalPid"):
-        own.append("globalPid >> 24 = ?")
-        values.append(place[0])
-    return " AND ".join(own) or "1", values
-
-
-def _device_events(database: Database, place: tuple[int, int]) -> Iterator[Event]:
-    """Kernels, copies and memsets; of the names of kernels only those of collectives matter."""
-    named = "demangledName" if database.has(KERNELS, "demangledName") else "shortName"
-    database.require(KERNELS, named)
-    names = {
-        key: str(name)
-        for key, name in database.rows(
-            f"SELECT id, value FROM StringIds WHERE (value LIKE '%nccl%' OR value LIKE '%rccl%') AND id IN "
-            f"(SELECT DISTINCT {named} FROM {KERNELS})"
-        )
-    }
-    columns = "start, end, correlationId, streamId"
-    for table, cat in ((KERNELS, "kernel"), *((table, "gpu_memcpy") for table in COPIES)):
-        if cat == "gpu_memcpy" and not database.has(table, *columns.split(", ")):
-            continue
-        own, values = _own(database, table, place)
-        name = named if cat == "kernel" else "0"
-        for row in database.rows(f"SELECT {columns}, {name} FROM {table} WHERE {own}", *values):
-            start, end, correlation, stream = (time_of(value, table) for value in row[:4])
-            args = Args(correlation=correlation, stream=stream)
-            yield _event(cat, names.get(row[4], "kernel"), start, end, args, str(place[1]))
-
-
-def _launches(database: Database, process: int) -> Iterator[Event]:
-    """The calls of the runtime that submit work."""
-    if not database.has(RUNTIME, "start", "end", "correlationId", "nameId", "globalTid"):
-        return
-    called = {key for key, name in database.rows(
-        f"SELECT id, value FROM StringIds WHERE id IN (SELECT DISTINCT nameId FROM {RUNTIME})"
-    ) if LAUNCH.search(str(name))}  # fmt: skip
-    own, values = ("globalTid >> 24 = ?", [process]) if process != NO_PROCESS else ("1", [])
-    for row in database.rows(f"SELECT start, end, correlationId, nameId FROM {RUNTIME} WHERE {own}", *values):
-        if row[3] in called:
-            start, end, correlation = (time_of(value, RUNTIME) for value in row[:3])
-            yield _event("cuda_runtime", "cudaLaunchKernel", start, end, Args(correlation=correlation))
+    return Event("X", cat, name, start / 1e3, (end - start) / 1e3, "", "", args)
 
 
 def _in_elements(one: Found, ranges: ProcessRanges) -> Found:
@@ -266,9 +246,9 @@ def _steps(rank: _Rank, number: int, origin: float) -> RankTrace:
         device=rank.device,
         backend="nccl" if rank.found else "",
         file=rank.file,
-        checksum=rank.checksum,
+        checksum=rank.of.checksum,
         host=rank.host,
-        gpu=rank.gpu,
+        gpu=str(rank.of.place[1]),
     )
 
 

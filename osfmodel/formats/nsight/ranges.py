@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from osfmodel.entities.errors import DataError
@@ -24,15 +24,18 @@ STEP = re.compile(
 )
 BACKWARD = re.compile(r"\W*(?:loss[._])?(?:backward|bwd)(?:[\s_-]?pass)?\W*", re.IGNORECASE)
 UPDATE = re.compile(r"\W*optimi[sz]er(?:[\s_.-]?step)?\W*", re.IGNORECASE)
-LIKE = ("%step%", "%iter%", "%batch%", "%backward%", "%bwd%", "%optimi_er%", "nccl%")
+PHASES = ("%step%", "%iter%", "%batch%", "%backward%", "%bwd%", "%optimi_er%", "ncclComm%")
+CALLS = ("nccl%",)
 HEADER = 32
 """Bytes before a payload: numbers of 8 bytes, of which the second is its schema and the third its size."""
 BYTES, COMMUNICATOR, RANKS, RANK = "Message size [bytes]", "NCCL communicator ID", "No. of ranks", "Rank"
 WIDTHS: Mapping[str, int] = {BYTES: 8, COMMUNICATOR: 8, RANKS: 4, RANK: 4}
 """Fields of NCCL's payloads by their names, and their bytes (NCCL, nvtx_payload_schemas.h)."""
 LARGEST = 2**62
-MOST_RANGES = 5_000_000
-"""Maximum number of ranges of steps, phases and collectives that are kept."""
+NO_PROCESS = 0
+"""Stands for all processes where kernels do not name theirs."""
+MOST_RANGES = 500_000
+"""Maximum number of ranges of steps, of phases or of collectives that are kept."""
 
 
 class NvtxRange(NamedTuple):
@@ -55,15 +58,18 @@ class NcclCall(NamedTuple):
     communicator: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRanges:
-    """The ranges of one process: ``ranks`` and ``rank`` of each communicator that it joined."""
+StepRange = tuple[int, int, int]
+"""Number, start and end of a step, in nanoseconds."""
 
-    steps: list[tuple[int | None, int, int]]
-    backward: list[tuple[int, int]]
-    updates: list[tuple[int, int]]
-    calls: list[NcclCall]
-    ranks: Mapping[int, tuple[int, int]]
+
+@dataclass(slots=True)
+class ProcessRanges:
+    """The ranges of one process: ``ranks`` has the ranks and the own rank of each communicator that it joined."""
+
+    steps: list[StepRange] = field(default_factory=list)
+    backward: list[tuple[int, int]] = field(default_factory=list)
+    updates: list[tuple[int, int]] = field(default_factory=list)
+    ranks: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def process_of(global_id: int) -> int:
@@ -72,17 +78,52 @@ def process_of(global_id: int) -> int:
 
 
 def ranges_of(database: Database) -> dict[int, ProcessRanges]:
-    """The ranges of each process. Raises DataError for times that are none."""
-    by_process: dict[int, list[NvtxRange]] = defaultdict(list)
-    for count, one in enumerate(_ranges(database)):
-        if count > MOST_RANGES:
-            raise DataError(f"has more than {MOST_RANGES:,} NVTX ranges of steps and collectives: record fewer steps")
-        by_process[process_of(one.thread)].append(one)
-    return {process: _sorted_out(found) for process, found in by_process.items()}
+    """Steps, phases and communicators of each process. Raises DataError for times that are none."""
+    found: dict[int, ProcessRanges] = defaultdict(ProcessRanges)
+    families: dict[int, dict[tuple[str, int], list[tuple[int | None, int, int]]]] = defaultdict(dict)
+    kept = 0
+    for one in _ranges(database, PHASES):
+        process = process_of(one.thread)
+        own = found[process]
+        step = STEP.fullmatch(one.name)
+        if step:
+            name = re.sub(r"\d+", "", one.name)
+            row = (int(step[1]) if step[1] else None, one.start, one.end)
+            families[process].setdefault((name, one.thread), []).append(row)
+        elif BACKWARD.fullmatch(one.name):
+            own.backward.append((one.start, one.end))
+        elif UPDATE.fullmatch(one.name):
+            own.updates.append((one.start, one.end))
+        elif one.name.startswith("ncclComm") and {COMMUNICATOR, RANKS} <= set(one.payload):
+            own.ranks[one.payload[COMMUNICATOR]] = one.payload[RANKS], one.payload.get(RANK, 0)
+        else:
+            continue
+        kept += 1
+        _require_few(kept)
+    for process, steps in families.items():
+        found[process].steps = _longest(steps.values())
+    return found
 
 
-def _ranges(database: Database) -> Iterator[NvtxRange]:
-    """The ranges that may be of steps, phases or NCCL, in order of their threads and starts."""
+def _require_few(count: int) -> None:
+    if count > MOST_RANGES:
+        raise DataError(f"has more than {MOST_RANGES:,} NVTX ranges of steps and collectives: record fewer steps")
+
+
+def calls_of(database: Database, process: int, since: int, until: int) -> list[NcclCall]:
+    """NCCL's collectives that a process called from ``since`` to before ``until``; of all processes for NO_PROCESS."""
+    own = (one for one in _ranges(database, CALLS, process, (since, until)))
+    found: list[NcclCall] = []
+    for call in _calls(own):
+        found.append(call)
+        _require_few(len(found))
+    return found
+
+
+def _ranges(
+    database: Database, like: Sequence[str], process: int = NO_PROCESS, window: tuple[int, int] = (-LARGEST, LARGEST)
+) -> Iterator[NvtxRange]:
+    """The ranges of such names that start in a window, in order of their threads and starts."""
     if not database.has("NVTX_EVENTS", "start", "end", "text", "globalTid", "eventType"):
         return
     schemas = _schemas(database)
@@ -90,12 +131,17 @@ def _ranges(database: Database) -> Iterator[NvtxRange]:
     if database.has("NVTX_EVENTS", "textId") and database.has("StringIds", "id", "value"):
         text, join = "COALESCE(n.text, s.value)", " LEFT JOIN StringIds AS s ON s.id = n.textId"
     blob = "n.binaryData" if database.has("NVTX_EVENTS", "binaryData") else "NULL"
-    like = " OR ".join(f"{text} LIKE ?" for _ in LIKE)
+    named = " OR ".join(f"{text} LIKE ?" for _ in like)
+    where, values = f"n.eventType IN (?, ?) AND n.end IS NOT NULL AND ({named})", [*RANGES, *like]
+    if process != NO_PROCESS:
+        where, values = f"{where} AND n.globalTid >> 24 = ?", [*values, process]
+    if window != (-LARGEST, LARGEST):
+        where, values = f"{where} AND n.start >= ? AND n.start < ?", [*values, *window]
     query = (
-        f"SELECT {text}, n.start, n.end, n.globalTid, {blob} FROM NVTX_EVENTS AS n{join} WHERE n.eventType IN (?, ?) "
-        f"AND n.end IS NOT NULL AND ({like}) ORDER BY n.globalTid, n.start, n.end DESC"
+        f"SELECT {text}, n.start, n.end, n.globalTid, {blob} FROM NVTX_EVENTS AS n{join} WHERE {where} "
+        "ORDER BY n.globalTid, n.start, n.end DESC"
     )
-    for name, start, end, thread, payload in database.rows(query, *RANGES, *LIKE):
+    for name, start, end, thread, payload in database.rows(query, *values):
         times = time_of(start, "NVTX_EVENTS"), time_of(end, "NVTX_EVENTS"), time_of(thread, "NVTX_EVENTS")
         yield NvtxRange(str(name), *times, _payload(payload, schemas))
 
@@ -133,31 +179,18 @@ def _payload(blob: Any, schemas: Mapping[int, Mapping[str, int]]) -> Mapping[str
     return fields
 
 
-def _sorted_out(found: list[NvtxRange]) -> ProcessRanges:
-    """The ranges of a process by what they are about."""
-    backward = [(one.start, one.end) for one in found if BACKWARD.fullmatch(one.name)]
-    updates = [(one.start, one.end) for one in found if UPDATE.fullmatch(one.name)]
-    ranks = {
-        one.payload[COMMUNICATOR]: (one.payload[RANKS], one.payload.get(RANK, 0))
-        for one in found
-        if one.name.startswith("ncclComm") and {COMMUNICATOR, RANKS} <= set(one.payload)
-    }
-    return ProcessRanges(_steps(found), backward, updates, list(_calls(found)), ranks)
+def _longest(families: Iterable[list[tuple[int | None, int, int]]]) -> list[StepRange]:
+    """The ranges of the name, apart from numbers, that lasts longest in all; those without a number are counted on."""
+    longest = max(families, key=lambda steps: sum(end - start for _, start, end in steps), default=[])
+    numbered = []
+    before = -1
+    for number, start, end in sorted(longest, key=lambda step: step[1]):
+        before = before + 1 if number is None else number
+        numbered.append((before, start, end))
+    return numbered
 
 
-def _steps(found: list[NvtxRange]) -> list[tuple[int | None, int, int]]:
-    """(number, start, end) of each step: of the ranges of one name, apart from numbers, that last longest in all."""
-    families: dict[tuple[str, int], list[tuple[int | None, int, int]]] = defaultdict(list)
-    for one in found:
-        match = STEP.fullmatch(one.name)
-        if match:
-            number = int(match[1]) if match[1] else None
-            families[re.sub(r"\d+", "", one.name), one.thread].append((number, one.start, one.end))
-    longest = max(families.values(), key=lambda steps: sum(end - start for _, start, end in steps), default=[])
-    return sorted(longest, key=lambda step: step[1])
-
-
-def _calls(found: list[NvtxRange]) -> Iterator[NcclCall]:
+def _calls(found: Iterable[NvtxRange]) -> Iterator[NcclCall]:
     """NCCL's collectives; those of one group are one call, as NCCL launches them together."""
     inside: list[NvtxRange] = []
     depth, thread = 0, -1
