@@ -19,7 +19,15 @@ from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import require
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import kineto, nsight, own
-from osfmodel.formats.collectives import csv_table, flight_recorder, inspector, nccl_tests, nccl_tests_json, osu
+from osfmodel.formats.collectives import (
+    chakra,
+    csv_table,
+    flight_recorder,
+    inspector,
+    nccl_tests,
+    nccl_tests_json,
+    osu,
+)
 from osfmodel.formats.collectives.one_cluster import as_one_cluster
 from osfmodel.formats.horovod import autotune, timeline
 from osfmodel.formats.layers import ddp_logging, pipedream, tables
@@ -30,22 +38,8 @@ from osfmodel.formats.traces.cautions import nouns_of
 from osfmodel.formats.unknown import explained, foreign, unlike
 
 __all__ = [
-    "IMPORT_FORMATS",
-    "Files",
-    "Format",
-    "Hints",
-    "Noun",
-    "as_one_cluster",
-    "format_of",
-    "holds_traces",
-    "import_content",
-    "import_file",
-    "import_job",
-    "is_job",
-    "load_trace",
-    "nouns_of",
-    "of_traces",
-    "recognise",
+    "IMPORT_FORMATS", "Files", "Format", "Hints", "Noun", "as_one_cluster", "format_of", "holds_traces",
+    "import_content", "import_file", "import_job", "is_job", "load_trace", "nouns_of", "of_traces", "recognise",
 ]  # fmt: skip
 
 NO_HINTS = Hints("")
@@ -118,6 +112,14 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         job=flight_recorder.read_job,
         endings=flight_recorder.ENDINGS,
         label="a dump of PyTorch's flight recorder",
+    ),
+    "chakra": Format(
+        chakra.sniff,
+        chakra.read,
+        "Chakra execution traces in protobuf, one file for each rank: collectives by size; they have no steps",
+        job=chakra.read_job,
+        endings=chakra.ENDINGS,
+        label="a Chakra execution trace",
     ),
     "osu": Format(
         osu.sniff,

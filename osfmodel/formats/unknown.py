@@ -28,11 +28,8 @@ MOST_COLUMNS = 12
 FOREIGN: Sequence[tuple[re.Pattern[bytes], str]] = (
     (
         re.compile(rb'"schema"\s*:\s*"[^"]{0,40}chakra'),
-        "is a Chakra execution trace, which has no times of its operators: give torch.profiler's trace of the run",
-    ),
-    (
-        re.compile(rb"\A[^\n]{0,4}\n.[0-9.]{1,20}-chakra", re.DOTALL),
-        "is a Chakra trace in protobuf, which is not read: give torch.profiler's traces that it was made from",
+        "is a Chakra execution trace in JSON, which is not read, as PyTorch's has no times: give torch.profiler's "
+        "trace of the run, or the protobuf that Chakra's converter made of both",
     ),
     (
         re.compile(rb"/device:(?:TPU|GPU|CPU)|/host:(?:CPU|metadata)"),

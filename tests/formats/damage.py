@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.formats import format_of
 from tests.conftest import ROOT
-from tests.formats import flight_dumps, nsight_reports, samples, traces
+from tests.formats import chakra_traces, flight_dumps, nsight_reports, samples, traces
 
 LARGEST = 30_000
 """Bytes of a file before it is damaged; longer ones are cut to a head that is still valid."""
@@ -44,6 +44,10 @@ RUNS = """{"schema_version": 1, "kind": "measurements", "name": "runs", "warm_up
 CLUSTERS = ("v100-10gbe", "nccl-a100-hdr", "emulated-4x1gbit", "emulated-horovod-4x1gbit", "v100-56gib-fits")
 WORKLOADS = ("alexnet-pipedream", "resnet50-memory", "gpt2-cpu", "googlenet-k80-tensors")
 MEASURED = ("bcaffe", "emulated-horovod")
+CHAKRA = (
+    chakra_traces.Traced(repeats=1),
+    chakra_traces.Traced(kinds=("AllGather", "ReduceScatter", "Broadcast"), repeats=1, computing=1),
+)
 RECORDED = ("healthy-0", "healthy-1", "find-unused-0", "tiny-buckets-0")
 
 
@@ -64,6 +68,7 @@ def all_samples(published: Path | None = None) -> list[Sample]:
         for number, text in enumerate(texts)
     ]
     found.append(Sample("nsight-systems", "report", report()))
+    found += [Sample("chakra", f"trace-{place}", chakra_traces.content(job)) for place, job in enumerate(CHAKRA)]
     found += [Sample("kineto", name, headed(STORED / f"explained/{name}.json.gz")) for name in RECORDED]
     found += [Sample("kineto", f"made-{number}", text.encode()) for number, text in enumerate(made())]
     found += [Sample("flight-recorder", "pickle", flight_dumps.pickled(flight_dumps.Dumped(repeats=2)))]

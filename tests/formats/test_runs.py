@@ -508,9 +508,8 @@ XLA = (
 NOT_READ = {
     "chakra": (
         b'{\n  "schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "", "start_ts": 1,\n  "nodes": []}',
-        "is a Chakra execution trace, which has no times of its operators: give torch.profiler's trace of the run",
+        "is a Chakra execution trace in JSON, which is not read, as PyTorch's has no times: give torch.profiler's",
     ),
-    "chakra in protobuf": (b"\x16\n\x141.1.1-chakra.0.0.4\x12\xff", "is a Chakra trace in protobuf, which is not read"),
     "jax": ((XLA % "/device:TPU:0").encode(), "is a profile of XLA, as JAX and torch_xla write it, which is not read"),
     "torch_xla": ((XLA % "/host:CPU").encode(), "is a profile of XLA, as JAX and torch_xla write it"),
     "xplane": (b"\n\x9f\x01\x12\x0d/device:TPU:0\x1a\xff\x80", "is a profile of XLA, as JAX and torch_xla write it"),
