@@ -1,6 +1,6 @@
 """How fast profiler traces are imported, and in how much memory. Run it on a machine that does little else:
 
-    python benchmarks/trace_import.py [--repeats 5] [--small 240] [--large 2000] [--json]
+    python benchmarks/trace_import.py [--repeats 5] [--small 240] [--large 2000] [--json] [--hta [PYTHON]]
 
 It writes traces of a DDP job, step after step of some 8,000 events with the layout, names and args of Kineto's, packs
 them, and gives each to ``osf import`` in a process of its own, in turn with ``gzip -dc`` of the same file and with
@@ -8,6 +8,10 @@ reading alone, without what the events mean. Sizes are megabytes unpacked. Secon
 process with its start-up; the aim is at most twice the seconds of gzip plus 1.5 (``spare_s`` is what remains). Memory
 is the largest resident set of a process. A miss of an aim is printed as a miss. Some five minutes on two quiet cores,
 and 200 MB of disk.
+
+--hta instead gives the small trace, by turns, to ``osf explain``, ``osf import`` and HolisticTraceAnalysis, which
+parses it and says how communication overlaps computation (get_comm_comp_overlap, get_temporal_breakdown). PYTHON is the
+interpreter where HolisticTraceAnalysis is installed. The aim is that it takes at least five times as long.
 """
 
 from __future__ import annotations
@@ -32,10 +36,23 @@ MOST_MIB = {"small": 700, "large": 300}
 READ_ALONE = """
 import sys
 from pathlib import Path
-from osfmodel.formats.kineto_events import read_events
+from osfmodel.formats.kineto.events import read_events
 wanted = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "user_annotation")
 print(sum(1 for one in read_events([Path(sys.argv[1])], lambda cat, name: cat in wanted) for _ in one.events))
 """
+HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+trace = TraceAnalysis(trace_dir=sys.argv[1])
+if len(sys.argv) > 2:
+    trace.get_comm_comp_overlap(visualize=False), trace.get_temporal_breakdown(visualize=False)
+"""
+NO_HTA = (
+    "HolisticTraceAnalysis is not installed for {}: python -m venv hta && hta/bin/pip install HolisticTraceAnalysis, "
+    "then --hta hta/bin/python"
+)
+LEAST_TIMES = 5.0
+"""Seconds of HolisticTraceAnalysis in those of osf explain, at least."""
 HOST, AUTOGRAD, COMPUTE, COMMUNICATION = 2910249, 2919752, 7, 40
 FORWARD = (
     "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::cudnn_convolution", "aten::batch_norm",
@@ -259,6 +276,43 @@ def row_of(size: str, way: str, found: dict[str, list[Run]], length: int) -> dic
     return row
 
 
+def beside_hta(python: str, folder: Path, megabytes: float, repeats: int) -> None:
+    """Print the seconds of HolisticTraceAnalysis on a trace, in those of osf, by turns as whole processes."""
+    if subprocess.run([python, "-c", "import hta"], capture_output=True, check=False).returncode:
+        raise SystemExit(NO_HTA.format(python))
+    traces = folder / "hta"
+    traces.mkdir()
+    path = traces / "rank0.json.gz"
+    length, steps = write_trace(path, megabytes)
+    osf = [sys.executable, "-m", "osfmodel"]
+    ways = {
+        "hta, all": [python, "-c", HTA, str(traces), "all"],
+        "hta, parsing": [python, "-c", HTA, str(traces)],
+        "osf explain": [*osf, "explain", str(path)],
+        "osf import": [*osf, "import", str(path), "--kind", "workload", "-o", str(folder / "out.json")],
+        "osf, reading": [sys.executable, "-c", READ_ALONE, str(path)],
+    }
+    found: dict[str, list[Run]] = {name: [] for name in ways}
+    for number in range(repeats):
+        print(f"round {number + 1} of {repeats}", file=sys.stderr, flush=True)
+        for name, command in ways.items():
+            found[name].append(run(command))
+    print(f"{length / 1e6:.0f} MB, {steps} steps, {repeats} rounds; medians of whole processes")
+    for name, runs in found.items():
+        seconds, memory = statistics.median(one.seconds for one in runs), max(one.memory for one in runs)
+        print(f"{name:>14}: {seconds:8.2f} s, {memory:6.0f} MiB")
+    for theirs, ours in (("hta, all", "osf explain"), ("hta, all", "osf import"), ("hta, parsing", "osf, reading")):
+        pairs = list(zip(found[theirs], found[ours], strict=True))
+        times = [one.seconds / other.seconds for one, other in pairs]
+        of_processor = statistics.median(one.processor / other.processor for one, other in pairs)
+        median = statistics.median(times)
+        aim = f"; aim {LEAST_TIMES:g}: {'met' if median >= LEAST_TIMES else 'missed'}" if ours == "osf explain" else ""
+        print(
+            f"{theirs} / {ours}: {median:.1f} times the seconds ({min(times):.1f} to {max(times):.1f}), "
+            f"{of_processor:.1f} times the processor's{aim}"
+        )
+
+
 def main() -> None:
     """Write, read, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -266,11 +320,15 @@ def main() -> None:
     parser.add_argument("--small", type=float, default=240, metavar="MB")
     parser.add_argument("--large", type=float, default=2000, metavar="MB", help="0 for none")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--hta", nargs="?", const=sys.executable, metavar="PYTHON")
     chosen = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled, as what is installed is
         os.environ["PYTHONPYCACHEPREFIX"] = folder
+        if chosen.hta:
+            beside_hta(chosen.hta, Path(folder), chosen.small, chosen.repeats)
+            return
         for size, megabytes in (("small", chosen.small), ("large", chosen.large)):
             path = Path(folder) / f"{size}.json.gz"
             if megabytes:
