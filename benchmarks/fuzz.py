@@ -198,6 +198,24 @@ def imported_job(pool: Pool, random: Random) -> Case:
     return Case("import job", files, ["import", *given, "-o", "out/", *some(random, HINTS | TRACED, 0.05)])
 
 
+RECORDED = {"nccl-inspector": ".log", "flight-recorder": ".json", "chakra": ".et", "nsight-systems": ".sqlite"}
+"""Formats of a job's files beside the profiler's traces, and the endings of their names."""
+
+
+def recorded_job(pool: Pool, random: Random) -> Case:
+    """``osf import`` or ``osf explain`` of the files of some ranks, or of a folder of them, one damaged."""
+    form = random.choice(list(RECORDED))
+    ranks = [pool.one(form, random) for _ in range(random.choice((1, 2, 3)))]
+    hurt = random.randrange(len(ranks))
+    ranks[hurt] = packed(ranks[hurt], random)
+    inside = random.random() < 0.5
+    files = {f"broken{'/' if inside else '-'}{rank}{RECORDED[form]}": one for rank, one in enumerate(ranks)}
+    given = ["broken"] if inside else list(files)
+    if form == "nsight-systems" and random.random() < 0.5:
+        return Case("explain recorded", files, ["explain", *given, *some(random, TRACED, 0.2), "--json"])
+    return Case("import recorded", files, ["import", *given, "-o", "out/", *some(random, HINTS, 0.05)])
+
+
 def explained(pool: Pool, random: Random) -> Case:
     """``osf explain`` of a job or a file, with a log, a workload or a cluster, of which one is damaged."""
     files, given = job(pool, random) if random.random() < 0.4 else ({}, [])
@@ -263,6 +281,7 @@ READERS: Mapping[Callable[[Pool, Random], Case], float] = {
     imported("csv"): 1.0,
     imported("measurements"): 0.3,
     imported_job: 3.0,
+    recorded_job: 6.0,
     explained: 3.0,
     checked: 3.0,
     bands: 0.5,

@@ -76,6 +76,16 @@ def test_a_folder_of_a_report_for_each_rank(tmp_path):
     assert [rank.file for rank in found.ranks] == [str(folder / "b.sqlite"), str(folder / "a.sqlite")]
 
 
+def test_a_damaged_file_in_a_folder_is_named(tmp_path):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    write(folder / "a.sqlite", JOB, (0,))
+    packed = folder / "b.sqlite"
+    packed.write_bytes(gzip.compress(b"x" * 100)[:-9])
+    with pytest.raises(DataError, match=rf"^{packed}: is a gzip file that was cut off"):
+        load_trace([folder], Hints("job"))
+
+
 @pytest.mark.parametrize(
     "name", ["iteration {}", "Step #{}", "train_step {}", "iter_{}", "ProfilerStep#{}", "batch: {}"]
 )

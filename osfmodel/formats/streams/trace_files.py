@@ -137,9 +137,12 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
 
 
 def head_of(path: Path) -> bytes:
-    """The beginning of a file, unpacked. Raises DataError if it cannot be read."""
-    with _open(path) as file:
-        return peeked(streamed(_read(file, ByteCounter((), None))), HEAD)[0]
+    """The beginning of a file, unpacked. Raises DataError, with the path, if it cannot be read."""
+    try:
+        with _open(path) as file:
+            return peeked(streamed(_read(file, ByteCounter((), None))), HEAD)[0]
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
