@@ -35,6 +35,7 @@ ENDINGS = (*"0123456789", ".pkl", ".pickle", ".json", ".json.gz")
 """PyTorch names dumps after ranks, such as nccl_trace_rank_0."""
 LARGEST_DUMP = 2**25
 """Maximum bytes of a dump: PyTorch keeps 2000 collectives, in some 2 MB."""
+TOO_LARGE = "the maximum for a dump of the flight recorder: record with a smaller TORCH_FR_BUFFER_SIZE"
 SIGNS = ("pg_config", "pg_status", "collective_seq_id")
 RANKS = re.compile(r"\d{1,9}")
 TIMING = "record with TORCH_NCCL_ENABLE_TIMING=1 (only NCCL has durations)"
@@ -76,7 +77,7 @@ def read_job(files: Files, hints: Hints) -> list[Cluster]:
     for rank, (name, pieces) in enumerate(opened(files, sniff, ENDINGS)):
         count += 1
         with named(files, name):
-            content = b"".join(limited(pieces, LARGEST_DUMP, "the maximum for a dump of the flight recorder"))
+            content = b"".join(limited(pieces, LARGEST_DUMP, TOO_LARGE))
             start = start or content[:HEAD]
             _add_dump(_dump(content), (rank, name), found, hints)
     _tell(files, found)
