@@ -58,7 +58,7 @@ class ChakraTraces:
 
 @dataclass(slots=True)
 class _RankNodes:
-    """What one file says of its groups: (its members, their number) by name; and the calls of each so far."""
+    """The groups in one file: (its members, their number) by name; ``numbers`` counts the calls of each so far."""
 
     rank: int
     groups: dict[str, tuple[str, int]] = field(default_factory=dict)
