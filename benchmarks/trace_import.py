@@ -293,10 +293,11 @@ def beside_hta(python: str, folder: Path, megabytes: float, repeats: int) -> Non
         "osf, reading": [sys.executable, "-c", READ_ALONE, str(path)],
     }
     found: dict[str, list[Run]] = {name: [] for name in ways}
-    for number in range(repeats):
-        print(f"round {number + 1} of {repeats}", file=sys.stderr, flush=True)
+    for number in range(repeats + 1):  # the first compiles, and does not count
+        print(f"round {number} of {repeats}", file=sys.stderr, flush=True)
         for name, command in ways.items():
-            found[name].append(run(command))
+            used = run(command)
+            found[name] += [used] if number else []
     print(f"{length / 1e6:.0f} MB, {steps} steps, {repeats} rounds; medians of whole processes")
     for name, runs in found.items():
         seconds, memory = statistics.median(one.seconds for one in runs), max(one.memory for one in runs)
