@@ -48,8 +48,8 @@ if len(sys.argv) > 2:
     trace.get_comm_comp_overlap(visualize=False), trace.get_temporal_breakdown(visualize=False)
 """
 NO_HTA = (
-    "HolisticTraceAnalysis is not installed for {}: python -m venv hta && hta/bin/pip install HolisticTraceAnalysis 'pandas<3', "
-    "then --hta hta/bin/python"
+    "HolisticTraceAnalysis is not installed for {}: python -m venv hta && hta/bin/pip install HolisticTraceAnalysis "
+    "'pandas<3', then --hta hta/bin/python"
 )
 LEAST_TIMES = 5.0
 """Seconds of HolisticTraceAnalysis in those of osf explain, at least."""
