@@ -134,7 +134,7 @@ def test_of_a_large_report_the_steps_in_the_middle_are_read(tmp_path, monkeypatc
     whole = load_trace([path], Hints("job"))
     numbers = [step.number for step in whole.pace.steps]
     assert numbers == list(range(5, 35))
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         (kernels,) = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
     monkeypatch.setattr(excerpt, "MOST_KERNELS", kernels * (room + 2 * excerpt.AROUND) // 30)
     found = load_trace([path], Hints("job"))
@@ -198,7 +198,7 @@ def test_sizes_are_of_what_a_rank_puts_in(tmp_path, kernel, calls, expected):
 
 def test_copies_graphs_and_other_devices(tmp_path):
     path = write(tmp_path / "a.sqlite", JOB, (0, 1))
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         start, pid = database.execute("SELECT start, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
         database.execute(
             "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, 0, 7, 1, ?, 64, 1)", (start - 9000, start - 4000, pid)
@@ -216,7 +216,7 @@ def test_copies_graphs_and_other_devices(tmp_path):
 def changed(path, *statements):
     """A good report, changed."""
     write(path, JOB, (0, 1))
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         for statement in statements:
             database.execute(statement)
     database.close()
@@ -282,7 +282,7 @@ def test_a_tree_that_repeats_its_pages_ends(tmp_path):
     """All children of a table's root are one page: more rows than the file has bytes for are not taken."""
     path = tmp_path / "a.sqlite"
     write(path, replace(JOB, steps=40), (0, 1))
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'NVTX_EVENTS'").fetchone()
         (size,) = database.execute("PRAGMA page_size").fetchone()
     content = bytearray(path.read_bytes())
