@@ -1,14 +1,14 @@
 """``osf doctor`` judged: percentiles with each machine left out, and faults planted on emulated hosts.
 
     python benchmarks/doctor.py peers
-    python benchmarks/doctor.py record FOLDER [--only FAULT] [--rates 500mbit,250mbit]
+    python benchmarks/doctor.py record FOLDER [--only FAULT] [--repeats 3] [--seed 1]
     python benchmarks/doctor.py judge FOLDER
 
 ``peers`` needs nothing else: every bundled machine is compared with all others, the uniformity of its places is tested
 (Kolmogorov-Smirnov; a place is a range, in which one point is drawn with a fixed seed), and so is the expected curve
-that faults are told by. ``record`` needs root, iproute2, /dev/net/tun and PyTorch: four hosts are measured with ``osf
-bench`` under each fault, all together and in pairs. ``judge`` reads what it wrote, and prints a confusion matrix for
-all files of a case and for that of all hosts alone.
+that faults are told by. ``record`` needs root, iproute2, /dev/net/tun and PyTorch: three or four hosts are measured
+with ``osf bench`` under each fault, all together and in pairs, at rates drawn by the seed. ``judge`` reads what it
+wrote, and prints a confusion matrix for all files of a case and for that of all hosts alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -39,10 +40,6 @@ from osfmodel.diagnosis.doctor.peers import expected, known_curves, over, peers_
 from osfmodel.diagnosis.doctor.reading import examine
 from tests.live.cluster import Hosts, emulated
 from tests.live.far_hosts import far
-
-HOSTS = 4
-LARGEST = {"100mbit": "1MiB", "250mbit": "2MiB", "500mbit": "8MiB", "1gbit": "16MiB"}
-
 
 # ------------------------------------------------------------------------------------------------------- peers
 
@@ -165,26 +162,58 @@ def matrix(title: str, found: Mapping[str, Counter[str]]) -> Iterator[str]:
 # -------------------------------------------------------------------------------------------------- planted faults
 
 
+class Case(NamedTuple):
+    """A recording: the fault, and the hosts with their rate in Mbit/s."""
+
+    name: str
+    hosts: int
+    rate: int
+
+    @property
+    def folder(self) -> str:
+        return f"{self.name}-{self.hosts}x{self.rate}mbit"
+
+    @property
+    def shaping(self) -> str:
+        """The rate in tc's words."""
+        return f"{self.rate}mbit"
+
+    @property
+    def groups(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """First host and number of hosts of each measurement, in turns: pairs at once where no host is in both."""
+        pairs = ((0, 2), (self.hosts - 2, 2))
+        return (((0, self.hosts),), pairs) if self.hosts > 3 else (((0, self.hosts),), *((pair,) for pair in pairs))
+
+    def file(self, first: int, count: int) -> str:
+        """The file of a measurement."""
+        return f"hosts-{first}-{first + 1}.json" if count < self.hosts else "all-hosts.json"
+
+    @property
+    def largest(self) -> str:
+        """The largest size, which takes some 0.2 s without a fault."""
+        return f"{self.rate // 50}MiB"
+
+
 class Planted(NamedTuple):
     """A fault to plant: the fault that it is, its hosts, and what is done to them while they are measured."""
 
     fault: str
-    hosts: Callable[[str], contextlib.AbstractContextManager[Hosts]]
-    during: Callable[[Hosts, str], contextlib.AbstractContextManager[None]] = lambda hosts, rate: (
+    hosts: Callable[[Case], contextlib.AbstractContextManager[Hosts]]
+    during: Callable[[Hosts, Case], contextlib.AbstractContextManager[None]] = lambda hosts, case: (
         contextlib.nullcontext()
     )
+    fastest: int = 500
 
 
-def part_of(rate: str, part: float) -> str:
-    """``part`` of a rate in tc's words."""
-    figure, unit = (float(rate[:-4]), rate[-4:]) if rate.endswith(("mbit", "gbit")) else (0.0, "")
-    return f"{figure * part * (1000 if unit == 'gbit' else 1):.0f}mbit"
+def plain(case: Case, part: float = 1.0) -> contextlib.AbstractContextManager[Hosts]:
+    """Hosts that send at a part of the rate."""
+    return emulated(case.hosts, f"{case.rate * part:.0f}mbit")
 
 
 @contextlib.contextmanager
-def slowed(hosts: Hosts, rate: str, part: float = 0.25) -> Iterator[None]:
+def slowed(hosts: Hosts, case: Case, part: float = 0.25) -> Iterator[None]:
     """The last host sends at a part of the rate."""
-    shape = ["root", "tbf", "rate", part_of(rate, part), "burst", "128kb", "latency", "100ms"]
+    shape = ["root", "tbf", "rate", f"{case.rate * part:.0f}mbit", "burst", "128kb", "latency", "100ms"]
     subprocess.run(["tc", "-n", hosts.namespaces[-1], "qdisc", "replace", "dev", "eth0", *shape], check=True)
     yield
 
@@ -194,14 +223,14 @@ TAKE = "import socket\ns = socket.create_server(('', 5999))\nc, _ = s.accept()\n
 
 
 @contextlib.contextmanager
-def streamed(hosts: Hosts, rate: str) -> Iterator[None]:
-    """A second stream from the first host to the last one, and from the third to the second."""
+def streamed(hosts: Hosts, case: Case) -> Iterator[None]:
+    """A second stream from the first host to the last one, and from the one before the last to another."""
     processes = []
     try:
-        for sender, taker in ((0, HOSTS - 1), (2, 1)):
+        for sender, taker in ((0, case.hosts - 1), (case.hosts - 2, int(case.hosts > 3))):
             for host, words in ((taker, [TAKE]), (sender, [SEND, f"10.77.0.{taker + 1}"])):
                 command = ["ip", "netns", "exec", hosts.namespaces[host], sys.executable, "-c", *words]
-                processes.append(subprocess.Popen(command))
+                processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
                 time.sleep(0.5)
         yield
     finally:
@@ -211,29 +240,54 @@ def streamed(hosts: Hosts, rate: str) -> Iterator[None]:
 
 
 PLANTED = {
-    "healthy": Planted(HEALTHY, lambda rate: emulated(HOSTS, rate)),
-    "healthy-switch": Planted(HEALTHY, lambda rate: far(HOSTS, rate)),
-    "half": Planted("bandwidth", lambda rate: emulated(HOSTS, part_of(rate, 0.5))),
-    "slow-host": Planted("slow-host", lambda rate: emulated(HOSTS, rate), slowed),
-    "half-host": Planted("slow-host", lambda rate: emulated(HOSTS, rate), lambda h, rate: slowed(h, rate, 0.5)),
-    "delay": Planted("latency", lambda rate: far(HOSTS, rate, delay=0.003)),
-    "loss": Planted("contention", lambda rate: far(HOSTS, rate, loss=0.03)),
-    "stream": Planted("contention", lambda rate: emulated(HOSTS, rate), streamed),
+    "healthy": Planted(HEALTHY, plain),
+    "half": Planted("bandwidth", lambda case: plain(case, 0.5)),
+    "slow-host": Planted("slow-host", plain, slowed),
+    "delay": Planted("latency", lambda case: far(case.hosts, case.shaping, delay=0.0025), fastest=250),
+    "loss": Planted("loss", lambda case: far(case.hosts, case.shaping, loss=0.01), fastest=250),
+    "stream": Planted("contention", plain, streamed),
+    "healthy-switch": Planted(HEALTHY, lambda case: far(case.hosts, case.shaping), fastest=250),
+    "half-host": Planted("slow-host", plain, lambda hosts, case: slowed(hosts, case, 0.5)),
 }
 """Faults by name. A switch in Python carries some 250 Mbit/s."""
+MEASUREMENTS = 3
+"""Measurements of a case: all hosts, and two pairs."""
+DRAWN = ("healthy", "half", "slow-host", "delay", "loss", "stream")
+"""Faults that are recorded by default."""
 
 
-def record(folder: Path, names: list[str], rates: list[str]) -> None:
-    """Measure each fault at each rate: all hosts, and both pairs of neighbours."""
-    for name in names:
-        for rate in rates:
-            place = folder / f"{name}-{rate}"
-            place.mkdir(parents=True, exist_ok=True)
-            began = time.monotonic()
-            with PLANTED[name].hosts(rate) as hosts, PLANTED[name].during(hosts, rate):
-                for label, first, count in (("all-hosts", 0, HOSTS), ("hosts-0-1", 0, 2), ("hosts-2-3", 2, 2)):
-                    measure(group(hosts, first, count), place / f"{label}.json", LARGEST.get(rate, "4MiB"))
-            print(f"{place.name}: {time.monotonic() - began:.0f} s", flush=True)
+def drawn(repeats: int, seed: int, names: Sequence[str]) -> list[Case]:
+    """``repeats`` cases of each fault, in turns: 3 or 4 hosts, and a rate from 100 Mbit/s on, by chance."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for _ in range(repeats):
+        for name, fault in PLANTED.items():
+            case = Case(name, int(chance.integers(3, 5)), int(chance.integers(100, fault.fastest + 1)))
+            found += [case] * (name in names)
+    return found
+
+
+def record(folder: Path, cases: Sequence[Case]) -> None:
+    """Measure each case: all hosts, and two pairs. Those that are recorded already are left out."""
+    for case in cases:
+        place = folder / case.folder
+        place.mkdir(parents=True, exist_ok=True)
+        if len(list(place.glob("*.json"))) == MEASUREMENTS:
+            continue
+        began = time.monotonic()
+        fault = PLANTED[case.name]
+        with fault.hosts(case) as hosts, fault.during(hosts, case):
+            for together in case.groups:
+                files = [place / case.file(*some) for some in together]
+                with ThreadPoolExecutor() as pool:
+                    started = [
+                        pool.submit(measure, group(hosts, *some), file, case.largest)
+                        for some, file in zip(together, files, strict=True)
+                        if not file.exists()
+                    ]
+                for one in started:
+                    one.result()
+        print(f"{place.name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 def group(hosts: Hosts, first: int, count: int) -> Hosts:
@@ -246,9 +300,8 @@ def group(hosts: Hosts, first: int, count: int) -> Hosts:
 
 
 def measure(hosts: Hosts, target: Path, largest: str) -> None:
-    options = (
-        "--in-flight 1 --collective all_reduce --repeat 3 --compute none --backend gloo --min-size 1KiB --timeout 200s"
-    )
+    """Run osf bench with its default repeats."""
+    options = "--quick --backend gloo --timeout 200s"
     command = [sys.executable, "-m", "osfmodel", "bench", "-o", str(target), "--max-size", largest, *options.split()]
     for ended in hosts.run(command, timeout=400):
         if ended.status:
@@ -262,8 +315,7 @@ def judge(folder: Path) -> Iterator[str]:
         for case in sorted(path for path in folder.iterdir() if path.is_dir()):
             name, _, rate = case.name.rpartition("-")
             files = sorted(map(str, case.glob(pattern)))
-            words = f"ring:50us,{rate.replace('mbit', 'Mbps').replace('gbit', 'Gbps')}"
-            one = examine(files, osf.load_cluster(words))
+            one = examine(files, osf.load_cluster(f"ring:50us,{rate.partition('x')[2].replace('mbit', 'Mbps')}"))
             found[name][one.cause] += 1
             told = ", ".join(f"{s.name} {s.probability:.0%} {s.words}".strip() for s in one.hypotheses[:3])
             print(f"{case.name}, {title}: {told}", file=sys.stderr)
@@ -284,11 +336,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["peers", "record", "judge"])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("doctored"))
-    parser.add_argument("--only", choices=list(PLANTED), action="append")
-    parser.add_argument("--rates", default="500mbit,1gbit")
+    parser.add_argument("--only", choices=list(PLANTED), action="append", help="faults to record; default: six")
+    parser.add_argument("--repeats", type=int, default=3, help="recordings of each fault")
+    parser.add_argument("--seed", type=int, default=1, help="of the rates and numbers of hosts")
     asked = parser.parse_args()
     if asked.what == "record":
-        record(asked.folder, asked.only or list(PLANTED), asked.rates.split(","))
+        record(asked.folder, drawn(asked.repeats, asked.seed, asked.only or DRAWN))
     else:
         print("\n".join(peers() if asked.what == "peers" else judge(asked.folder)))
 

@@ -23,5 +23,6 @@ def measured_of(name: str) -> MeasuredMachine:
     words, counts = MACHINES[name]
     against = load_cluster(words)
     prices = {workers: cost_of(against, workers) for workers in counts}
-    tables = [Table(workers, SIZES, tuple(float(prices[workers](size)) for size in SIZES)) for workers in counts]
+    times = {workers: tuple(float(prices[workers](size)) for size in SIZES) for workers in counts}
+    tables = [Table(w, SIZES, row, slowest=tuple(1.2 * time for time in row)) for w, row in times.items()]
     return MeasuredMachine(against, tuple(curve_of("made-up", table, against) for table in tables))

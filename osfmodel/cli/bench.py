@@ -33,6 +33,7 @@ from osfmodel.show.documents.results import summary
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
 """Executors that measure through collectives of their own instead of torch's."""
 MEASURED = OptionGroup("Measurement")
+FLIGHTS = "1,2,4"
 
 
 @click.command(name="bench", cls=GroupedCommand)
@@ -53,7 +54,7 @@ MEASURED = OptionGroup("Measurement")
 @MEASURED.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
 @MEASURED.option("--max-size", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size.")
 @MEASURED.option(
-    "--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="Concurrent collectives to try."
+    "--in-flight", default=FLIGHTS, show_default=True, metavar="K,K...", help="Concurrent collectives to try."
 )
 @MEASURED.option(
     "--collective", "collectives", multiple=True, metavar="NAME,NAME...",
@@ -63,6 +64,11 @@ MEASURED = OptionGroup("Measurement")
 @MEASURED.option(
     "--compute", type=OneOf(["busy", "sleep", "none"]), default="busy", show_default=True,
     help="Computation whose slowdown is measured: matrix products, sleeps (as in a replay), or none.",
+)  # fmt: skip
+@MEASURED.option(
+    "--quick", is_flag=True,
+    help="All-reduces alone, one at a time: what osf doctor needs, in about a minute. Instead of --in-flight, "
+    "--collective and --compute.",
 )  # fmt: skip
 @OUTPUT.option("--network", metavar="WORDS", help="Network description for the file; default: its interface.")
 @OUTPUT.option("--name", help="Name of the cluster; default: the file's.")
@@ -79,6 +85,7 @@ def bench_command(
     collectives: tuple[str, ...],
     repeat: int,
     compute: str,
+    quick: bool,
     network: str | None,
     name: str | None,
     timeout: str,
@@ -93,6 +100,7 @@ def bench_command(
       torchrun --nproc-per-node 8 -m osfmodel bench -o my-cluster.json
       torchrun --nnodes 4 --nproc-per-node 8 ... -m osfmodel bench --for resnet50-v100 -o my-cluster.json
       torchrun --nproc-per-node 4 -m osfmodel bench --merge my-cluster.json
+      torchrun --nnodes 4 --nproc-per-node 8 ... -m osfmodel bench --quick -o for-doctor.json
     """
     target = output or merge
     if target is not None and Path(target).suffix != ".json":
@@ -106,9 +114,14 @@ def bench_command(
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     # A cluster file prices all-reduces; the others are measured beside them.
     chosen = tuple(kind for kind in COLLECTIVES if kind in ("all_reduce", *_kinds(collectives)))
+    flights = _flights(in_flight)
+    if quick:
+        if collectives or in_flight != FLIGHTS or compute != "busy":
+            raise UsageError("--quick measures all-reduces alone: leave --in-flight, --collective and --compute out")
+        flights, chosen, compute = (1,), ("all_reduce",), "none"
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
     asked = BenchRequest(
-        bench.MeasurementRequest(sizes, _flights(in_flight), repeat, compute, chosen), network, label, target
+        bench.MeasurementRequest(sizes, flights, repeat, compute, chosen, quick), network, label, target
     )
     require_torch("osf bench")
     support = MEASURING.get(executor)

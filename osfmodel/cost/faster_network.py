@@ -142,7 +142,7 @@ def _table(table: Table, network: Network) -> Table:
     network = _factors(network)
     times = _split_times(table.times, network)
     startups = tuple(min(network.starting(startup), time) for startup, time in zip(table.startups, times, strict=False))
-    return replace(table, times=times, startups=startups, trains=_split_times(table.trains, network))
+    return replace(table, times=times, startups=startups, trains=_split_times(table.trains, network), slowest=())
 
 
 def _split_times(times: tuple[float, ...], network: Network) -> tuple[float, ...]:

@@ -17,6 +17,8 @@ LIBRARIES = ("", "nccl", "ccl", "mpi", "gloo")
 """Libraries that run collectives; "" if not stated."""
 BLOCKING = ("ccl", "mpi", "gloo")
 """Libraries whose collectives block the calling thread when Horovod calls them."""
+REPEATED = 5
+"""Minimum number of repeats of a size whose slowest is kept."""
 FABRICS = ("nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "host")
 """Fabrics of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, NVLink bridges between pairs, PCIe with
 peer access, or copies through the host's memory."""
@@ -112,7 +114,8 @@ class Table:
     ``startups[k]`` seconds of them are start-up, which overlaps with that of others in flight, if that was measured.
     ``trains[k]`` seconds is the time of each of many messages of ``sizes[k]`` bytes back to back in one queue; the
     largest sizes, or all, may be left out. ``cpu_share`` is the processor time of the ranks of a host over that of its
-    cores while the largest messages went, None if that was not measured.
+    cores while the largest messages went, None if that was not measured. ``slowest[k]`` seconds took the slowest
+    repeat of ``sizes[k]``, whose median is the time; sizes of fewer than REPEATED repeats have the time itself.
     """
 
     workers: int
@@ -122,6 +125,7 @@ class Table:
     startups: tuple[float, ...] = ()
     trains: tuple[float, ...] = ()
     cpu_share: float | None = None
+    slowest: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"the {self.collective} table for {self.workers!r} workers"
@@ -147,6 +151,12 @@ class Table:
             raise DataError(f"{where} has {len(self.sizes)} sizes and {len(self.trains)} times of trains")
         for size, train in zip(self.sizes, self.trains, strict=False):
             require_time(train, f"the time of {size} bytes in a train in {where}")
+        if len(self.slowest) not in (0, len(self.times)):
+            raise DataError(f"{where} has {len(self.times)} times and {len(self.slowest)} slowest ones")
+        for slowest, time in zip(self.slowest, self.times, strict=False):
+            require_time(slowest, f"a slowest time in {where}")
+            if slowest < time:
+                raise DataError(f"{where}: the slowest repeat, {slowest!r} s, is shorter than the time, {time!r} s")
         if self.cpu_share is not None:
             require_time(self.cpu_share, f"cpu_share of {where}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from osfmodel.entities.cluster import Cluster, Table
+from osfmodel.entities.cluster import REPEATED, Cluster, Table
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.documents import parse_json, parse_object
 from osfmodel.entities.measurement import Measurement
@@ -176,6 +176,14 @@ class Point:
     collective: str = "all_reduce"
 
 
+def _table(workers: int, collective: str, times: Mapping[int, Sequence[float]]) -> Table:
+    """The table of the medians of all times of each size, and the slowest of those repeated enough."""
+    sizes = tuple(sorted(times))
+    medians = tuple(median(times[size]) for size in sizes)
+    slowest = tuple(max(times[size]) if len(times[size]) >= REPEATED else median(times[size]) for size in sizes)
+    return Table(workers, sizes, medians, collective, slowest=slowest if slowest != medians else ())
+
+
 def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: str, name: str = "") -> Cluster:
     """A tabulated cluster of these points, by the median of repeated sizes. Raises DataError if there are none."""
     found: dict[tuple[str, int], dict[int, list[float]]] = {}
@@ -188,12 +196,10 @@ def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: st
         if len(times) == 1:
             text.tell(f"{collective} with {workers} workers has one size only and is left out")
     tables = [
-        Table(workers, tuple(sorted(times)), tuple(median(times[size]) for size in sorted(times)), collective)
-        for (collective, workers), times in sorted(found.items())
-        if len(times) > 1
+        _table(workers, collective, times) for (collective, workers), times in sorted(found.items()) if len(times) > 1
     ]
     if not tables:
-        raise DataError("holds no table of two sizes or more")
+        raise DataError("holds no table of two sizes or more: measure several, as nccl-tests do with -b 1K -e 1G -f 2")
     largest = max(table.workers for table in tables)
     gpus_per_node = hints.gpus_per_node or 1
     return Cluster(

@@ -36,6 +36,8 @@ def run(*arguments, **environment):
         (("--max-size", "64"), RANK, "has no unit"),
         (("--in-flight", "1,two"), RANK, "counts from 1 to 64"),
         (("--in-flight", "0"), RANK, "counts from 1 to 64"),
+        (("--quick", "--compute", "none"), RANK, "leave --in-flight, --collective and --compute out"),
+        (("--quick", "--in-flight", "1"), RANK, "leave --in-flight, --collective and --compute out"),
         (("--timeout", "10ms"), RANK, "a second or more"),
         (("--for", "nonsense"), RANK, "no workload named 'nonsense'"),
         (("--backend", "mpi"), RANK, "'mpi' is not one of"),
@@ -55,6 +57,7 @@ def test_wrong_uses(arguments, environment, message):
     [
         ([], ("all_reduce", "reduce_scatter", "all_gather")),
         (["--collective", "all_reduce"], ("all_reduce",)),
+        (["--quick"], ("all_reduce",)),
         (["--collective", "all_gather, Reduce_Scatter"], ("all_reduce", "reduce_scatter", "all_gather")),
         (["--collective", "all_gather", "--collective", "all_reduce"], ("all_reduce", "all_gather")),
     ],

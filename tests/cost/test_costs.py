@@ -213,6 +213,10 @@ def test_recursive_doubling_leaves_out_each_workers_own_part(workers, sent):
 def test_tables_and_generations_that_cannot_be_are_refused():
     with pytest.raises(DataError, match="has 3 sizes and 2 times: it needs 2 or more of each"):
         Table(2, (1, 2, 3), (0.1, 0.2))
+    with pytest.raises(DataError, match="has 2 times and 1 slowest ones"):
+        Table(2, (1, 2), (0.1, 0.2), slowest=(0.3,))
+    with pytest.raises(DataError, match=r"the slowest repeat, 0.1 s, is shorter than the time, 0.2 s"):
+        Table(2, (1, 2), (0.1, 0.2), slowest=(0.1, 0.1))
     with pytest.raises(DataError, match="unknown GPU generation 'hoper': did you mean hopper"):
         NcclShape("hoper", "nvswitch", 1e11)
 

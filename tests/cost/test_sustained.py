@@ -195,9 +195,9 @@ def test_impossible_trains_are_refused(trains, said):
 
 
 def test_a_faster_network_sends_trains_faster_and_keeps_their_start_up():
-    table = Table(2, (1, 2), (1.0, 3.0), trains=(0.5, 2.5))
+    table = Table(2, (1, 2), (1.0, 3.0), trains=(0.5, 2.5), slowest=(2.0, 3.0))
     (faster,) = faster_network(Cluster("c", "tabulated", tables=(table,)), Change(2.0)).tables
-    assert (faster.times, faster.trains) == ((1.0, 2.0), (0.5, 1.5))
+    assert (faster.times, faster.trains, faster.slowest) == ((1.0, 2.0), (0.5, 1.5), ())
 
 
 def test_a_size_that_is_cheaper_per_byte_is_told_with_both_rates():

@@ -78,6 +78,17 @@ def test_two_ranks_make_a_cluster_that_prices(tmp_path):
     assert pricing_of(found, 2).cost()(100_000) > 0
 
 
+def test_a_quick_bench_measures_all_reduces_alone_and_keeps_the_slowest(tmp_path):
+    words = ["--quick", "--max-size", "4KiB", "-o", str(tmp_path / "quick.json")]
+    ended = cluster.local(2).run([*BENCH, *words], timeout=60)
+    assert [e.status for e in ended] == [0, 0], ended
+    found = osf.load_cluster(tmp_path / "quick.json")
+    (table,) = found.tables
+    assert (table.sizes, table.startups, table.trains) == ((1024, 2048, 4096), (), ())
+    assert all(slowest >= time for slowest, time in zip(table.slowest, table.times, strict=True))
+    assert found.effects == osf.Cluster("plain", "tabulated").effects
+
+
 def test_sizes_of_a_workload_and_another_worker_count(tmp_path):
     """Three ranks, merged into what two had; without -o it is written there."""
     workload = osf.Workload("small", (osf.Layer("a", 1e-3, 1e-3, 3000), osf.Layer("b", 1e-3, 1e-3, 9000)))

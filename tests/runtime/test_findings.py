@@ -43,7 +43,10 @@ def queue(width, count, startup, transfer):
 def found(**changes):
     sizes = (1024, 65536, 1 << 20, 1 << 22)
     alone = {1024: 0.005, 65536: 0.006, 1 << 20: 0.02, 1 << 22: 0.07}
-    tables = {kind: {size: TimedSize(alone[size], 0.02, 20) for size in sizes} for kind in ("all_reduce", "all_gather")}
+    tables = {
+        kind: {size: TimedSize(alone[size], 0.02, 20, alone[size]) for size in sizes}
+        for kind in ("all_reduce", "all_gather")
+    }
     together = {
         size: {count: time_together(alone[size], 0.005, 1.5, count) for count in (1, 2, 4)} for size in (1024, 1 << 22)
     }
@@ -141,7 +144,7 @@ def test_start_ups_from_pairs_predict_four_at_once_over_gloo(data_folder):
     alone = {row["bytes"]: row["seconds"] for row in measured["all_reduce_seconds"]}
     pairs = {row["bytes_each"]: row["seconds"] for row in measured["two_at_once_seconds"]}
     fours = {row["bytes_each"]: row["seconds"] for row in measured["four_at_once_seconds"]}
-    tables = {"all_reduce": {size: TimedSize(alone[size], 0.0, 1) for size in pairs}}
+    tables = {"all_reduce": {size: TimedSize(alone[size], 0.0, 1, alone[size]) for size in pairs}}
     together = {size: {1: alone[size], 2: pairs[size]} for size in pairs}
     cluster = cluster_of(Findings(tables, together, {1024: tuple(queue(2, 4, 1.0, 0.0))}), SURROUNDINGS, "gloo")
     blind = replace(cluster, tables=(replace(cluster.tables[0], startups=()),))
@@ -165,8 +168,8 @@ def test_no_gain_without_several_at_once_or_without_transfer():
 
 
 def test_samples_are_medians_with_their_quartiles():
-    assert TimedSize.of([1.0, 2.0, 3.0, 4.0, 100.0]) == TimedSize(3.0, 2 / 3, 5)
-    assert TimedSize.of([2.0]) == TimedSize(2.0, 0.0, 1)
+    assert TimedSize.of([1.0, 2.0, 3.0, 4.0, 100.0]) == TimedSize(3.0, 2 / 3, 5, 100.0)
+    assert TimedSize.of([2.0]) == TimedSize(2.0, 0.0, 1, 2.0)
 
 
 def test_a_cluster_holds_what_was_measured(tmp_path):
@@ -209,7 +212,7 @@ def test_a_cluster_says_what_was_not_measured():
 
 def test_too_little_is_no_cluster():
     with pytest.raises(DataError, match="two sizes"):
-        cluster_of(Findings({"all_reduce": {1024: TimedSize(1.0, 0.0, 1)}}), SURROUNDINGS, "mine")
+        cluster_of(Findings({"all_reduce": {1024: TimedSize(1.0, 0.0, 1, 1.0)}}), SURROUNDINGS, "mine")
 
 
 def test_merging_adds_a_worker_count_or_replaces_it():
@@ -252,7 +255,9 @@ def test_a_gain_without_an_end_is_not_fitted():
 
 def test_samples_that_do_not_repeat_are_told():
     assert found().doubts == []
-    tables = {"all_reduce": {size: TimedSize(0.01, spread, 20) for size, spread in ((1, 0.1), (2, 0.38), (4, 2.66))}}
+    tables = {
+        "all_reduce": {size: TimedSize(0.01, spread, 20, 0.03) for size, spread in ((1, 0.1), (2, 0.38), (4, 2.66))}
+    }
     (doubt,) = found(tables=tables).doubts
     assert doubt.startswith("times spread by 38% (interquartile range over median; 266% at 4 B)")
 
@@ -288,8 +293,8 @@ def test_tables_of_two_sizes_are_enough():
     cluster = cluster_of(
         Findings(
             {
-                "all_reduce": {1: TimedSize(1.0, 0.0, 1), 2: TimedSize(2.0, 0.0, 1)},
-                "all_gather": {1: TimedSize(1.0, 0.0, 1)},
+                "all_reduce": {1: TimedSize(1.0, 0.0, 1, 1.0), 2: TimedSize(2.0, 0.0, 1, 2.0)},
+                "all_gather": {1: TimedSize(1.0, 0.0, 1, 1.0)},
             }
         ),
         SURROUNDINGS,
@@ -332,3 +337,13 @@ def test_the_share_of_the_cores_is_kept_with_each_table_and_read_again(tmp_path)
     assert {table.collective: table.cpu_share for table in network.tables} == {"all_reduce": 0.75, "all_gather": None}
     osf.save(network, tmp_path / "mine.json")
     assert osf.load_cluster(tmp_path / "mine.json") == network
+
+
+def test_the_slowest_repeat_is_kept_where_there_are_enough(tmp_path):
+    tables = {"all_reduce": {1: TimedSize(0.01, 0.1, 20, 0.25), 2: TimedSize(0.01, 0.1, 4, 0.3)}}
+    network = cluster_of(found(tables=tables, queues={}, together={}), SURROUNDINGS, "mine")
+    assert network.tables[0].slowest == (0.25, 0.01)
+    osf.save(network, tmp_path / "mine.json")
+    assert osf.load_cluster(tmp_path / "mine.json") == network
+    few = {"all_reduce": {size: TimedSize(0.01, 0.1, 4, 0.25) for size in (1, 2)}}
+    assert cluster_of(found(tables=few, queues={}, together={}), SURROUNDINGS, "mine").tables[0].slowest == ()

@@ -4,7 +4,8 @@ ln(measured / priced) of a healthy machine has a mean and a spread at each size 
 between near sizes and between tables of one machine, and has a scatter of its own. With a fault the mean is shifted.
 The likelihood is that of a multivariate t distribution, whose tails forgive spreads that are off; a variant's weight is
 its fault's over the number of variants, so a fault with many forms gains nothing by them. "Something else" has the
-mean of the healthy and WIDE times their spread: a curve like no fault and like no healthy machine.
+mean of the healthy and WIDE times their spread: a curve like no fault and like no healthy machine. Where the slowest
+repeats are known, their likelihood (``tails``) is a factor beside; "something else" may have any of these tails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -28,8 +30,10 @@ from osfmodel.diagnosis.doctor.peers import (
     percentile,
     ratios_of,
 )
+from osfmodel.diagnosis.doctor.tails import ANY_TAIL, HEALTHY_TAIL, Tail, log_likelihood
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.formats.collectives.naming import factor
 
 HEALTHY, OTHER, CANNOT_TELL = "healthy", "something-else", "cannot-tell"
@@ -52,8 +56,14 @@ SHARED, SAME_COUNT = 0.6, 0.95
 """Correlation between tables of one machine at the same size, of different worker counts and of the same."""
 SCATTER = 0.05
 """Minimum standard deviation of ln(time) from one size to the next."""
+NO_REPEATS = (
+    "single calls are not known: lost packets that delay few of them cannot be seen (osf bench and NCCL Inspector keep "
+    "the slowest of 5 or more calls of a size)"
+)
 WIDE = 3.0
 """Times the spread of healthy machines that "something else" has."""
+FASTER = 3.0
+"""Times as fast as described in all parts from which the description is doubted."""
 LAST = "bandwidth"
 CLASSES: Mapping[str, tuple[int, int]] = {"start-up": (0, 17), "middle": (17, 23), LAST: (23, 99)}
 """Octaves of the parts of a curve: to below 128 KiB, to below 8 MiB, and beyond."""
@@ -161,7 +171,7 @@ def check_up(name: str, curves: Sequence[Curve], against: Cluster, machine: str 
     classes = tuple(_classes(curves, peers))
     return Checkup(
         name, against.name, cause, _verdict(cause, hypotheses, classes), hypotheses, classes,
-        tuple(_sizes(curves, peers)), (*_faster(cause, classes), *_remarks(curves, peers)),
+        tuple(_sizes(curves, peers)), (*_faster(cause, classes), *_other(classes), *_remarks(curves, peers)),
     )  # fmt: skip
 
 
@@ -174,17 +184,28 @@ def hypotheses_of(
     ratios = measured.each(lambda curve: curve.ratios)
     shape = _correlation(measured)
 
-    def likelihood(shift: Array, wide: float = 1.0, scatter: float = 0.0) -> float:
+    def medians(shift: Array, wide: float = 1.0, scatter: float = 0.0) -> float:
         covariance = shape * np.outer(wide * spreads, wide * spreads) + (SCATTER**2 + scatter**2) * np.eye(len(ratios))
         return _log_density(ratios - means - shift, covariance)
 
+    @cache
+    def slowest(tail: Tail) -> float:
+        crossing = measured.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
+        late, times = (measured.each(value) for value in (_lateness, _times))
+        kinds = ((tail, (late > 0) & crossing), (HEALTHY_TAIL, (late > 0) & ~crossing))
+        return plain_sum(log_likelihood(late[known], times[known], kind) for kind, known in kinds)
+
     none = np.zeros(len(ratios))
     found: dict[str, tuple[float, str]] = {
-        HEALTHY: (likelihood(none), ""),
-        OTHER: (likelihood(none, wide=WIDE), ""),
+        HEALTHY: (medians(none) + slowest(HEALTHY_TAIL), ""),
+        OTHER: (medians(none, wide=WIDE) + _log_mean([slowest(tail) for tail in ANY_TAIL]), ""),
     }
     for name, fault in NETWORK_FAULTS.items():
-        forms = [(one, likelihood(one.shift, scatter=one.noise)) for one in fault.variants(measured) if _told(one)]
+        forms = [
+            (one, medians(one.shift, 1.0, one.noise) + slowest(one.tail))
+            for one in fault.variants(measured)
+            if _told(one)
+        ]
         if forms:
             best = max(forms, key=lambda form: form[1])
             found[name] = (_log_mean([value for _, value in forms]), best[0].words)
@@ -198,7 +219,15 @@ def hypotheses_of(
 
 def _told(variant: Variant) -> bool:
     """Whether the variant changes anything that was measured."""
-    return bool(variant.noise or np.abs(variant.shift).max() > SCATTER)
+    return bool(variant.noise or variant.tail != HEALTHY_TAIL or np.abs(variant.shift).max() > SCATTER)
+
+
+def _lateness(curve: Curve) -> Array:
+    return curve.lateness
+
+
+def _times(curve: Curve) -> Array:
+    return np.array(curve.times)
 
 
 def _correlation(measured: MeasuredMachine) -> Array:
@@ -267,11 +296,23 @@ def _verdict(cause: str, hypotheses: Sequence[Hypothesis], classes: Sequence[Cla
     if cause in NETWORK_FAULTS:
         return NETWORK_FAULTS[cause].sentence(found[cause].words)
     possible = [one.name for one in hypotheses if one.probability >= POSSIBLE and one.name != OTHER]
-    return f"Cannot tell: {' or '.join(possible)}." if possible else "Cannot tell: the curve is like no known fault."
+    if possible:
+        return f"Cannot tell: {' or '.join(possible)}."
+    return f"Cannot tell: {'much faster than described' if _other(classes) else 'the curve is like no known fault'}."
 
 
 def _remarks(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[Curve]]]) -> list[str]:
-    return [f"there is no other machine of this kind: {KINDS[kind]}" for kind, found in peers.items() if not found]
+    found = [f"there is no other machine of this kind: {KINDS[kind]}" for kind, found in peers.items() if not found]
+    crossing = [curve for curve in curves if curve.place.nodes > 1]
+    return [*found, NO_REPEATS] if crossing and not any(curve.lateness.any() for curve in crossing) else found
+
+
+def _other(classes: Sequence[ClassCheck]) -> list[str]:
+    """A remark on a machine that is much faster than described in all parts of its curves."""
+    slowest = max(row.ratio for row in classes)
+    if slowest * FASTER > 1:
+        return []
+    return [f"measured at least {1 / slowest:.0f} times as fast as described: check that --against is this machine"]
 
 
 def _faster(cause: str, classes: Sequence[ClassCheck]) -> list[str]:

@@ -20,8 +20,9 @@ from osfmodel.entities.display import brief, how_many
 class Curve:
     """One table, thinned to a size per octave: seconds measured and seconds priced, by bytes.
 
-    label: the file, or the bundled cluster
-    kind:  a key of machines.KINDS
+    label:   the file, or the bundled cluster
+    kind:    a key of machines.KINDS
+    slowest: seconds of the slowest repeat of each size, its time where that is not known; () if no size has it
     """
 
     label: str
@@ -31,6 +32,7 @@ class Curve:
     sizes: tuple[int, ...]
     times: tuple[float, ...]
     prices: tuple[float, ...]
+    slowest: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self, f"{self.label}: {self.collective} with {how_many(self.place.workers, 'worker')}")
@@ -46,10 +48,16 @@ class Curve:
         found: Array = np.log(np.array(self.times) / np.array(self.prices))
         return found
 
+    @property
+    def lateness(self) -> Array:
+        """ln(slowest repeat / median) at each size, 0 where that is not known."""
+        found: Array = np.log(np.array(self.slowest or self.times) / np.array(self.times))
+        return found
+
 
 def curve_of(label: str, table: Table, against: Cluster) -> Curve:
     """The table beside the prices of ``against``. Raises CostError where that has too few workers or no network."""
-    points = by_octave(table.sizes, table.times)
+    kept = by_octave(table.sizes, table.times)
     price = cost_of(against, table.workers, table.collective)
     place = placed(against, table.workers)
     return Curve(
@@ -57,9 +65,10 @@ def curve_of(label: str, table: Table, against: Cluster) -> Curve:
         table.collective,
         place,
         kind_of(against, place),
-        tuple(size for size, _ in points),
-        tuple(time for _, time in points),
-        tuple(float(price(size)) for size, _ in points),
+        tuple(table.sizes[k] for k in kept),
+        tuple(table.times[k] for k in kept),
+        tuple(float(price(table.sizes[k])) for k in kept),
+        tuple(table.slowest[k] for k in kept) if table.slowest else (),
     )
 
 
@@ -71,12 +80,12 @@ def prices_of(cluster: Cluster, curves: Sequence[Curve]) -> Array:
     return np.concatenate(found)
 
 
-def by_octave(sizes: Sequence[int], times: Sequence[float]) -> list[tuple[int, float]]:
-    """Of each octave the size nearest to its power of two, with its time; times of 0 are left out."""
-    nearest: dict[int, tuple[float, int, float]] = {}
-    for size, time in zip(sizes, times, strict=True):
+def by_octave(sizes: Sequence[int], times: Sequence[float]) -> list[int]:
+    """Positions of the sizes nearest to each power of two, one of an octave; times of 0 are left out."""
+    nearest: dict[int, tuple[float, int]] = {}
+    for place, (size, time) in enumerate(zip(sizes, times, strict=True)):
         octave = round(math.log2(size))
         off = abs(math.log2(size) - octave)
-        if time > 0 and off < nearest.get(octave, (math.inf, 0, 0.0))[0]:
-            nearest[octave] = off, size, time
-    return [(size, time) for _, (_, size, time) in sorted(nearest.items())]
+        if time > 0 and off < nearest.get(octave, (math.inf, 0))[0]:
+            nearest[octave] = off, place
+    return [place for _, (_, place) in sorted(nearest.items())]

@@ -20,17 +20,22 @@ from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting.jumps import noise
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import Curve, prices_of
+from osfmodel.diagnosis.doctor.tails import BUSY_TAIL, HEALTHY_TAIL, LOSS_TAILS, Tail
 from osfmodel.entities.cluster import Cluster, NcclShape
-from osfmodel.entities.display import show_bytes
+from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.units import show_rate
 
 
 class Variant(NamedTuple):
-    """A form of a fault: its words, ln(time with it / time without) at every point, and scatter of ln(time)."""
+    """A form of a fault: its words, ln(time with it / time without) at every point, and scatter of ln(time).
+
+    ``tail`` is the distribution of the slowest repeats between nodes.
+    """
 
     words: str
     shift: Array
     noise: float = 0.0
+    tail: Tail = HEALTHY_TAIL
 
 
 class MeasuredMachine(NamedTuple):
@@ -101,11 +106,21 @@ def _bandwidth(measured: MeasuredMachine) -> Iterator[Variant]:
     between = measured.spread_out or measured.against.nccl is None
     for part in PARTS:
         fault = faster_network(measured.against, Change(part))
-        words = f"{part:.0%} of the bandwidth"
+        words = f"{part:.0%} of the bandwidth that they should{_nics(measured.against, part) if between else ''}"
         if between:
             yield measured.under(words, fault, lambda curve: curve.place.nodes > 1)
         else:
             yield measured.under(words, fault)
+
+
+def _nics(against: Cluster, part: float) -> str:
+    """The NICs that would have this part of a node's bandwidth, if that is a whole number."""
+    stated = against.nics_per_node > 1
+    count = against.nics_per_node if stated else against.gpus_per_node
+    used = round(part * count)
+    if count < 2 or used < 1 or abs(part * count - used) > 1e-6:
+        return ""
+    return f", as with {used} of {how_many(count, 'NIC')}{'' if stated else ' (one per GPU)'}"
 
 
 def _latency(measured: MeasuredMachine) -> Iterator[Variant]:
@@ -184,12 +199,24 @@ def _contention(measured: MeasuredMachine) -> Iterator[Variant]:
     # One kink is no scatter: the median of second differences does not see it.
     seen = max(noise(curve.times) for curve in measured.curves if curve.place.nodes > 1)
     scatter = SCATTER if seen >= SEEN else ()
-    for spread in scatter:
-        yield Variant("times that scatter", np.where(crossing, np.log(SLOWED), 0.0), spread)
+    found = [Variant("times that scatter", np.where(crossing, np.log(SLOWED), 0.0), spread) for spread in scatter]
     for factor in LONGER[1:]:
         fault = faster_network(measured.against, Change(SHARED_PART), Change(factor))
         queued = measured.under("half of the bandwidth, and queues", fault, lambda curve: curve.place.nodes > 1)
-        yield from (queued, *(queued._replace(noise=spread) for spread in scatter))
+        found += [queued, *(queued._replace(noise=spread) for spread in scatter)]
+    for tail in (HEALTHY_TAIL, BUSY_TAIL):  # a steady stream beside delays all calls alike
+        yield from (variant._replace(tail=tail) for variant in found)
+
+
+def _loss(measured: MeasuredMachine) -> Iterator[Variant]:
+    """Some repeats wait for a timeout; medians are as they should be, or scatter. Needs slowest repeats."""
+    crossing = [curve for curve in measured.curves if curve.place.nodes > 1]
+    if not any(curve.lateness.any() for curve in crossing):
+        return
+    scattered = [one for one in _contention(measured) if one.noise and one.tail == HEALTHY_TAIL]
+    none = Variant("", np.zeros(len(measured.prices)))
+    for tail in LOSS_TAILS:
+        yield from (one._replace(words=f"{tail.seconds:g} s or more", tail=tail) for one in (none, *scattered))
 
 
 def _slow_host(measured: MeasuredMachine) -> Iterator[Variant]:
@@ -231,7 +258,7 @@ NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
         "bandwidth": NetworkFault(
             _bandwidth,
             "part of the bandwidth: some NICs of several, a port or a slot at a lower speed, or one slow host",
-            lambda words: f"Large messages get about {words} that they should.",
+            lambda words: f"Large messages get about {words}.",
             "ibstat | grep -c 'State: Active' and NCCL_DEBUG=INFO | grep 'NET/' count the NICs in use; ethtool and "
             "ibstat show each port's rate; then measure pairs of hosts and give all files to osf doctor",
         ),
@@ -269,12 +296,18 @@ NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
         ),
         "contention": NetworkFault(
             _contention,
-            "other traffic on the network, or lost packets",
+            "other traffic on the network (or lost packets, where single repeats are not known)",
+            lambda words: "Most times are long and scatter from size to size, as when others use the network.",
+            "measure again on the idle network, and between other hosts",
+        ),
+        "loss": NetworkFault(
+            _loss,
+            "lost packets: a bad cable or port, or full queues",
             lambda words: (
-                "Times scatter from size to size and are long, as when others use the network or packets are lost."
+                f"Most calls take their time, but some are {words} late, as when lost packets are sent again."
             ),
-            "measure again on the idle network; nstat -az TcpRetransSegs (sockets) or perfquery -x and ethtool -S "
-            "(RDMA: discards, out of order, PFC pauses) before and after",
+            "nstat -az TcpRetransSegs (sockets), or perfquery -x and ethtool -S (RDMA: discards, out of order, PFC "
+            "pauses), on each host before and after a measurement",
         ),
     }
 )

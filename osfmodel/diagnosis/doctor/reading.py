@@ -11,9 +11,10 @@ from osfmodel.diagnosis.doctor.checkup import Checkup, check_up
 from osfmodel.diagnosis.doctor.curves import Curve, curve_of
 from osfmodel.diagnosis.doctor.machines import KNOWN_MACHINES
 from osfmodel.entities.cluster import Cluster, Table
-from osfmodel.entities.display import brief, listed
+from osfmodel.entities.display import brief, how_many, listed
 from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.gpus import generation_of
 from osfmodel.formats import Hints, import_file
 from osfmodel.formats.source_text import shared_stem, silent, stem
 
@@ -98,13 +99,17 @@ def _placed(found: Sequence[MeasuredFile], against: Cluster, known: bool, remark
     used = next(iter(spread), against.gpus_per_node)
     if used == against.gpus_per_node:
         return against
-    remarks.append(f"the files use {used} of {against.gpus_per_node} GPUs of a node, and are priced so")
+    many = f"{against.name} has {against.gpus_per_node}"
+    remarks.append(f"the files have {how_many(used, 'worker')} on each node, {many}: priced with {used}")
     return replace(against, gpus_per_node=used)
 
 
 def _curves(one: MeasuredFile, against: Cluster, remarks: list[str]) -> list[Curve]:
     if against.nccl is not None and one.cluster.library not in ("", "nccl"):
         remarks.append(f"{one.label} was measured with {one.cluster.library}, the description is of NCCL")
+    gpu = one.cluster.source.gpu
+    if against.nccl is not None and generation_of(gpu) not in ("", against.nccl.generation):
+        remarks.append(f"{one.label} says that the GPU is {gpu}, the description is of {against.nccl.generation} GPUs")
     kinds = {table.collective for table in one.cluster.tables}
     kept = [table for table in one.cluster.tables if "all_reduce" not in kinds or table.collective == "all_reduce"]
     if len(kept) < len(one.cluster.tables):

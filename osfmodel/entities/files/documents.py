@@ -53,6 +53,7 @@ KEYS = {
     "times": "time_s",
     "startups": "startup_s",
     "trains": "train_s",
+    "slowest": "slowest_s",
     "gpu_bandwidth": "gpu_bytes_per_s",
     "nic_bandwidth": "nic_bytes_per_s",
     "host_bandwidth": "host_bytes_per_s",

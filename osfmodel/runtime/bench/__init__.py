@@ -43,6 +43,7 @@ class MeasurementRequest:
     """The measurements to make: sizes in bytes, numbers at once (1 included), repeats, and computation beside.
 
     ``compute``: ``busy`` (a loop of matrix products), ``sleep`` (a loop of short sleeps), or ``none``.
+    ``quick``: only each collective alone, without messages back to back, copies and sparse computation.
     """
 
     sizes: tuple[int, ...]
@@ -50,6 +51,7 @@ class MeasurementRequest:
     repeat: int = 20
     compute: str = "busy"
     collectives: tuple[str, ...] = COLLECTIVES
+    quick: bool = False
 
 
 class BenchRequest(NamedTuple):
@@ -76,7 +78,7 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
         else:
             findings.left_out.append(f"no {collective}: {job.backend} of this torch has none")
     several = max(request.flights) > 1
-    trained = [size for size in request.sizes if train_length(size)]
+    trained = [size for size in request.sizes if train_length(size) and not request.quick]
     told = _numbered(tell, len(request.sizes) * (len(offered) + several) + len(trained) * len(offered))
     for collective in offered:
         for size in request.sizes:
@@ -91,6 +93,8 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
     for collective in offered:
         for size in trained:
             _train(job, request, collective, size, findings, told)
+    if request.quick:
+        return
     findings.copies = copying(job)
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     findings.sparse = selecting(job)

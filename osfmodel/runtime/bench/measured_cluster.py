@@ -9,7 +9,7 @@ from itertools import takewhile
 from statistics import median, quantiles
 
 from osfmodel.cost.pricing import UNBOUNDED, fit_gain, together
-from osfmodel.entities.cluster import Cluster, Contention, Table
+from osfmodel.entities.cluster import REPEATED, Cluster, Contention, Table
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
@@ -27,18 +27,22 @@ OVERRULED = 0.75
 
 @dataclass(frozen=True, slots=True)
 class TimedSize:
-    """Median seconds of the slowest rank, the interquartile range as a fraction of it, and the number of repeats."""
+    """Median seconds of the slowest rank, the interquartile range as a fraction of it, and the number of repeats.
+
+    ``slowest`` is the longest repeat in seconds.
+    """
 
     time: float
     spread: float
     count: int
+    slowest: float
 
     @staticmethod
     def of(times: Sequence[float]) -> TimedSize:
         """The statistics of single repeats."""
         middle = median(times)
         low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (middle,) * 3
-        return TimedSize(middle, (high - low) / middle if middle else 0.0, len(times))
+        return TimedSize(middle, (high - low) / middle if middle else 0.0, len(times), max(times))
 
 
 @dataclass(slots=True)
@@ -212,7 +216,9 @@ def _table(findings: Findings, workers: int, collective: str) -> Table:
     trains = findings.trains.get(collective, {})
     measured = tuple(trains[size] for size in takewhile(trains.__contains__, sizes))
     startups, busy = _startups(findings, sizes, collective), findings.busy.get(collective)
-    return Table(workers, sizes, times, collective, startups, measured, busy)
+    slowest = tuple(rows[size].slowest if rows[size].count >= REPEATED else rows[size].time for size in sizes)
+    slowest = slowest if slowest != times else ()
+    return Table(workers, sizes, times, collective, startups, measured, busy, slowest)
 
 
 def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:

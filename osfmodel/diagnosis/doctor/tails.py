@@ -1,0 +1,54 @@
+"""Slowest repeats of a size: how late they are on healthy machines, on busy networks, and where packets are lost.
+
+A lost packet is sent again after a timeout: 0.2 s with Linux's TCP, whatever the size, and up to seconds with RDMA. So
+a few calls are very late and the median is as it should be. Other traffic disturbs most calls, by less.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from osfmodel.cost.shapes import Array
+
+
+class Tail(NamedTuple):
+    """Distribution of ln(slowest repeat / median) of a size: a t distribution around ``middle``, as wide as ``spread``.
+
+    At a fraction ``share`` of the sizes some repeat has waited for ``seconds`` beside.
+    """
+
+    middle: float = 0.2
+    spread: float = 0.3
+    share: float = 0.0
+    seconds: float = 0.0
+
+
+HEALTHY_TAIL = Tail()
+BUSY_TAIL = Tail(0.7, 0.7)
+"""Of a network that others use."""
+LOSS_TAILS = tuple(Tail(share=share, seconds=seconds) for seconds in (0.2, 1.0) for share in (0.25, 0.75))
+"""Of lost packets, after timeouts of Linux's TCP, and of RDMA with NCCL's settings."""
+ANY_TAIL = (HEALTHY_TAIL, BUSY_TAIL, *LOSS_TAILS)
+FREEDOM = 4.0
+"""Degrees of freedom of the t distributions."""
+WAITED = 0.5
+"""Spread of ln(slowest / median) where a repeat waited: timeouts add up, or grow."""
+ODD, RANGE = 0.02, math.log(1000)
+"""Fraction of sizes with a slowest repeat that has nothing to do with the network, and the range of its logarithm."""
+
+
+def log_likelihood(lateness: Array, times: Array, tail: Tail) -> float:
+    """ln of the density of ``lateness``, ln(slowest / median) of each size, with these medians in seconds."""
+    found = (1 - tail.share) * _density(lateness, tail.middle, tail.spread)
+    if tail.share:
+        found = found + tail.share * _density(lateness, np.log1p(tail.seconds / times) + tail.middle, WAITED)
+    return float(np.log((1 - ODD) * found + ODD / RANGE).sum())
+
+
+def _density(values: Array, middle: Array | float, spread: float) -> Array:
+    """The density of a t distribution of 4 degrees of freedom."""
+    found: Array = 0.375 / spread * (1 + ((values - middle) / spread) ** 2 / FREEDOM) ** (-(FREEDOM + 1) / 2)
+    return found
