@@ -41,14 +41,15 @@ def doctor_command(
 ) -> int:
     """Check a network: is it as fast as other machines of its kind, and if not, what is the likely fault?
 
-    LOG is what nccl-tests printed, or another file of collectives that 'osf import' reads; CLUSTER a file of 'osf
-    bench' or a bundled name. Several files are one machine: all hosts, and groups of them, which show a slow host. By
-    size it says the price from the data sheet and the percentile among other machines; then the fault whose curve fits,
-    and the experiment that would prove it. "Cannot tell" is an answer.
+    LOG is what nccl-tests printed, a folder of NCCL Inspector, or another file of collectives that 'osf import' reads;
+    CLUSTER a file of 'osf bench --quick' or a bundled name. Several files are one machine: all hosts, and groups of
+    them, which show a slow host. By size it says the price from the data sheet and the percentile among other machines;
+    then the fault whose curve fits, and the experiment that would prove it. "Cannot tell" is an answer.
 
     \b
     Example:
       osf doctor azure-a100-hdr
+      osf doctor emulated-4x1gbit --against ring:50us,5Gbps
       osf doctor nccl-tests.log --against nccl:h100x8,400Gbps,ib
       osf doctor all-hosts.json hosts-0-1.json hosts-2-3.json --against ring:50us,1Gbps
       osf doctor this-month.json --against last-month.json --fail

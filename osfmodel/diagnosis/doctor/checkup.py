@@ -33,7 +33,6 @@ from osfmodel.diagnosis.doctor.peers import (
 from osfmodel.diagnosis.doctor.tails import ANY_TAIL, HEALTHY_TAIL, Tail, log_likelihood
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief
-from osfmodel.entities.rounding import plain_sum
 from osfmodel.formats.collectives.naming import factor
 
 HEALTHY, OTHER, CANNOT_TELL = "healthy", "something-else", "cannot-tell"
@@ -71,7 +70,10 @@ CLASSES: Mapping[str, tuple[int, int]] = {"start-up": (0, 17), "middle": (17, 23
 
 @dataclass(frozen=True, slots=True)
 class SizeCheck:
-    """One measured size: seconds, seconds by data sheet, and the place among peers; None without peers."""
+    """One measured size: seconds, seconds by data sheet, and the place among peers; None without peers.
+
+    ``slowest`` is the slowest repeat in seconds; None if it is not known.
+    """
 
     label: str
     collective: str
@@ -82,6 +84,7 @@ class SizeCheck:
     time: float
     price: float
     place: PercentileRange | None
+    slowest: float | None = None
     __repr__ = brief
 
     @property
@@ -189,20 +192,21 @@ def hypotheses_of(
         return _log_density(ratios - means - shift, covariance)
 
     @cache
-    def slowest(tail: Tail) -> float:
+    def slowest(tails: tuple[Tail, ...]) -> float:
         crossing = measured.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
         late, times = (measured.each(value) for value in (_lateness, _times))
-        kinds = ((tail, (late > 0) & crossing), (HEALTHY_TAIL, (late > 0) & ~crossing))
-        return plain_sum(log_likelihood(late[known], times[known], kind) for kind, known in kinds)
+        inside, between = (late > 0) & ~crossing, (late > 0) & crossing
+        found = _log_mean([log_likelihood(late[between], times[between], tail) for tail in tails])
+        return found + log_likelihood(late[inside], times[inside], HEALTHY_TAIL)
 
     none = np.zeros(len(ratios))
     found: dict[str, tuple[float, str]] = {
-        HEALTHY: (medians(none) + slowest(HEALTHY_TAIL), ""),
-        OTHER: (medians(none, wide=WIDE) + _log_mean([slowest(tail) for tail in ANY_TAIL]), ""),
+        HEALTHY: (medians(none) + slowest((HEALTHY_TAIL,)), ""),
+        OTHER: (medians(none, wide=WIDE) + slowest(ANY_TAIL), ""),
     }
     for name, fault in NETWORK_FAULTS.items():
         forms = [
-            (one, medians(one.shift, 1.0, one.noise) + slowest(one.tail))
+            (one, medians(one.shift, 1.0, one.noise) + slowest(one.tails))
             for one in fault.variants(measured)
             if _told(one)
         ]
@@ -219,7 +223,7 @@ def hypotheses_of(
 
 def _told(variant: Variant) -> bool:
     """Whether the variant changes anything that was measured."""
-    return bool(variant.noise or variant.tail != HEALTHY_TAIL or np.abs(variant.shift).max() > SCATTER)
+    return bool(variant.noise or variant.tails != (HEALTHY_TAIL,) or np.abs(variant.shift).max() > SCATTER)
 
 
 def _lateness(curve: Curve) -> Array:
@@ -280,11 +284,12 @@ def _sizes(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[Cu
     return [
         SizeCheck(
             curve.label, curve.collective, curve.place.workers, curve.place.nodes, curve.kind, size, time, price,
-            percentile(ratio, at_octave(octave, peers[curve.kind])),
+            percentile(ratio, at_octave(octave, peers[curve.kind])), slowest if slowest > time else None,
         )
         for curve in curves
-        for size, time, price, ratio, octave in zip(
-            curve.sizes, curve.times, curve.prices, curve.ratios.tolist(), curve.octaves.tolist(), strict=True
+        for size, time, price, ratio, octave, slowest in zip(
+            curve.sizes, curve.times, curve.prices, curve.ratios.tolist(), curve.octaves.tolist(),
+            curve.slowest or curve.times, strict=True,
         )
     ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting.jumps import noise
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import Curve, prices_of
-from osfmodel.diagnosis.doctor.tails import BUSY_TAIL, HEALTHY_TAIL, LOSS_TAILS, Tail
+from osfmodel.diagnosis.doctor.tails import BUSY_TAILS, HEALTHY_TAIL, LOSS_TAILS, Tail
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.units import show_rate
@@ -29,13 +29,13 @@ from osfmodel.entities.units import show_rate
 class Variant(NamedTuple):
     """A form of a fault: its words, ln(time with it / time without) at every point, and scatter of ln(time).
 
-    ``tail`` is the distribution of the slowest repeats between nodes.
+    ``tails`` are distributions of the slowest repeats between nodes, each as likely.
     """
 
     words: str
     shift: Array
     noise: float = 0.0
-    tail: Tail = HEALTHY_TAIL
+    tails: tuple[Tail, ...] = (HEALTHY_TAIL,)
 
 
 class MeasuredMachine(NamedTuple):
@@ -199,13 +199,12 @@ def _contention(measured: MeasuredMachine) -> Iterator[Variant]:
     # One kink is no scatter: the median of second differences does not see it.
     seen = max(noise(curve.times) for curve in measured.curves if curve.place.nodes > 1)
     scatter = SCATTER if seen >= SEEN else ()
-    found = [Variant("times that scatter", np.where(crossing, np.log(SLOWED), 0.0), spread) for spread in scatter]
+    for spread in scatter:
+        yield Variant("times that scatter", np.where(crossing, np.log(SLOWED), 0.0), spread, BUSY_TAILS)
     for factor in LONGER[1:]:
         fault = faster_network(measured.against, Change(SHARED_PART), Change(factor))
         queued = measured.under("half of the bandwidth, and queues", fault, lambda curve: curve.place.nodes > 1)
-        found += [queued, *(queued._replace(noise=spread) for spread in scatter)]
-    for tail in (HEALTHY_TAIL, BUSY_TAIL):  # a steady stream beside delays all calls alike
-        yield from (variant._replace(tail=tail) for variant in found)
+        yield from (queued._replace(noise=spread, tails=BUSY_TAILS) for spread in (0.0, *scatter))
 
 
 def _loss(measured: MeasuredMachine) -> Iterator[Variant]:
@@ -213,10 +212,10 @@ def _loss(measured: MeasuredMachine) -> Iterator[Variant]:
     crossing = [curve for curve in measured.curves if curve.place.nodes > 1]
     if not any(curve.lateness.any() for curve in crossing):
         return
-    scattered = [one for one in _contention(measured) if one.noise and one.tail == HEALTHY_TAIL]
+    scattered = [one for one in _contention(measured) if one.noise]
     none = Variant("", np.zeros(len(measured.prices)))
-    for tail in LOSS_TAILS:
-        yield from (one._replace(words=f"{tail.seconds:g} s or more", tail=tail) for one in (none, *scattered))
+    for seconds, tails in LOSS_TAILS.items():
+        yield from (one._replace(words=f"{seconds:g} s or more", tails=tails) for one in (none, *scattered))
 
 
 def _slow_host(measured: MeasuredMachine) -> Iterator[Variant]:

@@ -7,6 +7,8 @@ a few calls are very late and the median is as it should be. Other traffic distu
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +29,13 @@ class Tail(NamedTuple):
 
 
 HEALTHY_TAIL = Tail()
-BUSY_TAIL = Tail(0.7, 0.7)
-"""Of a network that others use."""
-LOSS_TAILS = tuple(Tail(share=share, seconds=seconds) for seconds in (0.2, 1.0) for share in (0.25, 0.75))
-"""Of lost packets, after timeouts of Linux's TCP, and of RDMA with NCCL's settings."""
-ANY_TAIL = (HEALTHY_TAIL, BUSY_TAIL, *LOSS_TAILS)
+BUSY_TAILS = (HEALTHY_TAIL, Tail(0.7, 0.7))
+"""Of a network that others use: a steady stream delays all calls alike."""
+LOSS_TAILS: Mapping[float, tuple[Tail, ...]] = {
+    seconds: tuple(Tail(share=share, seconds=seconds) for share in (0.25, 0.75)) for seconds in (0.2, 1.0)
+}
+"""Of lost packets, by the seconds of a timeout: of Linux's TCP, and of RDMA with NCCL's settings."""
+ANY_TAIL = (*BUSY_TAILS, *chain.from_iterable(LOSS_TAILS.values()))
 FREEDOM = 4.0
 """Degrees of freedom of the t distributions."""
 WAITED = 0.5

@@ -8,6 +8,9 @@ from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.units import show_rate
 from osfmodel.show.tables import Column, column
 
+SLOWEST = "slowest"
+"""Heading of the slowest repeats, which some files have."""
+
 
 def ratio_text(ratio: float) -> str:
     """Measured / priced: ``1.3x``."""
@@ -36,6 +39,7 @@ SIZES: tuple[Column[SizeCheck], ...] = (
     column("nodes", None, lambda row: row.nodes),
     column("bytes", "size", lambda row: row.size, show_bytes),
     column("time_s", "measured", lambda row: row.time, show_time),
+    column("slowest_s", SLOWEST, lambda row: row.slowest, show_time),
     column("data_sheet_s", "data sheet", lambda row: row.price, show_time),
     column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bus_bandwidth, show_rate),
     column("ratio", "ratio", lambda row: row.ratio, ratio_text),

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from osfmodel.diagnosis.doctor.checkup import Checkup
 from osfmodel.entities.display import listed
-from osfmodel.show.tables.doctor import HYPOTHESES, PARTS, SIZES, shown_sizes
+from osfmodel.show.tables.doctor import HYPOTHESES, PARTS, SIZES, SLOWEST, shown_sizes
 from osfmodel.show.terminal.tables import ENDS, print_fitting, show_title, table_of
 
 LISTED = 0.01
@@ -22,7 +22,8 @@ def show_checkup(console: Console, one: Checkup) -> None:
     title, sizes = shown_sizes(one)
     console.print()
     show_title(console, title)
-    print_fitting(console, SIZES, sizes, leave_out=("bus bandwidth", "data sheet"))
+    columns = [one for one in SIZES if one.head != SLOWEST or any(row.slowest is not None for row in sizes)]
+    print_fitting(console, columns, sizes, leave_out=("bus bandwidth", "data sheet"))
     if len(sizes) < len(one.sizes):
         console.print("Other tables: --format csv.", markup=False)
     console.print()
