@@ -302,9 +302,7 @@ NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
         "loss": NetworkFault(
             _loss,
             "lost packets: a bad cable or port, or full queues",
-            lambda words: (
-                f"Most calls take their time, but some are {words} late, as when lost packets are sent again."
-            ),
+            lambda words: f"Most calls are fast, but some are {words} late, as when lost packets are sent again.",
             "nstat -az TcpRetransSegs (sockets), or perfquery -x and ethtool -S (RDMA: discards, out of order, PFC "
             "pauses), on each host before and after a measurement",
         ),
