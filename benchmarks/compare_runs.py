@@ -1,12 +1,14 @@
 """Verdicts of osf compare on real jobs: pairs of the same job, and pairs with a slowdown that was put there.
 
-    python benchmarks/compare_runs.py [--runs 20] [--steps 40] [--computing] [--busy] [--keep FILE] [--read FILE ...]
+    python benchmarks/compare_runs.py [--runs 20] [--steps 40] [--layer-ms 12.5] [--computing] [--busy] [--keep FILE]
+    python benchmarks/compare_runs.py --read FILE ...
 
 Needs PyTorch. A run is a new job of 2 processes under DDP over gloo. Computation sleeps, or, with --computing, is real
 matrix products; communication is real. Runs of four settings take turns: the job, the same again, and the job with 2 %
 and 5 % more time in each layer. With --busy, two processes that never rest share the processors. Null pairs are all
-pairs of runs of the same job; the others have a run of the job and the slower one of the same turn. Some 1.5 seconds a
-run. --keep writes the step times, --read judges those that were kept, and the repeated runs in profiles/measurements.
+pairs of runs of the same job; the others have a run of the job and the slower one of the same turn. Some 7 seconds a
+run: a step of 8 layers takes 0.1 s. --keep writes the step times, --read judges those that were kept, and the repeated
+runs in profiles/measurements.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -31,17 +34,26 @@ from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.show.tables.compared import noise_floor
 
 LAYERS, WIDTH, WARM_UPS = 8, 256, 5
-LAYER_TIME = 2.5e-3
-"""Seconds of each layer, forward and backward together."""
+ROWS_A_SECOND = 1.2e6
+"""Rows of a matrix product that a core multiplies in about a second."""
 SETTINGS = {"job": 1.0, "again": 1.0, "2% slower": 1.02, "5% slower": 1.05}
 STEPS = (3, 10, 40)
 """Numbers of first steps that are judged."""
+REPEATS = (3, 5)
+"""Numbers of runs a side, beside one."""
 QUIET = 0.01
 """Spread below which both runs of a pair count as quiet."""
 REPEATED = ("emulated-ddp", "emulated-horovod", "emulated-runtime", "emulated-sparse")
 
 
-def train(rank: int, place: str, steps: int, slower: float, computing: bool, told: multiprocessing.Queue) -> None:
+class Job(NamedTuple):
+    """Seconds of each layer, forward and backward together, and whether it computes in them or sleeps."""
+
+    layer_time: float
+    computing: bool
+
+
+def train(rank: int, place: str, steps: int, slower: float, job: Job, told: multiprocessing.Queue) -> None:
     """One rank of a run: the step times of rank 0 go to ``told``."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
@@ -49,7 +61,7 @@ def train(rank: int, place: str, steps: int, slower: float, computing: bool, tol
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
-    model = torch.nn.parallel.DistributedDataParallel(_model(slower, computing), bucket_cap_mb=0.5)
+    model = torch.nn.parallel.DistributedDataParallel(_model(slower, job), bucket_cap_mb=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs = torch.randn(256, WIDTH)
     times = []
@@ -67,7 +79,7 @@ def train(rank: int, place: str, steps: int, slower: float, computing: bool, tol
     os._exit(0)  # gloo may abort an interpreter that ends
 
 
-def _model(slower: float, computing: bool):
+def _model(slower: float, job: Job):
     """Linear layers, each of which sleeps in forward and backward, or multiplies in proportion."""
     import torch  # noqa: PLC0415
 
@@ -75,13 +87,13 @@ def _model(slower: float, computing: bool):
         @staticmethod
         def forward(ctx, values, weight):
             ctx.save_for_backward(values, weight)
-            _work(values, slower / 3, computing)
+            _work(values, slower / 3, job)
             return values[:1] @ weight + values
 
         @staticmethod
         def backward(ctx, gradient):
             values, _ = ctx.saved_tensors
-            _work(values, 2 * slower / 3, computing)
+            _work(values, 2 * slower / 3, job)
             return gradient, values[:1].T @ gradient[:1]
 
     class Model(torch.nn.Module):
@@ -98,21 +110,21 @@ def _model(slower: float, computing: bool):
     return Model()
 
 
-def _work(values, part: float, computing: bool) -> None:
+def _work(values, part: float, job: Job) -> None:
     """Sleep for a part of a layer's time, or multiply as many rows as take some such time."""
-    if not computing:
-        time.sleep(part * LAYER_TIME)
+    if not job.computing:
+        time.sleep(part * job.layer_time)
         return
-    matrix, rows = values[:200], round(part * 3000)
+    matrix, rows = values[:200], round(part * ROWS_A_SECOND * job.layer_time)
     for start in range(0, rows, 200):
         matrix[: min(200, rows - start)] @ values.T @ values
 
 
-def run(context, steps: int, slower: float, computing: bool) -> list[float]:
+def run(context, steps: int, slower: float, job: Job) -> list[float]:
     """The step times of a new job of two processes."""
     told = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (f"{folder}/store", steps, slower, computing, told)
+        arguments = (f"{folder}/store", steps, slower, job, told)
         ranks = [context.Process(target=train, args=(rank, *arguments)) for rank in range(2)]
         for rank in ranks:
             rank.start()
@@ -127,7 +139,7 @@ def _spin() -> None:
         pass
 
 
-def measured(runs: int, steps: int, computing: bool, busy: bool) -> dict[str, list[list[float]]]:
+def measured(runs: int, steps: int, job: Job, busy: bool) -> dict[str, list[list[float]]]:
     """The step times of so many runs of each of SETTINGS, by turns."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed"])
@@ -137,7 +149,7 @@ def measured(runs: int, steps: int, computing: bool, busy: bool) -> dict[str, li
     found: dict[str, list[list[float]]] = {name: [] for name in SETTINGS}
     for turn in range(runs):
         for name, slower in SETTINGS.items():
-            found[name].append(run(context, steps, slower, computing))
+            found[name].append(run(context, steps, slower, job))
         print(f"turn {turn + 1} of {runs}", file=sys.stderr)
     for other in others:
         other.terminate()
@@ -145,26 +157,28 @@ def measured(runs: int, steps: int, computing: bool, busy: bool) -> dict[str, li
 
 
 def judge(found: dict[str, list[list[float]]], title: str) -> None:
-    """Print rows of a table: verdicts on null pairs and on slower runs, by the number of steps, and with 3 runs."""
+    """Print rows of a table: verdicts on null pairs and on slower runs, by the numbers of steps and of runs a side."""
     same = [*found["job"], *found["again"]]
     print(f"| {title}: pairs | steps | runs | {SLOWER} | {FASTER} | {SAME} | {UNSURE} | change | interval, half |")
     print("|---|---|---|---|---|---|---|---|---|")
     for steps in (count for count in STEPS if count <= len(same[0])):
         cut = {name: [StepSeries(tuple(times[:steps])) for times in runs] for name, runs in found.items()}
         _row("same job", steps, 1, [((a,), (b,)) for a, b in combinations([*cut["job"], *cut["again"]], 2)])
-        _row("same job, 3 runs a side", steps, 3, list(zip(_threes(cut["job"]), _threes(cut["again"]), strict=True)))
+        for count in REPEATS:
+            _row("same job", steps, count, _pairs(cut["job"], cut["again"], count))
         for name in ("2% slower", "5% slower"):
-            _row(name, steps, 1, [((a,), (b,)) for a, b in zip(cut["again"], cut[name], strict=True)])
-            _row(f"{name}, 3 runs a side", steps, 3, list(zip(_threes(cut["again"]), _threes(cut[name]), strict=True)))
+            for count in (1, *REPEATS):
+                _row(name, steps, count, _pairs(cut["again"], cut[name], count))
     print()
 
 
-def _threes(runs: Sequence[StepSeries]) -> list[tuple[StepSeries, ...]]:
-    """Runs in a row, three at a time."""
-    return [tuple(runs[start : start + 3]) for start in range(len(runs) - 2)]
-
-
 Pair = tuple[tuple[StepSeries, ...], tuple[StepSeries, ...]]
+
+
+def _pairs(first: Sequence[StepSeries], second: Sequence[StepSeries], count: int) -> list[Pair]:
+    """``count`` runs in a row of both, as often as there are such."""
+    places = range(len(first) - count + 1)
+    return [(tuple(first[at : at + count]), tuple(second[at : at + count])) for at in places]
 
 
 def _row(name: str, steps: int, runs: int, pairs: Sequence[Pair]) -> None:
@@ -211,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--layer-ms", type=float, default=12.5)
     parser.add_argument("--computing", action="store_true")
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--keep", type=Path)
@@ -221,7 +236,8 @@ def main() -> None:
         for path in asked.read:
             judge(json.loads(path.read_text(encoding="utf-8")), path.stem)
         return
-    found = measured(asked.runs, asked.steps, asked.computing, asked.busy)
+    job = Job(asked.layer_ms / 1e3, asked.computing)
+    found = measured(asked.runs, asked.steps, job, asked.busy)
     if asked.keep:
         rounded = {name: [[round(time, 6) for time in one] for one in runs] for name, runs in found.items()}
         asked.keep.write_text(json.dumps(rounded) + "\n", encoding="utf-8")

@@ -230,6 +230,19 @@ def test_runs_of_a_job_on_a_busy_machine_are_no_change():
         assert verdicts[UNSURE] + verdicts[SAME] >= 0.98 * verdicts.total()
 
 
+def test_repeated_runs_show_a_slowdown_of_5_percent_that_single_ones_do_not():
+    """30 turns on two quiet cores, where starts of a job differ by 1.6 %, as benchmarks/compare_runs.py records."""
+    found = json.loads((Path(__file__).parent / "data/quiet-runs.json").read_text(encoding="utf-8"))
+    runs = {name: [series(times) for times in found[name]] for name in found}
+    null = Counter(step_change((a,), (b,)).verdict for a, b in combinations([*runs["job"], *runs["again"]], 2))
+    assert null[SLOWER] + null[FASTER] <= 0.02 * null.total()
+    fives = [slice(start, start + 5) for start in range(26)]
+    slower = [step_change(runs["again"][five], runs["5% slower"][five]) for five in fives]
+    assert sum(change.verdict == SLOWER for change in slower) >= 0.9 * len(slower)
+    little = [step_change(runs["again"][five], runs["2% slower"][five]) for five in fives]
+    assert all(change.low <= 0.02 <= change.high for change in little)
+
+
 def test_predictions_have_no_noise():
     assert exact_change(1.0, 1.0).verdict == SAME
     one = exact_change(2.0, 2.1)
