@@ -460,7 +460,7 @@ def test_nothing_in_common_is_refused():
         Reading(name, "runs", tuple(Timed(plan, (noisy(1, 5),)) for plan in plans))
         for name, plans in (("a", ("x", "y")), ("b", ("z", "w")))
     ]
-    with pytest.raises(osf.UsageError, match="nothing is in both: a has x and y; b has z and w"):
+    with pytest.raises(osf.UsageError, match="a and b share nothing: one has x and y, the other z and w"):
         compare_readings(readings[:1], readings[1:])
 
 

@@ -209,7 +209,7 @@ def test_one_rank_may_watch_alone(jobs):
     records, warnings = jobs["alone"]
     assert len(records) == 20
     assert all("exposed" in record and "waiting" not in record for record in records)
-    assert [text for text in warnings if "ranks 1 told no times" in text] == warnings != []
+    assert [text for text in warnings if "rank 1 sent no times" in text] == warnings != []
 
 
 def test_a_slow_link_is_exposed_communication(tmp_path):

@@ -211,7 +211,9 @@ def _paired(baselines: Sequence[Reading], candidates: Sequence[Reading]) -> list
             found.append((old, new))
     if not found:
         names = [listed(list(dict.fromkeys(timed.name for timed in side))[:SHOWN]) for side in sides]
-        raise UsageError(f"nothing is in both: {baselines[0].name} has {names[0]}; {candidates[0].name} has {names[1]}")
+        raise UsageError(
+            f"{baselines[0].name} and {candidates[0].name} share nothing: one has {names[0]}, the other {names[1]}"
+        )
     return found
 
 
@@ -266,7 +268,10 @@ def _collectives(baselines: Sequence[Reading], candidates: Sequence[Reading]) ->
     sides = [[_by_key(one) for one in side] for side in (baselines, candidates)]
     keys = dict.fromkeys(key for side in sides for one in side for key in one)
     means = ([_mean([one[key] for one in side if key in one]) for side in sides] for key in keys)
-    yield from sorted((CollectiveDifference(*pair) for pair in means), key=lambda row: -abs(row.change))
+    found = [CollectiveDifference(*pair) for pair in means]
+    if baselines[0].kind == "cluster":  # of which one side may have sizes and worker counts that the other never had
+        found = [row for row in found if row.baseline is not None and row.candidate is not None]
+    yield from sorted(found, key=lambda row: -abs(row.change))
 
 
 Key = tuple[str, int, float, int]

@@ -148,7 +148,7 @@ class StepChange:
 def require_tolerance(tolerance: float) -> None:
     """Raise UsageError unless ``tolerance`` is a fraction from 0 to below 1."""
     if not 0 <= tolerance < 1:
-        raise UsageError(f"a tolerance of {tolerance:g}: give a part from 0 to 1, such as 0.02 or 2%")
+        raise UsageError(f"a tolerance of {tolerance:g}: give a fraction from 0 to below 1, such as 0.02 or 2%")
 
 
 def step_change(

@@ -51,8 +51,9 @@ class Watch:
     """A watched model. ``records`` are its latest steps, as they are written."""
 
     def __init__(self, model: Any, targets: tuple[Target, ...] = (), every: int = EVERY, start: int = 0) -> None:
-        if every < 1 or start < 0:
-            raise UsageError(f"every is {every} and start {start}: give 1 or more, and 0 or more")
+        for name, value, least in (("every", every, 1), ("start", start, 0)):
+            if value < least:
+                raise UsageError(f"{name}={value}: give {least} or more")
         device = _device(model)
         exchange = exchange_of(next(_NUMBERS))
         rank = _rank()

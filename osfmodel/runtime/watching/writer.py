@@ -91,7 +91,7 @@ class RecordWriter:
         try:
             ranks = exchange.gather(window)
             if ranks is None and last:
-                self._give_up(f"ranks {', '.join(map(str, exchange.missing(window)))} told no times")
+                self._give_up(f"{_ranks(exchange.missing(window))} sent no times")
         except RuntimeError as error:
             ranks = None
             self._give_up(str(error).partition("\n")[0])
@@ -99,7 +99,9 @@ class RecordWriter:
 
     def _give_up(self, why: str) -> None:
         self.exchange = None
-        self.notes.append(f"no late rank from now on: {why}: call osf.watch on every rank, with the same every=")
+        self.notes.append(
+            f"waiting and late_rank are no longer written: {why}: call osf.watch on every rank, with the same every="
+        )
 
     def _write(self, times: Sequence[StepTimes]) -> None:
         records = [one.record for one in times]
@@ -112,7 +114,11 @@ class RecordWriter:
             action()
         except Exception as error:
             self.sinks = [one for one in self.sinks if one is not sink]
-            self.notes.append(f"{type(sink).__name__} takes no more times of steps: {error}")
+            self.notes.append(f"nothing more is written to {type(sink).__name__}: {error}")
+
+
+def _ranks(missing: Sequence[int]) -> str:
+    return f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
 
 
 def with_waits(times: Sequence[StepTimes], ranks: Sequence[RankTimes], rank: int) -> list[StepTimes]:

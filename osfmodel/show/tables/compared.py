@@ -99,14 +99,14 @@ COLLECTIVES: tuple[Column[CollectiveDifference], ...] = (
     column("group", "group", lambda one: one.either.group or None),
     column("workers", "workers", lambda one: one.either.workers or None),
     _side("baseline", "count", lambda use: use.count, "count", _count),
-    _side("candidate", "count", lambda use: use.count, "now", _count),
+    _side("candidate", "count", lambda use: use.count, "count now", _count),
     _side("baseline", "bytes", lambda use: use.bytes, "bytes", show_bytes),
-    _side("candidate", "bytes", lambda use: use.bytes, "now", show_bytes),
+    _side("candidate", "bytes", lambda use: use.bytes, "bytes now", show_bytes),
     _side("baseline", "s", lambda use: use.time, "time", show_time),
-    _side("candidate", "s", lambda use: use.time, "now", show_time),
+    _side("candidate", "s", lambda use: use.time, "time now", show_time),
     column("change_s", "change", lambda one: one.change, signed_time),
     _side("baseline", "bytes_per_s", lambda use: use.bandwidth, "bus bandwidth", show_rate),
-    _side("candidate", "bytes_per_s", lambda use: use.bandwidth, "now", show_rate),
+    _side("candidate", "bytes_per_s", lambda use: use.bandwidth, "bus bandwidth now", show_rate),
 )
 """Columns of collectives."""
 FACTS: tuple[Column[Fact], ...] = (
