@@ -271,6 +271,40 @@ def checked(pool: Pool, random: Random) -> Case:
     return Case("check", files, ["check", "broken-runs.json", "--json", "-o", "out.json"])
 
 
+TIMES = (
+    b"step,step_time_ms,run\n1,100.2,a\n2,100.4,a\n3,100.1,b\n",
+    b'{"step": 1, "step_time_s": 0.1002}\n{"step": 2, "step_time_s": 0.1004}\n',
+    b"0.1002\n0.1004 s\n100.1 ms\n",
+)
+"""Step times as text, one a line."""
+PREDICTED = (
+    b'{"schema_version": 1, "workload": "w", "cluster": "c", "workers": 8, "lower_bound_s": 0.1, '
+    b'"predictions": [{"plan": "ddp", "iteration_time_s": 0.12}, {"plan": "wfbp", "iteration_time_s": 0.2}]}',
+    b'{"schema_version": 1, "workload": "w", "cluster": "c", "points": [{"workers": 8, "strategy": "ddp", '
+    b'"step_time_s": 0.3}]}',
+)
+"""Predictions as JSON."""
+
+
+def compared(pool: Pool, random: Random) -> Case:
+    """``osf compare`` of two files of one kind, of which the second is damaged."""
+    kind: Any = random.choice((TIMES, PREDICTED, "measurements", "cluster", "workload"))
+    first, second = ((pool.one(kind, random) if isinstance(kind, str) else random.choice(kind)) for _ in range(2))
+    files = {"first": first, "broken": packed(second, random)}
+    given = list(files) if random.random() < 0.5 else ["broken", "first"]
+    return Case("compare", files, ["compare", *given, *some(random, {"--tolerance": ("5%", "0")}, 0.1), "--json"])
+
+
+def examined(pool: Pool, random: Random) -> Case:
+    """``osf doctor`` of a log or a cluster that is damaged."""
+    kind = random.choice(("nccl-tests", "cluster"))
+    against = {"--against": ("nccl:a100x8,200Gbps,ib", "ring:50us,10Gbps")}
+    files = {"broken": packed(pool.one(kind, random), random)}
+    return Case(
+        "doctor", files, ["doctor", "broken", *some(random, against, 0.9), *some(random, HINTS, 0.05), "--json"]
+    )
+
+
 def bands(pool: Pool, random: Random) -> Case:
     """The error bands that come with osfmodel."""
     return Case("bands", {"broken.json": damaged(pool.one("bands", random), random)}, ["@bands", "broken.json"])
@@ -284,6 +318,8 @@ READERS: Mapping[Callable[[Pool, Random], Case], float] = {
     recorded_job: 6.0,
     explained: 3.0,
     checked: 3.0,
+    compared: 3.0,
+    examined: 1.0,
     bands: 0.5,
     **{own("predict", hurt): 3.0 for hurt in OWN},
     own("memory", "workload"): 1.0,

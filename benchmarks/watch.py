@@ -111,7 +111,9 @@ def _sharded(name: str, rank: int) -> tuple[Any, Callable[[], object]]:
 
 REPLAYS = {"replay-2gbit": ("resnet50-v100", "2gbit"), "replay-10gbit": ("resnet50-v100", "10gbit")}
 """Replays of bundled workloads, with the links of their hosts."""
-JOBS = dict.fromkeys(explained.CASES, _planted) | dict.fromkeys(REPLAYS, _replayed) | {"fsdp2-slow-rank": _sharded}
+PLANTED = ("healthy", "slow-link", "slow-rank", "tiny-buckets", "giant-bucket", "input-stall", "find-unused")
+"""Jobs of tests/live/explained.py that are DDP's alone."""
+JOBS = dict.fromkeys(PLANTED, _planted) | dict.fromkeys(REPLAYS, _replayed) | {"fsdp2-slow-rank": _sharded}
 
 
 def _traced(model: Any, step: Callable[[], object], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from statistics import median, pvariance
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osfmodel as osf
-from osfmodel.diagnosis.comparing import compare_readings, reading_of
+from osfmodel.diagnosis.comparing import compare_readings, compare_runs, reading_of
 from osfmodel.diagnosis.comparing.own_files import cluster_reading
 from osfmodel.diagnosis.comparing.readings import COMPARABLE, PRICES, Reading, Timed
 from osfmodel.diagnosis.comparing.statistics import (
@@ -37,6 +38,9 @@ from osfmodel.diagnosis.comparing.traced import computation_of_uses, parts_of_st
 from osfmodel.entities.trace import ShardedUse, Step
 from osfmodel.formats.source_text import Text
 from tests.conftest import ROOT
+from tests.formats import chakra_traces
+from tests.formats.inspector_logs import Logged
+from tests.formats.inspector_logs import text as inspector_log
 from tests.jobs import Job, trace_of
 
 TRACES = ROOT / "tests/formats/data"
@@ -472,3 +476,27 @@ def test_a_slow_tail_is_told():
     found = compare_readings([before], [after])
     assert any("the mean of all steps changed by +46%" in remark for remark in found.remarks)
     assert median(tail) == pytest.approx(median(quiet), rel=0.01)
+
+
+def test_files_of_a_job_are_compared_as_osf_import_reads_them(tmp_path):
+    """A folder of NCCL Inspector's logs, and a file of Chakra."""
+    for name, logged in (("before", Logged()), ("after", replace(Logged(), rate=Logged().rate / 2))):
+        (tmp_path / name).mkdir()
+        for rank in range(logged.ranks):
+            (tmp_path / name / f"rank{rank}.log").write_text(inspector_log(logged, rank))
+    found = compare_runs(tmp_path / "before", tmp_path / "after")
+    assert found.verdict == SLOWER
+    path = tmp_path / "rank0.et"
+    path.write_bytes(chakra_traces.content(chakra_traces.Traced()))
+    assert reading_of(path).kind == "cluster"
+
+
+@pytest.mark.parametrize("name", ["times.jsonl", "prediction.json"])
+def test_numbers_beyond_any_time_are_refused(tmp_path, name):
+    huge = "9" * 401
+    path = tmp_path / name
+    one = f'{{"step_time_s": {huge}}}\n' * 2
+    many = f'{{"schema_version": 1, "predictions": [{{"plan": "ddp", "iteration_time_s": {huge}}}]}}'
+    path.write_text(one if name.endswith("l") else many)
+    with pytest.raises(osf.DataError, match=f"{name}.*time"):
+        reading_of(path)

@@ -154,4 +154,7 @@ def _time(row: Mapping[str, Any], key: str) -> float:
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{key} is {value!r:.40}: a number of seconds is needed")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise DataError(f"{key} is {str(value)[:20]}...: a number of seconds is needed") from None

@@ -26,7 +26,7 @@ from osfmodel.entities.files.measurements import decode_measurements, load_measu
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
-from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, load_trace
+from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, import_job, is_job, load_trace
 from osfmodel.formats.source_text import Hints, Text, silent, stem
 from osfmodel.formats.streams.gzip_stream import unpacked
 
@@ -54,6 +54,8 @@ def reading_of(source: Source, load: Load = _load, tell: Callable[[str], None] =
     form = format_of(path)
     if form is not None and IMPORT_FORMATS[form].trace is not None:
         return trace_reading(load([name]), name)
+    if form != OWN and is_job([path], form):
+        return _imported(name, import_job([path], Hints(stem(name)), tell, form=form))
     return profiles.read(path, lambda content: _decoded(name, form, unpacked(content), tell))
 
 

@@ -111,7 +111,10 @@ def _in_json(text: Text) -> Iterator[tuple[int, str, float]]:
         value = row[chosen[0]]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise text.fault(line, content, f"{chosen[0]} is not a number")
-        yield line, _run(row), float(value) * chosen[1]
+        try:
+            yield line, _run(row), float(value) * chosen[1]
+        except OverflowError:
+            raise text.fault(line, content, f"{chosen[0]} is no step time") from None
 
 
 def _run(row: Mapping[str, Any]) -> str:

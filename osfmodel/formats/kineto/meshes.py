@@ -74,7 +74,7 @@ def by_threads(header: Mapping[str, Any], found: Sequence[Found]) -> list[Found]
     kind are taken to be of one group, so groups are told apart only where there are as many as the header lists.
     """
     names = [group.name for group in process_groups(header)]
-    if len(names) < 2 or any(one.group or not one.thread.isdigit() for one in found):
+    if len(names) < 2 or any(one.group or not one.thread.isdecimal() for one in found):
         return list(found)
     pools: list[tuple[set[str], set[str]]] = []  # threads, kinds
     for thread, kind in dict.fromkeys((one.thread, one.kind) for one in found):
