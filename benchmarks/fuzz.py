@@ -299,10 +299,9 @@ def examined(pool: Pool, random: Random) -> Case:
     """``osf doctor`` of a log or a cluster that is damaged."""
     kind = random.choice(("nccl-tests", "cluster"))
     against = {"--against": ("nccl:a100x8,200Gbps,ib", "ring:50us,10Gbps")}
+    hints = {name: HINTS[name] for name in ("--workers", "--gpus-per-node", "--collective")}
     files = {"broken": packed(pool.one(kind, random), random)}
-    return Case(
-        "doctor", files, ["doctor", "broken", *some(random, against, 0.9), *some(random, HINTS, 0.05), "--json"]
-    )
+    return Case("doctor", files, ["doctor", "broken", *some(random, against, 0.9), *some(random, hints), "--json"])
 
 
 def bands(pool: Pool, random: Random) -> Case:

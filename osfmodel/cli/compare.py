@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -73,6 +75,7 @@ def compare_command(
     """
     sides = ((baseline, *more), (candidate, *again))
     require_other(output, [file for side in sides for file in side])
+    _require_different([file for side in sides for file in side])
     allowed = _parse_tolerance(tolerance)
     load = partial(load_job, hints=hints)
     baselines, candidates = ([reading_of(file, load, warn) for file in side] for side in sides)
@@ -81,6 +84,13 @@ def compare_command(
     if comparison.regression:
         line(f"slower by more than the tolerance of {show_share(allowed)}: exit code 1")
     return 1 if comparison.regression else 0
+
+
+def _require_different(files: Sequence[str]) -> None:
+    """Raise UsageError if a file is given twice, which says nothing about noise."""
+    there = [os.path.realpath(file) for file in files if os.path.exists(file)]
+    if twice := [file for file in there if there.count(file) > 1]:
+        raise UsageError(f"{os.path.relpath(twice[0])} is given twice: give another run")
 
 
 def _parse_tolerance(text: str) -> float:

@@ -54,15 +54,20 @@ def test_the_exit_code_is_1_for_a_regression_beyond_the_tolerance(runs, baseline
     assert ("osf: slower by more than the tolerance" in found.stderr) == bool(code)
 
 
-def test_further_runs_of_both_sides_are_pooled(runs):
+def test_further_runs_of_both_sides_are_pooled(runs, tmp_path):
+    for name in ("job", "little"):
+        (tmp_path / f"{name}.json").write_bytes(runs[name].read_bytes())
     words = [runs["job"], runs["little"], "--json", "--tolerance", "10%"]
     single, several = (
         json.loads(compared(*words, *more).stdout)
-        for more in ([], ["--baseline", runs["again"], "--baseline", runs["job"], "--candidate", runs["little"]])
+        for more in (
+            [],
+            ["--baseline", runs["again"], "--baseline", tmp_path / "job.json", "--candidate", tmp_path / "little.json"],
+        )
     )
     assert several["subjects"][0]["runs"] == [3, 2]
-    assert several["baselines"] == [str(runs[name]) for name in ("job", "again", "job")]
-    assert several["candidates"] == [str(runs["little"])] * 2
+    assert several["baselines"] == [str(one) for one in (runs["job"], runs["again"], tmp_path / "job.json")]
+    assert several["candidates"] == [str(one) for one in (runs["little"], tmp_path / "little.json")]
     assert several["noise_floor"] < single["noise_floor"]
 
 
@@ -118,8 +123,8 @@ def test_other_commands_have_no_markdown():
         (["job", "nowhere.csv"], "nowhere.csv cannot be read: no such file", 1),
         (["job", "resnet50-v100"], "compare files of one kind", 2),
         (["job", "again", "--tolerance", "two"], "--tolerance 'two': write a part, such as 2% or 0.02", 2),
-        (["job", "again", "--tolerance", "-1%"], "give a part from 0 to 1", 2),
-        (["job", "again", "--tolerance", "nan"], "give a part from 0 to 1", 2),
+        (["job", "again", "--tolerance", "-1%"], "give a fraction from 0 to below 1", 2),
+        (["job", "again", "--tolerance", "nan"], "give a fraction from 0 to below 1", 2),
         (["job", "again", "-o", "job"], "is the file that is read", 2),
         (["job"], "Missing argument 'CANDIDATE'", 2),
         (["job", "again", "--format", "code"], "only osf tune has lines to paste", 2),
@@ -146,3 +151,13 @@ def test_damaged_files_are_one_line_with_the_place(tmp_path, runs):
         assert found.exit_code == 1, name
         assert said in found.stderr
         assert found.stderr.count("\n") == 1
+
+
+def test_a_run_that_is_given_twice_is_refused(tmp_path):
+    path = tmp_path / "times.txt"
+    path.write_text("0.1\n0.2\n")
+    for files in ([path, path], [path, tmp_path / "times-2.txt", "--baseline", path]):
+        (tmp_path / "times-2.txt").write_text("0.1\n0.2\n")
+        done = CliRunner().invoke(main, ["compare", *map(str, files)])
+        assert done.exit_code == 2
+        assert "is given twice: give another run" in done.stderr
