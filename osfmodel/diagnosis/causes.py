@@ -15,35 +15,39 @@ from types import MappingProxyType
 from osfmodel.diagnosis import sentences
 from osfmodel.diagnosis.explanation import COMPUTE, Explanation, Gains
 from osfmodel.diagnosis.replay import Replays
+from osfmodel.diagnosis.scene import Scene
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A possible cause of lost time in a step.
 
-    without:         seconds of the step without it and all causes before it in the table
+    without:         the step without it and without all causes before it in the table
     summary:         the state of the job once it is taken away
-    label:           its name in tables, if not its key
-    sentence:        about a job that it limits, given the seconds that it costs
+    sentence:        about a job that it limits, given the seconds that it costs; the label comes before it
+    label:           its name in tables and verdicts, if not its key with spaces
     of_network:      whether it is about communication, not about a rank
     of_rank:         whether it points to one rank, the straggler, which is named if it costs enough
     remedy:          name and description of a setting that alone takes it away, else None
     caution:         what its remedy's figure leaves out, or ""
+    by_itself:       the step without it while the causes that may hide it stay, and only launch delay and causes
+                     before it are gone; None if no other cause hides it
     needs_all_ranks: whether only the traces of all ranks show it; it costs nothing with one rank's
-    stays:           what of it is left by remedies that the model prices, or ""
+    stays:           what the gains of other buckets and hooks assume of it, or ""
     sharded:         whether only jobs with sharded parameters can have it
     """
 
-    without: Callable[[Replays], float]
+    without: Callable[[Replays], Scene]
     summary: str
     sentence: Callable[[Explanation, float], str]
+    label: str = ""
     of_network: bool = False
     of_rank: bool = False
     remedy: tuple[str, str] | None = None
     caution: str = ""
+    by_itself: Callable[[Replays], Scene] | None = None
     needs_all_ranks: bool = False
     stays: str = ""
-    label: str = ""
     sharded: bool = False
 
 
@@ -53,23 +57,23 @@ NETWORKS = (2, 10)
 CAUSES: Mapping[str, Cause] = MappingProxyType(
     {
         "input": Cause(
-            Replays.with_input_there,
+            lambda replays: replays.input_there,
             "no rank waits for its data loader",
             sentences.input_stalls,
             remedy=("input", "a data loader that never keeps a rank waiting"),
         ),
         "uneven-exchange": Cause(
-            Replays.of_even_exchanges,
-            "every rank gets as many bytes in an all-to-all as in the mean of the ranks",
+            lambda replays: replays.even_exchanges,
+            "all-to-alls balanced over the ranks",
             sentences.uneven_exchange,
             of_network=True,
             label="uneven all-to-all",
             remedy=("even-exchange", "tokens or rows spread evenly in all-to-alls (expert capacity, balanced tables)"),
-            caution="of the collectives; computation is imbalance",
+            caution="communication only: uneven expert computation counts as imbalance",
             needs_all_ranks=True,
         ),
         "imbalance": Cause(
-            Replays.of_equal_ranks,
+            lambda replays: replays.equal_ranks,
             "every rank does its own work as fast as the median rank",
             sentences.imbalance,
             of_rank=True,
@@ -77,7 +81,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             needs_all_ranks=True,
         ),
         "negotiation": Cause(
-            Replays.prompt,
+            lambda replays: replays.prompt,
             "a collective starts as soon as its gradients are there and the network is free",
             sentences.negotiation,
             of_network=True,
@@ -85,7 +89,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             remedy=("launch", "collectives sent as soon as their gradients are there"),
         ),
         "every-micro-batch": Cause(
-            Replays.reduced_once,
+            lambda replays: replays.reduced_once,
             "gradients are reduced in the last micro-batch of a step only",
             sentences.every_micro_batch,
             of_network=True,
@@ -94,7 +98,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             caution="FSDP2 then keeps whole gradients in memory",
         ),
         "blocking": Cause(
-            Replays.not_blocked,
+            lambda replays: replays.not_blocked,
             "collectives go in the background while the host computes",
             sentences.blocking,
             of_network=True,
@@ -104,47 +108,47 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             sharded=True,
         ),
         "one-communicator": Cause(
-            Replays.of_two_communicators,
+            lambda replays: replays.two_communicators,
             "all-gathers do not queue behind reduce-scatters",
             sentences.one_communicator,
             of_network=True,
-            label="one communicator",
             remedy=("two-communicators", "set_separate_reduce_scatter_group(True), in torch 2.13 and later"),
             caution="both share the network",
+            by_itself=Replays.only_two_communicators,
             sharded=True,
         ),
         "reduce-scatter-input": Cause(
-            Replays.with_more_inputs,
+            lambda replays: replays.more_inputs,
             "backward goes on before the reduce-scatter in flight has ended",
             sentences.reduce_scatter_input,
             of_network=True,
-            label="waits for reduce-scatter input",
+            label="reduce-scatter input",
             remedy=("more-inputs", "set_reduce_scatter_max_input_buffers(2) or more"),
             caution="takes memory for another group of gradients each",
+            by_itself=Replays.only_more_inputs,
             sharded=True,
         ),
         "gathered-twice": Cause(
-            Replays.gathered_once,
+            lambda replays: replays.gathered_once,
             "parameters stay after forward, and backward gathers none",
             sentences.gathered_twice,
             of_network=True,
-            label="gathered twice",
             remedy=("keep", "reshard_after_forward=False (FSDP1: SHARD_GRAD_OP)"),
             caution="if all parameters fit in memory at once; copies are left out",
+            by_itself=Replays.only_gathered_once,
             sharded=True,
         ),
         "first-gather": Cause(
-            Replays.gathered_before,
+            lambda replays: replays.gathered_before,
             "the parameters of the first block are there when the step begins",
             sentences.first_gather,
             of_network=True,
-            label="first gather",
             remedy=("early-gather", "gathering the first groups while the optimizer runs (set_post_optim_event)"),
             caution="upper limit: all of it hidden",
             sharded=True,
         ),
         "last-reduce-scatter": Cause(
-            Replays.reduced_before,
+            lambda replays: replays.reduced_before,
             "the gradients that come last are reduced in no time",
             sentences.last_reduce_scatter,
             of_network=True,
@@ -157,46 +161,46 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             sharded=True,
         ),
         "shared-network": Cause(
-            Replays.of_own_networks,
+            lambda replays: replays.own_networks,
             "each process group has a network of its own",
             sentences.shared_network,
             of_network=True,
-            label="groups share a network",
             remedy=(
                 "own-networks",
                 "collectives of one process group at a time, or links of its own for each (NCCL_IB_HCA, another NIC)",
             ),
             caution="if the groups do share links: NVLink and NICs are apart",
+            by_itself=Replays.only_own_networks,
         ),
         "find-unused": Cause(
-            Replays.in_ready_order,
+            lambda replays: replays.ready_order,
             "buckets are formed in the order in which gradients become ready, and no map of used parameters is sent",
             sentences.find_unused,
             of_network=True,
+            label="buckets out of order",
             remedy=("static-graph", "buckets in ready order: static_graph=True, or no find_unused_parameters"),
-            stays="buckets out of order",
+            stays="buckets stay out of order",
         ),
         "latency": Cause(
-            Replays.without_startups,
-            "a message costs its bytes only, no start-up",
+            lambda replays: replays.no_startups,
+            "no start-up time per message",
             sentences.latency,
             of_network=True,
         ),
         "late-bucket": Cause(
-            Replays.flowing,
-            "every gradient is sent by itself as soon as it is there, at the same time per byte",
+            lambda replays: replays.each_gradient,
+            "each gradient is sent as soon as it is ready, at the same bandwidth",
             sentences.late_bucket,
             of_network=True,
-            label="waits for bucket to fill",
         ),
         "bandwidth": Cause(
-            Replays.without_messages,
+            lambda replays: replays.no_messages,
             "infinite bandwidth: bytes take no time either",
             sentences.bandwidth,
             of_network=True,
         ),
         "host": Cause(
-            Replays.never_idle,
+            lambda replays: replays.never_idle,
             "no unexplained idle time of the device",
             sentences.host,
             remedy=("host", "a host that never keeps the device waiting"),
@@ -207,24 +211,31 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
 """Causes by name, in the order in which they are taken away. Computation and copies are left at the end."""
 
 
+def label_of(cause: str) -> str:
+    """The name of a cause, or of another part of a step, in tables and verdicts."""
+    return CAUSES[cause].label or cause.replace("-", " ") if cause in CAUSES else cause
+
+
 def gains_of(replays: Replays) -> Gains:
     """The cost of each of CAUSES in one step, never below zero."""
-    replayed = left = replays.as_traced()
-    gains = {}
+    replayed = left = replays.traced.duration
+    gains, alone = {}, {}
     for name, cause in CAUSES.items():
         shown = len(replays.ranks) > 1 or not cause.needs_all_ranks
-        after = min(left, cause.without(replays)) if shown else left
+        after = min(left, cause.without(replays).duration) if shown else left
         gains[name], left = left - after, after
-    networks = {factor: replayed - replays.on_faster_network(factor) for factor in NETWORKS}
-    return Gains(replayed, gains, networks, {name: max(0.0, saved) for name, saved in replays.alone.items()})
+        if cause.by_itself is not None:
+            alone[name] = max(0.0, replays.prompt.duration - cause.by_itself(replays).duration)
+    networks = {factor: replayed - replays.faster_network(factor).duration for factor in NETWORKS}
+    return Gains(replayed, gains, networks, alone)
 
 
 def verdict(one: Explanation) -> str:
     """A sentence on the costliest cause, then one on the straggler or the network if that is another cause."""
     slow = None if one.straggler is None else costliest(one.gains, lambda cause: cause.of_rank)
     others = dict.fromkeys(cause for cause in (slow, one.network) if cause is not None and cause != one.cause)
-    first = sentences.compute_bound(one) if one.cause == COMPUTE else _sentence(one, one.cause)
-    return " ".join(filter(None, [sentences.replay_error(one), first, *(_sentence(one, cause) for cause in others)]))
+    first = _compute_bound(one) if one.cause == COMPUTE else sentence(one, one.cause)
+    return " ".join(filter(None, [sentences.replay_error(one), first, *(sentence(one, cause) for cause in others)]))
 
 
 def costliest(seconds: Mapping[str, float], which: Callable[[Cause], bool]) -> str | None:
@@ -232,7 +243,14 @@ def costliest(seconds: Mapping[str, float], which: Callable[[Cause], bool]) -> s
     return max((name for name in seconds if which(CAUSES[name])), key=seconds.__getitem__, default=None)
 
 
-def _sentence(one: Explanation, cause: str) -> str:
-    said = CAUSES[cause].sentence(one, one.gains[cause])
+def sentence(one: Explanation, cause: str) -> str:
+    """The sentence on a cause: its label, and what it costs."""
+    label = label_of(cause)
+    said = f"{label[0].upper()}{label[1:]}: {CAUSES[cause].sentence(one, one.gains[cause])}"
     doubt = CAUSES[cause].of_network and one.workers > 1 and one.parts.waiting is None
     return f"{sentences.network_or_rank(one)} {said}" if doubt else said
+
+
+def _compute_bound(one: Explanation) -> str:
+    largest = max(one.gains, key=one.gains.__getitem__)
+    return sentences.compute_bound(one, one.part(largest), label_of(largest))

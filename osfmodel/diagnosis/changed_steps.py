@@ -6,7 +6,6 @@ Times are in seconds, the mean over the ranks.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -17,7 +16,7 @@ from osfmodel.diagnosis.replay import Replays
 from osfmodel.diagnosis.scene import RankLane
 from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.shared_network import SceneMessage
-from osfmodel.diagnosis.waits import COMPLETE, LocalClock, Sent, input_waits
+from osfmodel.diagnosis.waits import PADDING, LocalClock, Sent, input_waits, reached
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval, common, length
 from osfmodel.entities.rounding import plain_sum
@@ -132,9 +131,7 @@ def _filled(rank: SeenStep, now: set[Key], parts: Sequence[float], ddp: bool) ->
         pieces.sort(key=itemgetter(0))
     times = list(accumulate((time for time, _ in pieces), max))
     there = list(accumulate(part for _, part in pieces))
-    wanted = accumulate(parts)
-    # A little less than all of it will do: sizes may be padded.
-    return [times[min(len(times) - 1, bisect_left(there, need - COMPLETE / 10))] for need in wanted]
+    return reached(times, there, (need - PADDING for need in accumulate(parts)))
 
 
 def _after_waits(rank: SeenStep, keys: set[Key]) -> tuple[Interval, ...]:

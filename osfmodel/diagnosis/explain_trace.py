@@ -13,7 +13,8 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import TableCost
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
 from osfmodel.diagnosis.bucket_rows import bucket_rows
-from osfmodel.diagnosis.causes import NETWORKS, costliest, gains_of
+from osfmodel.diagnosis.causes import NETWORKS, costliest, gains_of, label_of
+from osfmodel.diagnosis.explanation import Gains
 from osfmodel.diagnosis.group_parts import group_parts
 from osfmodel.diagnosis.group_prices import GroupPrices, ListedGroups
 from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times
@@ -63,54 +64,56 @@ def replayed_trace(
     found = tuple(_step(number, one) for number, one in replays.items())
     numbers = [step.number for step in usual_steps(trace)]
     usual = [step for step in found if step.number in numbers]
-    ranks = _ranks(trace, seen, numbers)
-    gains = {cause: fmean(step.gains.seconds[cause] for step in usual) for cause in CAUSES}
     time = fmean(step.time for step in usual)
     if not time:
         raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
-    _require_fitting(gains, time, trace.name)
-    replayed = fmean(step.gains.replayed for step in usual)
-    scale = time / max(time, replayed)
-    gains = {cause: gain * scale for cause, gain in gains.items()}
-    alone = {cause: scale * fmean(step.gains.alone[cause] for step in usual) for cause in usual[0].gains.alone}
+    gains = _mean_gains(usual, time, trace.name)
+    ranks = _ranks(trace, seen, numbers)
     place = median_place([rank.work for rank in ranks])
-    worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
+    worth = {cause: gain for cause, gain in gains.seconds.items() if gain >= WORTH * time}
     network = costliest(worth, lambda cause: cause.of_network)
     slow = costliest(worth, lambda cause: cause.of_rank)
+    sender = [seen[number][place] for number in numbers]
     bare = Explanation(
-        trace.name,
-        workers,
-        None if cluster is None else cluster.name,
-        ranks,
-        found,
-        time,
-        mean([step.parts for step in usual]),
-        gains,
-        replayed,
+        name=trace.name,
+        workers=workers,
+        cluster=None if cluster is None else cluster.name,
+        ranks=ranks,
+        steps=found,
+        step_time=time,
+        parts=mean([step.parts for step in usual]),
+        gains=gains.seconds,
+        replayed=gains.replayed,
         cause=max(worth, key=worth.__getitem__, default=COMPUTE),
         straggler=None if slow is None else max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank,
         network=network,
         verdict="",
-        networks={k: scale * max(0.0, fmean(step.gains.networks[k] for step in usual)) for k in NETWORKS},
-        alone=alone,
+        buckets=bucket_rows(sender, workers, ListedGroups(trace.ranks[place], workers), prices),
         sender=ranks[place].rank,
-        buckets=bucket_rows(
-            [seen[number][place] for number in numbers], workers, ListedGroups(trace.ranks[place], workers), prices
-        ),
+        networks=gains.networks,
+        alone=gains.alone,
         collectives=group_parts([seen[number] for number in numbers], trace.ranks, workers, prices),
     )
-    told = replace(
-        bare,
-        verdict=verdict(bare),
-        remarks=(
-            *trace.remarks,
-            *(unsure if network else ()),
-            *_unknown(bare),
-            *unsteady(trace),
-            *_of_one(bare, trace),
-        ),
+    missing = unsure if network else ()
+    remarks = (*trace.remarks, *missing, *_unknown(bare), *unsteady(trace), *_of_one(bare, trace))
+    return replace(bare, verdict=verdict(bare), remarks=remarks), tuple(replays[number] for number in numbers)
+
+
+def _mean_gains(usual: Sequence[StepParts], time: float, name: str) -> Gains:
+    """The means over the usual steps, scaled down to ``time`` where the replay takes longer.
+
+    Raises DataError if a cause would cost more than ``time``.
+    """
+    gains = {cause: fmean(step.gains.seconds[cause] for step in usual) for cause in CAUSES}
+    _require_fitting(gains, time, name)
+    replayed = fmean(step.gains.replayed for step in usual)
+    scale = time / max(time, replayed)
+    return Gains(
+        replayed,
+        {cause: gain * scale for cause, gain in gains.items()},
+        {factor: scale * max(0.0, fmean(step.gains.networks[factor] for step in usual)) for factor in NETWORKS},
+        {cause: scale * fmean(step.gains.alone[cause] for step in usual) for cause in usual[0].gains.alone},
     )
-    return told, tuple(replays[number] for number in numbers)
 
 
 def _require_fitting(gains: Mapping[str, float], time: float, name: str) -> None:
@@ -118,9 +121,8 @@ def _require_fitting(gains: Mapping[str, float], time: float, name: str) -> None
     cause = max(gains, key=gains.__getitem__)
     if gains[cause] > time:
         raise DataError(
-            f"the ranks of the trace {name!r} do not fit together: by them {cause} would cost "
-            f"{show_time(gains[cause])} of a step of {show_time(time)}: give those of one job, of the same steps, from "
-            "hosts whose clocks agree"
+            f"the traces of {name!r} disagree: {label_of(cause)} would cost {show_time(gains[cause])} of a step of "
+            f"{show_time(time)}: give ranks of one job, of the same steps, with synchronised clocks"
         )
 
 

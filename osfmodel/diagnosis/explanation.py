@@ -13,13 +13,15 @@ COMPUTE = "compute"
 """Key of computation, the limit of a job once all causes are removed."""
 COMPUTE_SUMMARY = "what is left: the device computes or copies"
 """The summary of COMPUTE, as causes have theirs."""
+UNEXPLAINED = "unexplained"
+"""Name of the part of a step that its replay does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gains:
     """Seconds saved by removing each cause from one step; ``replayed``: seconds of the replay with all causes.
 
-    ``networks``: seconds saved by networks as many times as fast, with all causes; ``alone``: by removing only this
+    ``networks``: seconds saved by a network N times as fast, with all causes, by N; ``alone``: by removing only this
     cause, of those that hide each other.
     """
 
@@ -84,7 +86,7 @@ class Explanation:
     parts:     where it went; they add up to it
     gains:     seconds that each cause costs of a usual step; :data:`osfmodel.diagnosis.causes.CAUSES` has the state
                without it
-    networks:  seconds of a usual step that networks save that are as many times as fast
+    networks:  seconds of a usual step saved by a network N times as fast, by N
     alone:     seconds of a usual step that removing one cause saves while the others stay, where causes hide each other
     replayed:  the usual step in the replay; its difference from ``step_time`` is the error of gains and networks,
                which are scaled down to the step where the replay takes longer

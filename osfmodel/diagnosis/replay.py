@@ -16,7 +16,7 @@ from operator import itemgetter
 from statistics import median_low
 
 from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times, message_of, messages, tails_of
-from osfmodel.diagnosis.scene import Scene
+from osfmodel.diagnosis.scene import RankLane, Scene
 from osfmodel.diagnosis.seen_step import SeenStep
 from osfmodel.diagnosis.sharding import Roles
 from osfmodel.diagnosis.waits import input_waits, of_early_micro_batches, used_map
@@ -24,7 +24,7 @@ from osfmodel.entities.intervals import Interval
 from osfmodel.entities.trace import Key
 
 
-def scene(ranks: Sequence[SeenStep], left_out: Callable[[SeenStep], Sequence[Interval]]) -> Scene:
+def _scene_of_all(ranks: Sequence[SeenStep], left_out: Callable[[SeenStep], Sequence[Interval]]) -> Scene:
     """The scene of all ranks, each without the intervals that ``left_out`` gives."""
     begin = min(rank.step.start for rank in ranks)
     lanes = tuple(rank.lane(left_out(rank), begin, ordered=False) for rank in ranks)
@@ -36,18 +36,20 @@ def median_place(works: Sequence[float]) -> int:
     return works.index(median_low(works))
 
 
-def alone(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False) -> Scene:
+def _scene_of_one(
+    rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False
+) -> Scene:
     """The scene if every rank were like this one."""
     lane = rank.lane(left_out, rank.step.start, ordered)
     return Scene((lane,), tuple(message_of(one, times[one.key]) for one in rank.sent))
 
 
-def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
-    """The scene of :func:`alone`, with each gradient sent by itself once it is ready, at the same time per byte.
+def _piece_by_piece(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
+    """The scene of :func:`_scene_of_one`, with each gradient sent as soon as it is ready, at the same bandwidth.
 
     Each process group has a network of its own.
     """
-    (lane,) = alone(rank, times, left_out, ordered=True).lanes
+    (lane,) = _scene_of_one(rank, times, left_out, ordered=True).lanes
     clock = rank.clock(left_out)
     pieces = [
         (clock.at(time), one, (*one.key, place), times[one.key] * part)
@@ -60,6 +62,11 @@ def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Inter
     sends = [message_of(one, seconds)._replace(key=piece) for _, one, piece, seconds in pieces]
     waiting = tuple((position, stands_for[key]) for position, key in lane.waits)
     return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends), shared=False)
+
+
+def _only_work(seconds: float) -> Scene:
+    """The scene of a rank that works for so many seconds and waits for nothing."""
+    return Scene((RankLane(0.0, seconds, {}, {}, ()),), ())
 
 
 def _inputs(rank: SeenStep) -> tuple[Interval, ...]:
@@ -75,9 +82,10 @@ or on a busy host, does not depend on bytes.
 
 
 class Replays:
-    """Replays of a step of ``ranks``; each method removes one more cause than the one above it. Times in seconds.
+    """Scenes of a step of ``ranks``, to replay: each from :attr:`traced` on lacks one more cause than the one above it.
 
-    ``usual`` is the rank with the median own work: replays of a single rank are of this one.
+    ``usual`` is the rank with the median own work: scenes of a single rank are of this one. Those named ``only_...``
+    are :attr:`prompt` without one cause, while the causes that may hide it stay.
     """
 
     def __init__(self, ranks: Sequence[SeenStep], share: StartupShare) -> None:
@@ -91,139 +99,142 @@ class Replays:
         self._sizes = {one.key: all_reduce_bytes(one.collective) for one in self.usual.sent}
         self._maps = {one.key for one in self.usual.sent if used_map(one.collective.kind, one.collective.dtype)}
 
-    def as_traced(self) -> float:
-        """Seconds with all causes."""
-        return self.traced.duration
-
     @cached_property
     def traced(self) -> Scene:
-        """The scene with all causes."""
+        """All causes are there."""
         return self.traced_without(lambda rank: ())
 
     @cached_property
-    def gradients(self) -> frozenset[Key]:
-        """Messages that reduce gradients, in any micro-batch."""
-        reduced = {id(one) for one in self.usual.step.reductions}
-        return self.early | {one.key for one in self.usual.sent if id(one.collective) in reduced}
+    def input_there(self) -> Scene:
+        """No rank waits for its data loader."""
+        return self.traced_without(_inputs)
 
-    def on_faster_network(self, factor: float) -> float:
-        """Seconds with all causes, if only the bytes of messages took ``factor`` times less time."""
+    @cached_property
+    def even_exchanges(self) -> Scene:
+        """All-to-alls are balanced over the ranks."""
+        return _scene_of_all(self.ranks, _inputs).timed(lambda key, _: self._times[key])
+
+    @cached_property
+    def equal_ranks(self) -> Scene:
+        """Every rank is like the usual one."""
+        return _scene_of_one(self.usual, self._times, self._inputs)
+
+    @cached_property
+    def prompt(self) -> Scene:
+        """A collective starts as soon as its gradients are ready and the network is free."""
+        return self.equal_ranks.without_delays()
+
+    @cached_property
+    def reduced_once(self) -> Scene:
+        """Gradients are reduced in the last micro-batch only."""
+        return self.prompt.without(self.early)
+
+    @cached_property
+    def not_blocked(self) -> Scene:
+        """Collectives of sharded parameters go in the background.
+
+        A group that was gathered ahead is waited for as it is needed, and a reduce-scatter before the next one.
+        """
+        clock, roles = self.usual.clock(self._inputs), self._roles
+
+        def when(position: float, key: Key) -> float:
+            return max(position, clock.at(roles.needed[key])) if key in roles.needed else position
+
+        return self.reduced_once.waiting(when)
+
+    @cached_property
+    def two_communicators(self) -> Scene:
+        """All-gathers do not wait for reduce-scatters; both share the network.
+
+        The faster one of two scenes: reduce-scatters that all-gathers overtake may keep backward waiting instead.
+        """
+        return min((self.not_blocked, self._apart(self.not_blocked)), key=lambda scene: scene.duration)
+
+    @cached_property
+    def more_inputs(self) -> Scene:
+        """Backward waits for no reduce-scatter."""
+        return self.two_communicators.not_waiting(self._roles.awaited)
+
+    @cached_property
+    def gathered_once(self) -> Scene:
+        """Backward gathers no parameters."""
+        return self.more_inputs.without(self._roles.again)
+
+    @cached_property
+    def gathered_before(self) -> Scene:
+        """The first parameters are there when the step begins."""
+        return self.gathered_once.without(self._roles.first)
+
+    @cached_property
+    def reduced_before(self) -> Scene:
+        """The gradients that come last are reduced in no time."""
+        return self.gathered_before.without(self._roles.final)
+
+    @cached_property
+    def own_networks(self) -> Scene:
+        """Each process group has a network of its own."""
+        return replace(self.reduced_before, shared=False)
+
+    @cached_property
+    def ready_order(self) -> Scene:
+        """Buckets are in ready order, without maps of used parameters.
+
+        Only DDP has a setting for that: for traces without DDP nothing changes.
+        """
+        return self._ordered.without(self._maps)
+
+    @cached_property
+    def no_startups(self) -> Scene:
+        """Messages have no start-up."""
+        return self._ordered.timed(self.of_bytes)
+
+    @cached_property
+    def each_gradient(self) -> Scene:
+        """Each gradient is sent as soon as it is ready, at the same bandwidth."""
+        if self._roles.any:  # whose messages are groups of modules, not of gradients
+            return self.no_startups
+        times = {key: 0.0 if key in self.early else self.of_bytes(key, self._times[key]) for key in self._sizes}
+        return _piece_by_piece(self.usual, times, self._inputs)
+
+    @cached_property
+    def no_messages(self) -> Scene:
+        """Messages take no time: the usual rank does its own work."""
+        return _only_work(self.usual.own_work)
+
+    @cached_property
+    def never_idle(self) -> Scene:
+        """The device is never idle for reasons that the trace does not show."""
+        return _only_work(self.usual.clock([*self._inputs, *self.usual.idle]).at(self.usual.step.end))
+
+    def only_two_communicators(self) -> Scene:
+        """All-gathers do not wait for reduce-scatters."""
+        return self._apart(self.prompt)
+
+    def only_more_inputs(self) -> Scene:
+        """Backward waits for no reduce-scatter, except in a library that blocks: it waits whatever FSDP's limit is."""
+        return self.prompt.not_waiting(self._roles.awaited - self._roles.needed.keys())
+
+    def only_gathered_once(self) -> Scene:
+        """Backward gathers no parameters."""
+        return self.prompt.without(self._roles.again)
+
+    def only_own_networks(self) -> Scene:
+        """Each process group has a network of its own."""
+        return replace(self.prompt, shared=False)
+
+    def faster_network(self, factor: float) -> Scene:
+        """All causes are there, and only the bytes of messages take ``factor`` times less time."""
 
         def faster(key: Key, seconds: float) -> float:
             of_bytes = self.of_bytes(key, seconds)
             return seconds - of_bytes + of_bytes / factor
 
         shorter = [{key: seconds / factor for key, seconds in tails.items()} for tails in self._tails]
-        return self.traced.timed(faster).with_tails(shorter).duration
-
-    def with_input_there(self) -> float:
-        """Seconds if no rank waited for its data loader."""
-        return self.traced_without(_inputs).duration
-
-    def of_even_exchanges(self) -> float:
-        """Seconds if, in addition, every rank got as many bytes in an all-to-all as in the mean of the ranks."""
-        return scene(self.ranks, _inputs).timed(lambda key, _: self._times[key]).duration
-
-    def of_equal_ranks(self) -> float:
-        """Seconds if, in addition, every rank were like the usual one."""
-        return alone(self.usual, self._times, self._inputs).duration
-
-    def prompt(self) -> float:
-        """Seconds if, in addition, a collective started as soon as its gradients are ready and the network is free."""
-        return self._prompt.duration
-
-    def reduced_once(self) -> float:
-        """Seconds if, in addition, gradients were reduced in the last micro-batch only."""
-        return self._once.duration
-
-    def not_blocked(self) -> float:
-        """Seconds if, in addition, collectives of sharded parameters went in the background.
-
-        A group that was gathered ahead is waited for as it is needed, and a reduce-scatter before the next one.
-        """
-        return self._background.duration
-
-    def of_two_communicators(self) -> float:
-        """Seconds if, in addition, all-gathers did not wait for reduce-scatters; both share the network."""
-        return self._two_communicators.duration
-
-    def with_more_inputs(self) -> float:
-        """Seconds if, in addition, backward waited for no reduce-scatter."""
-        return self._unhindered.duration
-
-    def gathered_once(self) -> float:
-        """Seconds if, in addition, backward gathered no parameters."""
-        return self._gathered_once.duration
-
-    def gathered_before(self) -> float:
-        """Seconds if, in addition, the first parameters were there when the step begins."""
-        return self._gathered_before.duration
-
-    def reduced_before(self) -> float:
-        """Seconds if, in addition, the gradients that come last were reduced in no time."""
-        return self._shards.duration
-
-    def of_own_networks(self) -> float:
-        """Seconds if, in addition, each process group had a network of its own."""
-        return replace(self._shards, shared=False).duration
-
-    @property
-    def alone(self) -> Mapping[str, float]:
-        """Seconds that removing one of these causes saves if the others stay."""
-        scene, roles = self._prompt, self._roles
-        awaited = roles.awaited - roles.needed.keys()  # a library that blocks waits whatever FSDP's limit is
-        changed = {
-            "one-communicator": self._apart(scene),
-            "reduce-scatter-input": scene.waiting(lambda at, key: None if key in awaited else at),
-            "gathered-twice": scene.without(roles.again),
-            "shared-network": replace(scene, shared=False),
-        }
-        return {name: scene.duration - other.duration for name, other in changed.items()}
-
-    def in_ready_order(self) -> float:
-        """Seconds if, in addition, buckets were in ready order, without maps of used parameters.
-
-        Only DDP has a setting for that: for traces without DDP nothing changes.
-        """
-        return self._ordered.timed(lambda key, seconds: 0.0 if key in self._maps else seconds).duration
-
-    def without_startups(self) -> float:
-        """Seconds if, in addition, messages had no start-up."""
-        return self._ordered.timed(self.of_bytes).duration
-
-    def flowing(self) -> float:
-        """Seconds if, in addition, every gradient were sent by itself as soon as it is ready."""
-        if self._roles.any:  # whose messages are groups of modules, not of gradients
-            return self.without_startups()
-        times = {key: 0.0 if key in self.early else self.of_bytes(key, self._times[key]) for key in self._sizes}
-        return flowing(self.usual, times, self._inputs).duration
-
-    def without_messages(self) -> float:
-        """Seconds if, in addition, messages took no time: the usual rank's own work."""
-        return self.usual.own_work
-
-    def never_idle(self) -> float:
-        """Seconds if, in addition, the device were never idle for reasons that the trace does not show."""
-        return self.usual.clock([*self._inputs, *self.usual.idle]).at(self.usual.step.end)
+        return self.traced.timed(faster).with_tails(shorter)
 
     def traced_without(self, left_out: Callable[[SeenStep], Sequence[Interval]]) -> Scene:
-        """The scene with all causes, without these intervals of each rank's own work."""
-        return scene(self.ranks, left_out).with_tails(self._tails)
-
-    @cached_property
-    def _ordered(self) -> Scene:
-        found = self._shards
-        if not self._roles.any:
-            found = alone(self.usual, self._times, self._inputs, ordered=self.ddp).prompt().without(self.early)
-        return replace(found, shared=False)
-
-    @cached_property
-    def _prompt(self) -> Scene:
-        return alone(self.usual, self._times, self._inputs).prompt()
-
-    @cached_property
-    def _once(self) -> Scene:
-        return self._prompt.without(self.early)
+        """All causes are there, but not these intervals of each rank's own work."""
+        return _scene_of_all(self.ranks, left_out).with_tails(self._tails)
 
     @cached_property
     def early(self) -> frozenset[Key]:
@@ -231,42 +242,10 @@ class Replays:
         return of_early_micro_batches(self.usual.step, self.usual.sent)
 
     @cached_property
-    def _roles(self) -> Roles:
-        return Roles(self.usual.step, self.usual.sent, self.usual.waits, self.usual.host_computes)
-
-    @cached_property
-    def _background(self) -> Scene:
-        clock, roles = self.usual.clock(self._inputs), self._roles
-
-        def when(position: float, key: Key) -> float:
-            return max(position, clock.at(roles.needed[key])) if key in roles.needed else position
-
-        return self._once.waiting(when)
-
-    @cached_property
-    def _two_communicators(self) -> Scene:
-        """The faster one of two scenes: reduce-scatters that all-gathers overtake may keep backward waiting instead."""
-        return min((self._background, self._apart(self._background)), key=lambda scene: scene.duration)
-
-    def _apart(self, scene: Scene) -> Scene:
-        return replace(scene, apart=self._roles.reduced if self._roles.one_communicator else frozenset())
-
-    @cached_property
-    def _unhindered(self) -> Scene:
-        awaited = self._roles.awaited
-        return self._two_communicators.waiting(lambda position, key: None if key in awaited else position)
-
-    @cached_property
-    def _gathered_once(self) -> Scene:
-        return self._unhindered.without(self._roles.again)
-
-    @cached_property
-    def _gathered_before(self) -> Scene:
-        return self._gathered_once.without(self._roles.first)
-
-    @cached_property
-    def _shards(self) -> Scene:
-        return self._gathered_before.without(self._roles.final)
+    def gradients(self) -> frozenset[Key]:
+        """Messages that reduce gradients, in any micro-batch."""
+        reduced = {id(one) for one in self.usual.step.reductions}
+        return self.early | {one.key for one in self.usual.sent if id(one.collective) in reduced}
 
     def of_bytes(self, key: Key, seconds: float) -> float:
         """Seconds of a message without its start-up."""
@@ -274,3 +253,18 @@ class Replays:
             return 0.0
         size = self._sizes.get(key)  # without one nothing tells its start-up from its bytes
         return seconds * (1 - self._share(size)) if size else seconds
+
+    @cached_property
+    def _ordered(self) -> Scene:
+        found = self.reduced_before
+        if not self._roles.any:
+            ready = _scene_of_one(self.usual, self._times, self._inputs, ordered=self.ddp)
+            found = ready.without_delays().without(self.early)
+        return replace(found, shared=False)
+
+    @cached_property
+    def _roles(self) -> Roles:
+        return Roles(self.usual.step, self.usual.sent, self.usual.waits, self.usual.host_computes)
+
+    def _apart(self, scene: Scene) -> Scene:
+        return replace(scene, apart=self._roles.reduced if self._roles.one_communicator else frozenset())

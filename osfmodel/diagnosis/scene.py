@@ -57,7 +57,7 @@ class Scene:
         lanes = zip(self.lanes, tails, strict=True)
         return replace(self, lanes=tuple(replace(lane, tails=tail) for lane, tail in lanes))
 
-    def prompt(self) -> Scene:
+    def without_delays(self) -> Scene:
         """The scene with no message held back."""
         return replace(self, lanes=tuple(replace(lane, delays={}) for lane in self.lanes))
 
@@ -72,6 +72,10 @@ class Scene:
             moved = [(at, key) for position, key in lane.waits if (at := when(position, key)) is not None]
             lanes.append(replace(lane, waits=tuple(sorted(moved, key=itemgetter(0)))))
         return replace(self, lanes=tuple(lanes))
+
+    def not_waiting(self, keys: Collection[Key]) -> Scene:
+        """The scene without waits for these messages."""
+        return self.waiting(lambda position, key: None if key in keys else position)
 
     @property
     def duration(self) -> float:

@@ -1,10 +1,13 @@
-"""Sentences on the limit of a job, one for each cause, given the seconds of a step that it costs."""
+"""Sentences on the limit of a job, one for each cause, given the seconds of a step that it costs.
+
+A cause's label comes before its sentence, which so begins with a small letter.
+"""
 
 from __future__ import annotations
 
 from statistics import median
 
-from osfmodel.diagnosis.explanation import Explanation
+from osfmodel.diagnosis.explanation import UNEXPLAINED, Explanation
 from osfmodel.diagnosis.waits import used_map
 from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.rounding import plain_sum
@@ -29,7 +32,7 @@ def replay_error(one: Explanation) -> str:
         return ""
     if off > 0:
         return f"Careful: the replay takes {off:.0%} longer than the step, so costs are scaled down and rough."
-    return f"Careful: {what_it_costs(one, one.missed)} is not explained, so the costs of causes are rough."
+    return f"Careful: {what_it_costs(one, one.missed)} is {UNEXPLAINED}, so the costs of causes are rough."
 
 
 def input_stalls(one: Explanation, seconds: float) -> str:
@@ -38,13 +41,13 @@ def input_stalls(one: Explanation, seconds: float) -> str:
     slowest = max(one.ranks, key=lambda rank: rank.parts.input)
     least = min(rank.parts.input for rank in one.ranks)
     where = f", most on rank {slowest.rank}" if slowest.parts.input > 2 * least and len(one.ranks) > 1 else ""
-    return f"Input-bound: waiting for the data loader costs {cost}{where}."
+    return f"waiting for the data loader costs {cost}{where}."
 
 
 def uneven_exchange(one: Explanation, seconds: float) -> str:
     """A sentence on all-to-alls in which some rank gets more bytes than the others."""
     cost = what_it_costs(one, seconds)
-    return f"Uneven all-to-all: some ranks send or get more bytes than others, which costs {cost}."
+    return f"some ranks send or get more bytes than others, which costs {cost}."
 
 
 def imbalance(one: Explanation, seconds: float) -> str:
@@ -54,9 +57,9 @@ def imbalance(one: Explanation, seconds: float) -> str:
     others = median(rank.work for rank in one.ranks if rank is not slow)
     often = f"{slow.slowest} of {how_many(len(one.steps), 'step')}"
     if slow.work - others < seconds / 2:
-        return f"Imbalance: ranks come to collectives at different times, rank {slow.rank} last in {often}: {cost}."
+        return f"ranks come to collectives at different times, rank {slow.rank} last in {often}: {cost}."
     return (
-        f"Imbalance: rank {slow.rank} takes {show_time(slow.work - others)} longer for its own work than the others "
+        f"rank {slow.rank} takes {show_time(slow.work - others)} longer for its own work than the others "
         f"(the slowest in {often}), and waiting for it costs {cost}."
     )
 
@@ -64,24 +67,16 @@ def imbalance(one: Explanation, seconds: float) -> str:
 def negotiation(one: Explanation, seconds: float) -> str:
     """A sentence on gradients that wait while the network is idle."""
     cost = what_it_costs(one, seconds)
+    what, or_else = "gradients that are ready", ", or ranks agree too slowly (Horovod)"
     if one.sharded:
-        return (
-            f"Launch delay: collectives that could start wait while the network is idle, which costs {cost}: the host "
-            "launches too late."
-        )
-    return (
-        f"Negotiation: gradients that are there wait to be sent while the network is idle, which costs {cost}: ranks "
-        "agree too slowly, or the host launches too late."
-    )
+        what, or_else = "collectives that could start", ""
+    return f"{what} wait while the network is idle, which costs {cost}: the host launches too late{or_else}."
 
 
 def every_micro_batch(one: Explanation, seconds: float) -> str:
     """A sentence on gradients that are sent in every micro-batch of a step."""
     cost = what_it_costs(one, seconds)
-    return (
-        f"Reduced in every micro-batch: gradients are sent before the last micro-batch has added to them, which costs "
-        f"{cost}."
-    )
+    return f"gradients are sent before the last micro-batch has added to them, which costs {cost}."
 
 
 def _of_kind(one: Explanation, kind: str, backward: bool) -> str:
@@ -95,46 +90,38 @@ def _of_kind(one: Explanation, kind: str, backward: bool) -> str:
 def blocking(one: Explanation, seconds: float) -> str:
     """A sentence on a library that blocks the thread that launches a collective."""
     cost = what_it_costs(one, seconds)
-    return (
-        f"Blocking collectives: the host waits for each collective as soon as it has launched it, which costs {cost}."
-    )
+    return f"the host waits for each collective as soon as it has launched it, which costs {cost}."
 
 
 def one_communicator(one: Explanation, seconds: float) -> str:
     """A sentence on all-gathers behind reduce-scatters."""
     cost = what_it_costs(one, seconds)
-    return (
-        "One communicator: in backward all-gathers queue behind reduce-scatters of the same process group, which "
-        f"costs {cost}."
-    )
+    return f"in backward all-gathers queue behind reduce-scatters of the same process group, which costs {cost}."
 
 
 def reduce_scatter_input(one: Explanation, seconds: float) -> str:
     """A sentence on waits for the reduce-scatter in flight."""
     cost = what_it_costs(one, seconds)
-    return (
-        "Reduce-scatter input: backward waits for the reduce-scatter in flight before it copies the next gradients, "
-        f"which costs {cost}."
-    )
+    return f"backward waits for the reduce-scatter in flight before it copies the next gradients, which costs {cost}."
 
 
 def gathered_twice(one: Explanation, seconds: float) -> str:
     """A sentence on parameters that backward gathers again."""
     cost = what_it_costs(one, seconds)
     again = _of_kind(one, "all_gather", True)
-    return f"Gathered twice: backward gathers parameters again, {again} a step, which costs {cost}."
+    return f"backward gathers parameters again, {again} a step, which costs {cost}."
 
 
 def first_gather(one: Explanation, seconds: float) -> str:
     """A sentence on the all-gathers before the first block."""
     cost = what_it_costs(one, seconds)
-    return f"First gather: nothing hides the all-gathers before the first block, which costs {cost}."
+    return f"nothing hides the all-gathers before the first block, which costs {cost}."
 
 
 def last_reduce_scatter(one: Explanation, seconds: float) -> str:
     """A sentence on the reductions after backward."""
     cost = what_it_costs(one, seconds)
-    return f"Last reduce-scatter: nothing hides the reductions after the last block of backward, which costs {cost}."
+    return f"nothing hides the reductions after the last block of backward, which costs {cost}."
 
 
 def shared_network(one: Explanation, seconds: float) -> str:
@@ -143,7 +130,7 @@ def shared_network(one: Explanation, seconds: float) -> str:
     names = list(dict.fromkeys(row.group for row in one.collectives if row.group))
     groups = f"{', '.join(names[:-1])} and {names[-1]}" if 1 < len(names) <= SEVERAL else "several process groups"
     return (
-        f"Shared network: collectives of {groups} are in flight at the same time, so that each gets a part of the "
+        f"collectives of {groups} are in flight at the same time, so that each gets a part of the "
         f"bandwidth, which costs {cost}."
     )
 
@@ -153,7 +140,7 @@ def find_unused(one: Explanation, seconds: float) -> str:
     cost = what_it_costs(one, seconds)
     mapped = any(used_map(row.kind, row.dtype) for row in one.buckets)
     why = " (a map of used parameters is sent: find_unused_parameters=True without static_graph)" if mapped else ""
-    return f"Buckets out of order{why}: buckets wait for gradients that are ready late, which costs {cost}."
+    return f"buckets wait for gradients that are ready late{why}, which costs {cost}."
 
 
 def latency(one: Explanation, seconds: float) -> str:
@@ -161,7 +148,7 @@ def latency(one: Explanation, seconds: float) -> str:
     cost = what_it_costs(one, seconds)
     sizes = [row.bytes for row in one.buckets if row.bytes]
     typical = f", {show_bytes(median(sizes))} in the median," if sizes else ""
-    return f"Latency: the start-ups of {len(one.buckets)} messages a step{typical} cost {cost}."
+    return f"the start-ups of {len(one.buckets)} messages a step{typical} cost {cost}."
 
 
 def late_bucket(one: Explanation, seconds: float) -> str:
@@ -171,16 +158,17 @@ def late_bucket(one: Explanation, seconds: float) -> str:
     last = max(row.ready for row in rows)
     if len(rows) > 1 and min(row.start for row in rows) >= last:
         return (
-            f"Late buckets: all {len(rows)} messages of gradients begin only when the last gradient is there, "
+            f"all {len(rows)} messages of gradients begin only when the last gradient is there, "
             f"{show_time(last)} into the step, so that none hides behind backward, which costs {cost}."
         )
     late = max(rows, key=lambda row: row.exposed)
     size = "" if late.bytes is None else f" ({show_bytes(late.bytes)})"
+    which = "the only bucket" if len(rows) == 1 else f"bucket {late.number}"
     all_of_it = sum(row.bytes or 0 for row in rows)
-    share = f" with {late.bytes / all_of_it:.0%} of all bytes" if late.bytes and all_of_it else ""
+    share = f" with {late.bytes / all_of_it:.0%} of all bytes" if len(rows) > 1 and late.bytes and all_of_it else ""
     return (
-        f"Late bucket: bucket {late.number}{size}{share} can be sent only {show_time(late.ready)} into the step and "
-        f"cannot hide behind computation, which costs {cost}."
+        f"{which}{size}{share} is ready only {show_time(late.ready)} into the step and cannot hide behind computation, "
+        f"which costs {cost}."
     )
 
 
@@ -188,18 +176,18 @@ def bandwidth(one: Explanation, seconds: float) -> str:
     """A sentence on bytes that cannot be hidden in any order of sending."""
     cost = what_it_costs(one, seconds)
     if one.sharded:
-        return f"Bandwidth: bytes that computation is too short to hide cost {cost}."
+        return f"bytes that computation is too short to hide cost {cost}."
     sizes = sum(row.bytes or 0 for row in one.buckets)
     carried = [(row.bandwidth, row.bytes) for row in one.buckets if row.bandwidth and row.bytes]
     if not carried:
         return (
-            f"Bytes or start-ups: communication that no order of sending could hide costs {cost}; without the sizes of "
-            "messages the two are not told apart."
+            f"communication that no order of sending could hide costs {cost}; without the sizes of messages start-ups "
+            "are part of it."
         )
     rate = sum(size for _, size in carried) / plain_sum(size / speed for speed, size in carried)
     said = f" at a bus bandwidth of {show_bytes(rate)}/s"
     least = "at least " if any(row.bytes is None for row in one.buckets) else ""
-    return f"Bandwidth: {least}{show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
+    return f"{least}{show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
 
 
 def network_or_rank(one: Explanation) -> str:
@@ -214,15 +202,14 @@ def host(one: Explanation, seconds: float) -> str:
     """A sentence on a device that is idle for no known reason."""
     cost = what_it_costs(one, seconds)
     return (
-        f"Host-bound: the device has nothing to do and waits for nothing that the trace shows, which costs {cost}: "
+        f"the device has nothing to do and waits for nothing that the trace shows, which costs {cost}: "
         "Python, launches or synchronisation."
     )
 
 
-def compute_bound(one: Explanation) -> str:
-    """A sentence on a job without a cause that is worth a search."""
-    largest = max(one.gains, key=one.gains.__getitem__)
+def compute_bound(one: Explanation, part: float, cause: str) -> str:
+    """A sentence on a job without a cause that is worth a search, given the costliest one and its part of the step."""
     return (
         f"Compute-bound, nothing to gain: computation is {what_it_costs(one, one.left)}, and no other cause costs more "
-        f"than {one.part(largest):.1%} ({largest})."
+        f"than {part:.1%} ({cause})."
     )

@@ -53,19 +53,16 @@ class Roles:
     @cached_property
     def final(self) -> frozenset[Key]:
         """Reduce-scatters and all-reduces of the last block of backward, and of what comes when backward is over."""
-        reduced = [(one, shard) for one, shard in self.shards if one.collective.kind != "all_gather"]
+        reduced = [(one, shard) for one, shard in self.shards if one.key in self.reduced]
         if not reduced:
             return frozenset()
         blocks = [shard.module for _, shard in reduced if not shard.last]
-        last = [
-            one.key
-            for module in (blocks[-1:] or [reduced[-1][1].module])
-            for kind in ("reduce_scatter", "all_reduce")
-            for one, shard in [
-                pair for pair in reduced if pair[1].module == module and pair[0].collective.kind == kind
-            ][-1:]
-        ]
-        return frozenset([*last, *(one.key for one, shard in reduced if shard.last)])
+        last_block = blocks[-1] if blocks else reduced[-1][1].module
+        found = {one.key for one, shard in reduced if shard.last}
+        for kind in ("reduce_scatter", "all_reduce"):
+            mine = [one.key for one, shard in reduced if (shard.module, one.collective.kind) == (last_block, kind)]
+            found.update(mine[-1:])  # of its last micro-batch
+        return frozenset(found)
 
     @cached_property
     def awaited(self) -> frozenset[Key]:

@@ -15,6 +15,8 @@ from osfmodel.formats.traces.buckets import carried, filled, wire_times
 
 COMPLETE = 0.02
 """Largest fraction of the bytes sent that may be missing from the recorded gradients."""
+PADDING = COMPLETE / 10
+"""Fraction of the bytes that may be missing when a bucket counts as ready, since sizes may be padded."""
 ROUNDING = 1e-9
 """Rounding error in sums of times, in seconds: a message that starts when another ends is not held back."""
 EVEN = 16
@@ -130,11 +132,14 @@ def _earliest(step: Step) -> dict[int, float]:
     total = sum(one.elements or 0 for one in buckets)
     if not there or not there[-1] or abs(there[-1] - total) > COMPLETE * total:
         return {}
-    wanted = accumulate(one.elements or 0 for one in buckets)
-    last = len(there) - 1
-    # A little less than all of it will do: sizes may be padded.
-    places = [min(last, bisect_left(there, need * (1 - COMPLETE / 10))) for need in wanted]
-    return {id(one): ordered[place].ready for one, place in zip(buckets, places, strict=True)}
+    wanted = [need * (1 - PADDING) for need in accumulate(one.elements or 0 for one in buckets)]
+    times = reached([one.ready for one in ordered], there, wanted)
+    return {id(one): time for one, time in zip(buckets, times, strict=True)}
+
+
+def reached(times: Sequence[float], there: Sequence[float], wanted: Iterable[float]) -> list[float]:
+    """The time at which each of the amounts ``wanted`` is there, given how much is at each of ``times``."""
+    return [times[min(len(times) - 1, bisect_left(there, need))] for need in wanted]
 
 
 def _pieces(mine: Sequence[GradientReady], before: float, ready: float) -> tuple[tuple[float, float], ...]:

@@ -62,6 +62,7 @@ class TracedJob:
     micro_batches: per step, as it is
     others:  exposed seconds per step of collectives other than all-reduces, which the model does not have
     ddp:     whether the trace shows DDP, so that a remedy can be a setting of it
+    sharded: whether it shards its parameters
     """
 
     replays: Sequence[Replays]
@@ -74,6 +75,7 @@ class TracedJob:
     micro_batches: int = 1
     others: float = 0.0
     ddp: bool = True
+    sharded: bool = False
 
     def step(self, change: Callable[[Replays], float]) -> float:
         """Seconds of a usual step with a ``change`` of its replays."""
@@ -90,10 +92,9 @@ class Measure:
     note:    what the price leaves out
     by:      REPLAY if the trace itself has all that the price needs, MODEL if it needs a cluster's prices
     samples: samples per step, as a multiple of the present number
-    applies: whether the job can use it
+    applies: whether the job can use it; it is not listed for others
     network: whether it changes the time of collectives other than all-reduces as well, so that it has no price for
-             jobs in which these matter
-    sharded: whether jobs with sharded parameters can take it
+             jobs in which these are exposed
     """
 
     what: Callable[[TracedJob], str]
@@ -103,7 +104,6 @@ class Measure:
     samples: Callable[[TracedJob], float] = lambda job: 1.0
     applies: Callable[[TracedJob], bool] = lambda job: True
     network: bool = False
-    sharded: bool = False
 
 
 def _set(job: TracedJob, what: str, setting: str) -> str:
@@ -148,9 +148,14 @@ def _of_half(job: TracedJob) -> tuple[float, str]:
     return job.step(lambda replays: with_prices(replays, price)), ""
 
 
+def _whole(job: TracedJob) -> bool:
+    """Whether every worker has all parameters, and all-reduces their gradients."""
+    return not job.sharded
+
+
 def _wider_than_half(job: TracedJob) -> bool:
-    """Whether gradients are sent in more than 16 bits."""
-    return any(element_bytes(dtype) > 2 for dtype in job.workload.gradients.dtypes)
+    """Whether whole gradients are sent in more than 16 bits."""
+    return _whole(job) and any(element_bytes(dtype) > 2 for dtype in job.workload.gradients.dtypes)
 
 
 def _accumulated(count: int) -> Measure:
@@ -161,13 +166,16 @@ def _accumulated(count: int) -> Measure:
         lambda job: (job.step(lambda replays: with_micro_batches(replays, count)), ""),
         "a larger global batch",
         samples=lambda job: float(count),
+        applies=_whole,
     )
 
 
 REMEDIES: Mapping[str, Measure] = MappingProxyType(
     {
         "plan": Measure(
-            lambda job: f"{'the best buckets for DDP' if job.ddp else 'DDP with the best buckets'} (osf tune)", _tuned
+            lambda job: f"{'the best buckets for DDP' if job.ddp else 'DDP with the best buckets'} (osf tune)",
+            _tuned,
+            applies=_whole,
         ),
         "half": Measure(
             lambda job: _set(job, "gradients sent as fp16 or bf16", "comm hook"),
@@ -179,29 +187,30 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
             lambda job: f"PowerSGD{' hook' if job.ddp else ''}, rank {POWER_SGD_RANK}",
             _sent(f"powersgd:{POWER_SGD_RANK}"),
             "at its best: square gradients; its computation is left out",
+            applies=_whole,
         ),
         "accumulate-2": _accumulated(2),
         "accumulate-4": _accumulated(4),
         "stated-network": Measure(
-            lambda job: f"the network as {(job.stated or job.cluster).name} has it",
+            lambda job: f"the network of --cluster ({(job.stated or job.cluster).name})",
             _stated,
             by=MODEL,
             applies=lambda job: job.stated is not None,
             network=True,
-            sharded=True,
         ),
         "workers-half": Measure(
             lambda job: f"training on {job.workers // 2} of the {job.workers} workers",
             _of_half,
             by=MODEL,
             samples=lambda job: job.workers // 2 / job.workers,
-            applies=lambda job: job.workers >= 4,  # of fewer, half are one
+            applies=lambda job: _whole(job) and job.workers >= 4,  # of fewer, half are one
             network=True,
         ),
         "workers-1": Measure(
             lambda job: f"training on 1 of the {job.workers} workers",
             lambda job: (job.step(on_one_worker), ""),
             samples=lambda job: 1 / job.workers,
+            applies=_whole,
             network=True,
         ),
     }
@@ -222,30 +231,30 @@ def remedies(
     possible speed of its network, and how prices depend on sizes and workers. If a remedy cannot be priced, its note
     gives the reason.
     """
-    faults = tuple(_faults(found))
+    of_causes = tuple(_of_causes(found))
     if found.workers < 2:
-        return _ranked(faults), ()
+        return _ranked(of_causes), ()
     try:
         job = job_of(trace, found, replays, cluster, workload)
     except OsfError as error:
-        return _ranked(faults), (f"remedies that change communication are not priced: {error}",)
+        return _ranked(of_causes), (f"remedies that change communication are not priced: {error}",)
     said = [] if cluster is not None or job.cluster.tables else [ONE_SIZE]
     slowness = 1.0 if cluster is None else _slowness(trace, found.workers, cluster)
     if not 1 / UNLIKE <= slowness <= UNLIKE:
+        changed = f"slowed down {slowness:.2g} times" if slowness > 1 else f"made {1 / slowness:.3g} times as fast"
         said.append(
-            f"all-reduces took {slowness:.2g} times as long as the cluster says: its start-ups and transfers are both "
-            "multiplied by that"
+            f"all-reduces took {slowness:.2g} times as long as the cluster says: predictions use the cluster {changed}"
         )
     said += _large_start_ups(job)
     if job.others >= SMALL * found.step_time:
         waits = show_time(job.others)
         said.append(f"remedies by the model do not change collectives other than all-reduces ({waits} exposed)")
     said += [
-        f"other buckets and hooks do not change {cause.stays}"
+        f"the gains of other buckets and hooks assume that {cause.stays}"
         for name, cause in CAUSES.items()
         if cause.stays and found.part(name) >= SMALL
     ]
-    return _ranked((*faults, *_priced(found, job))), tuple(said)
+    return _ranked((*of_causes, *_priced(found, job))), tuple(said)
 
 
 def job_of(
@@ -263,7 +272,7 @@ def job_of(
     usual = usual_step(trace)
     return TracedJob(
         replays, found.step_time, found.replayed, subject, network, found.workers, cluster, usual.micro_batches, others,
-        usual.ddp,
+        usual.ddp, found.sharded,
     )  # fmt: skip
 
 
@@ -296,12 +305,12 @@ def _large_start_ups(job: TracedJob) -> list[str]:
     if cost.times[0] <= UNLIKE * startup:
         return []
     return [
-        f"a faster network is taken to leave what the smallest message takes ({show_bytes(cost.sizes[0])}, "
-        f"{show_time(cost.times[0])}), most of which is its bytes: it brings more than is said"
+        f"the smallest message's time ({show_bytes(cost.sizes[0])}, {show_time(cost.times[0])}) counts as start-up, "
+        "though most of it is transfer: a faster network gains more than shown"
     ]
 
 
-def _faults(found: Explanation) -> Iterator[Remedy]:
+def _of_causes(found: Explanation) -> Iterator[Remedy]:
     for name, cause in CAUSES.items():
         step = found.step_time - found.saved(name)
         if cause.remedy and found.saved(name) >= SMALL * found.step_time and step > 0:
@@ -322,12 +331,12 @@ def _untold(found: Explanation) -> str:
 
 def _priced(found: Explanation, job: TracedJob) -> Iterator[Remedy]:
     for name, measure in REMEDIES.items():
-        if not measure.applies(job) or (found.sharded and not measure.sharded):
+        if not measure.applies(job):
             continue
         what = measure.what(job)
         if measure.network and job.others >= SMALL * found.step_time:
             waits = f"{show_time(job.others)} are exposed in collectives other than all-reduces"
-            yield Remedy(name, what, None, None, measure.by, f"not priced: {waits}, of which it says nothing")
+            yield Remedy(name, what, None, None, measure.by, f"not priced: {waits}, which this estimate does not cover")
             continue
         try:
             step, said = measure.price(job)

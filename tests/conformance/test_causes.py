@@ -9,12 +9,15 @@ from itertools import pairwise
 import pytest
 
 import osfmodel as osf
-from osfmodel.diagnosis import CAUSES, COMPUTE, sentences
+from osfmodel.diagnosis import CAUSES, COMPUTE, Remedy, sentences
+from osfmodel.diagnosis.causes import label_of, sentence
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.diagnosis.replay import Replays, StartupShare
 from osfmodel.diagnosis.seen_step import SeenStep
-from osfmodel.planning.remedies import REMEDIES
+from osfmodel.planning import remedies
+from osfmodel.planning.remedies import REMEDIES, Measure
 from tests.jobs import PLANTED, Job, trace_of
+from tests.sharded_jobs import ShardedJob
 
 GRAIN = 1e-9
 """Seconds by which sums of floats may differ."""
@@ -40,7 +43,7 @@ def test_the_planted_cause_is_named(cause, ahead):
 
 def replayed(replays: Replays) -> list[float]:
     """Seconds of the step as traced, and without the first, the first two ... causes."""
-    return [replays.as_traced(), *(cause.without(replays) for cause in CAUSES.values())]
+    return [replays.traced.duration, *(cause.without(replays).duration for cause in CAUSES.values())]
 
 
 def _startup_share_of(job: Job) -> StartupShare:
@@ -65,7 +68,8 @@ def test_it_is_described(name):
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
     assert re.fullmatch(r"[a-z].*[^.]", cause.summary)
     cost = sentences.what_it_costs(found, found.gains[name])
-    assert re.fullmatch(rf"[A-Z].* {re.escape(cost)}.*\.", cause.sentence(found, found.gains[name]))
+    said = sentence(found, name)
+    assert re.fullmatch(rf"{label_of(name).capitalize()}: [^A-Z].* {re.escape(cost)}.*\.", said)
     assert cause.remedy is None or all(cause.remedy)
 
 
@@ -75,16 +79,41 @@ def test_remedies_have_names_of_their_own():
     assert all(re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", name) for name in names)
 
 
+FOUR = replace(PLANTED["bandwidth"], slowness=(1.0,) * 4, stalls=(0.0,) * 4)
+"""Four workers of DDP."""
+
+
+def _listed(job: Job | ShardedJob) -> dict[str, Remedy]:
+    """The remedies for a job in a stated network, by name."""
+    return {one.name: one for one in osf.explain(trace_of(job), osf.load_cluster("ring:100us,1Gbps")).remedies}
+
+
 def test_every_remedy_is_listed_and_described():
-    """For four workers of a stated network, all of them; a remedy without a price says why."""
-    four = replace(PLANTED["bandwidth"], slowness=(1.0,) * 4, stalls=(0.0,) * 4)
-    found = {one.name: one for one in osf.explain(trace_of(four), osf.load_cluster("ring:100us,1Gbps")).remedies}
+    """For a job that it applies to, of DDP or sharded; one without a price says why."""
+    found = _listed(PLANTED["gathered-twice"]) | _listed(FOUR)
     assert set(REMEDIES) <= set(found)
     for name in REMEDIES:
         assert found[name].what
         assert "{" not in found[name].what
         assert found[name].step_time or found[name].note.startswith("not priced: ")
     assert "workers-half" not in {one.name for one in osf.explain(trace_of(PLANTED["bandwidth"])).remedies}
+
+
+def test_a_remedy_says_itself_whether_it_applies_to_sharded_jobs(monkeypatch):
+    more = {
+        name: Measure(lambda job: "nothing", lambda job: (job.measured, ""), applies=applies)
+        for name, applies in {"any": lambda job: True, "sharded": lambda job: job.sharded}.items()
+    }
+    monkeypatch.setattr(remedies, "REMEDIES", more)
+    assert more.keys() & _listed(PLANTED["gathered-twice"]).keys() == {"any", "sharded"}
+    assert more.keys() & _listed(FOUR).keys() == {"any"}
+
+
+def test_a_remedy_gains_by_itself_what_another_cause_hides():
+    """Backward waits for all-gathers behind a reduce-scatter: without them it waits for neither."""
+    found = explain_trace(trace_of(PLANTED["one-communicator"]))
+    assert set(found.alone) == {name for name, cause in CAUSES.items() if cause.by_itself}
+    assert found.saved("gathered-twice") > 2 * found.gains["gathered-twice"]
 
 
 @pytest.mark.parametrize("name", [name for name, cause in CAUSES.items() if cause.needs_all_ranks])

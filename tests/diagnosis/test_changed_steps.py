@@ -81,7 +81,7 @@ def test_fewer_messages_leave_less_idle_time_between_waits():
     trace = woken(3, 2 * MILLI)
     _, replays = replayed_trace(trace, steps=[0])
     end = trace.ranks[0].steps[0].backward[1]
-    assert replays[0].as_traced() == pytest.approx(end + (3 * 20 + 2 + 1) * MILLI)
+    assert replays[0].traced.duration == pytest.approx(end + (3 * 20 + 2 + 1) * MILLI)
     assert with_buckets(replays[0], [12_000_000], float) == pytest.approx(end + (3 * 20 + 2 + 3 * 1) * MILLI)
 
 
@@ -143,7 +143,7 @@ def test_fewer_bytes_take_what_the_job_takes_with_them(job):
     )
     small = replace(job, gradients=tuple(size // 4 for size in job.gradients))
     assert with_gradients_of(replays[0], 0.25) == pytest.approx(step_time(small))
-    assert with_gradients_of(replays[0], 1.0) == replays[0].as_traced()
+    assert with_gradients_of(replays[0], 1.0) == replays[0].traced.duration
 
 
 def test_prices_of_messages_are_those_given():

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.diagnosis.causes import label_of
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import show_time
 from osfmodel.show.html.explained import FILLS, MOST, ROWED, explanation_page
-from osfmodel.show.tables.explained import WORDS, cause_words, costs
+from osfmodel.show.tables.explained import WORDS, costs
 from tests.live.explained import EXPECTED, paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, explanation, hostile_explanation
 
@@ -36,7 +37,7 @@ def test_the_page_is_whole_and_says_what_was_found():
     for words in (one.verdict, "osfmodel 1.2.3", *one.remarks, *(remedy.what for remedy in one.remedies)):
         assert words in said
     for cause, seconds, summary, _ in costs(one):
-        assert f"{cause_words(cause)}{show_time(seconds)}{seconds / one.step_time:.1%}{summary}" in said
+        assert f"{label_of(cause)}{show_time(seconds)}{seconds / one.step_time:.1%}{summary}" in said
     assert len(labels(found)) == 1 + len(one.ranks)
     assert labels(found)[0].startswith(f"a step: computation {show_time(one.parts.compute)}, exposed transfer ")
     assert all(f"{row.number} all-reduce" in found.text for row in one.buckets)

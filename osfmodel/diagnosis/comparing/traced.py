@@ -8,7 +8,7 @@ from statistics import fmean
 from osfmodel.diagnosis.comparing.readings import CollectiveUse, Reading, Timed, modules_of
 from osfmodel.diagnosis.comparing.statistics import StepSeries
 from osfmodel.diagnosis.explain_trace import explain_trace
-from osfmodel.diagnosis.explanation import COMPUTE, Explanation
+from osfmodel.diagnosis.explanation import COMPUTE, UNEXPLAINED, Explanation
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.intervals import common, length, without
@@ -18,8 +18,6 @@ from osfmodel.formats.traces.usual import step_times, usual_steps, with_shared_s
 
 STEP = "step"
 """Name of the step of a job that has no other."""
-UNEXPLAINED = "unexplained"
-"""Name of the part of a step that the replay of a trace does not have."""
 
 
 def trace_reading(trace: Trace, name: str) -> Reading:

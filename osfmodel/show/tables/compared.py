@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from osfmodel.diagnosis.causes import label_of
 from osfmodel.diagnosis.comparing.comparison import (
     HOPELESS,
     CollectiveDifference,
@@ -14,18 +15,16 @@ from osfmodel.diagnosis.comparing.comparison import (
     TimedChange,
 )
 from osfmodel.diagnosis.comparing.readings import CollectiveUse
-from osfmodel.diagnosis.comparing.traced import UNEXPLAINED
 from osfmodel.diagnosis.explanation import COMPUTE
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.units import show_rate
 from osfmodel.show.tables import Column, column
-from osfmodel.show.tables.explained import cause_words
 
 LISTED = 12
 """Maximum number of rows of a list for people; JSON and CSV have all."""
 SMALL = 0.0005
 """Part of a step below which a change is not listed for people."""
-WORDS = {COMPUTE: "computation and copies", UNEXPLAINED: "not explained by the replay"}
+COMPUTE_WORDS = "computation and copies"
 
 
 def signed_time(seconds: float) -> str:
@@ -61,7 +60,7 @@ SUBJECTS: tuple[Column[TimedChange], ...] = (
 
 def part_words(name: str) -> str:
     """The name of a part of a step as tables show it."""
-    return WORDS.get(name) or cause_words(name)
+    return COMPUTE_WORDS if name == COMPUTE else label_of(name)
 
 
 def difference_columns(head: str, words: Callable[[str], str] = str) -> tuple[Column[Difference], ...]:

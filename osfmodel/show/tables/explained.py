@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from osfmodel.diagnosis.causes import CAUSES
+from osfmodel.diagnosis.causes import CAUSES, label_of
 from osfmodel.diagnosis.explanation import (
     COMPUTE,
     COMPUTE_SUMMARY,
+    UNEXPLAINED,
     BucketRow,
     Explanation,
     GroupParts,
@@ -69,24 +70,19 @@ PARTS: tuple[Column[PartOfStep], ...] = (
 
 
 class CauseCost(NamedTuple):
-    """A cause, the seconds that it costs, its explanation, and the seconds of the step."""
+    """A cause, the seconds that it costs, the state without it, and the seconds of the step."""
 
     name: str
     seconds: float
-    without: str
+    summary: str
     step_time: float
 
 
-def cause_words(name: str) -> str:
-    """The name of a cause as tables show it."""
-    return (CAUSES[name].label if name in CAUSES else "") or name
-
-
 COSTS: tuple[Column[CauseCost], ...] = (
-    column("cause", "cause", lambda cost: cost.name, cause_words),
+    column("cause", "cause", lambda cost: cost.name, label_of),
     column("costs_s", "costs", lambda cost: cost.seconds, show_time),
     column("part_of_step", "", lambda cost: cost.seconds / cost.step_time, percent, on_page="of the step"),
-    column("without_it", "if fixed", lambda cost: cost.without),
+    column("without_it", "if fixed", lambda cost: cost.summary),
 )
 """Columns of a cause."""
 
@@ -300,7 +296,7 @@ def costs(one: Explanation) -> list[CauseCost]:
     """
     *rows, left = causes(one)
     words = "in the traced step, not in its replay"
-    missed = CauseCost("unexplained remainder", one.missed, words, one.step_time)
+    missed = CauseCost(UNEXPLAINED, one.missed, words, one.step_time)
     ordered = [*sorted(rows, key=lambda row: -row.seconds), left, missed]
     return [row for row in ordered if row.seconds >= SMALL * one.step_time]
 
