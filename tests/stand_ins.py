@@ -14,7 +14,12 @@ from tests.formats import samples, traces
 
 WORKLOADS = ("my-model.json", "model.json", "profile.json")
 CLUSTERS = ("my-cluster.json", "cluster.json", "c.json", "my-wires.json", "horovod-wires.json")
-MEASURED = ("all-hosts.json", "hosts-0-1.json", "hosts-2-3.json", "this-month.json", "last-month.json")
+MEASURED = (
+    "all-hosts.json", "hosts-0-1.json", "hosts-2-3.json", "hosts-a-b.json", "hosts-c-d.json", "this-month.json",
+    "last-month.json",
+)  # fmt: skip
+LOGS = {"all.log": 4, "a-b.log": 2, "c-d.log": 2}
+"""Logs of nccl-tests, and their hosts of 8 GPUs."""
 RUNS = ("run.json", "runs.json", "r.json")
 TIMELINES = ("timeline.json", "alone.json", "all.json")
 STEP_TIMES = ("before.csv", "after.csv", "before-2.csv", "after-2.csv")
@@ -54,6 +59,7 @@ def _texts() -> dict[str, str]:
         **dict.fromkeys(RUNS, _runs()),
         **dict.fromkeys(STEP_TIMES, "step_time_ms\n100.1\n100.3\n100.2\n"),
         "nccl-tests.log": samples.NEW_TEXT,
+        **{name: samples.log(hosts=hosts, gpus=8) for name, hosts in LOGS.items()},
         **{f"n{8 * hosts}.log": samples.log(hosts=hosts, gpus=8) for hosts in (1, 2)},
         "ddp.json": json.dumps(log),
     }

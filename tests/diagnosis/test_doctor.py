@@ -19,8 +19,9 @@ from osfmodel.diagnosis.doctor import checkup, tails
 from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up, hypotheses_of
 from osfmodel.diagnosis.doctor.curves import by_octave, curve_of
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine
+from osfmodel.diagnosis.doctor.likelihood import log_density
 from osfmodel.diagnosis.doctor.machines import KINDS, KNOWN_MACHINES
-from osfmodel.diagnosis.doctor.peers import expected, known_curves, peers_of, percentile
+from osfmodel.diagnosis.doctor.peers import LAST, expected, known_curves, peers_of, percentile
 from osfmodel.diagnosis.doctor.reading import examine
 from osfmodel.diagnosis.doctor.tails import HEALTHY_TAIL, Tail
 from osfmodel.entities.cluster import Table
@@ -43,7 +44,7 @@ def with_shift(
         part = shift[start : start + len(curve.sizes)]
         factors = np.exp(mean + part + random.normal(0, max(noise, 0.02), len(mean)))
         times = np.array(curve.times) * factors
-        kind = tail if curve.place.nodes > 1 else HEALTHY_TAIL
+        kind = tail if curve.crosses_nodes else HEALTHY_TAIL
         late = np.exp(np.abs(random.normal(kind.middle, kind.spread / 2, len(times))))
         late *= np.where(random.random(len(times)) < kind.share, 1 + kind.seconds / times, 1.0)
         curves.append(replace(curve, times=tuple(times.tolist()), slowest=tuple((times * late).tolist())))
@@ -103,7 +104,7 @@ def test_lost_packets_are_told_by_the_slowest_repeats_alone():
     ill = with_shift(measured, np.zeros(points), tail=Tail(share=0.6, seconds=0.2))
     found = check_up("job", ill.curves, ill.against)
     assert found.cause == "loss"
-    assert "0.2 s or more late" in found.verdict
+    assert "some stall for 0.2 s or more" in found.verdict
     unseen = check_up("job", [replace(curve, slowest=()) for curve in ill.curves], ill.against)
     assert unseen.cause == HEALTHY
     assert "loss" not in {one.name for one in unseen.hypotheses}
@@ -127,23 +128,40 @@ def test_the_slowest_repeats_are_priced_by_a_mixture():
     assert tails.log_likelihood(late, times, tail) == pytest.approx(np.log(mixed).sum())
 
 
+def slowed(words: str, factor: float, nics: int = 1, small: float = 1.0) -> MeasuredMachine:
+    """A machine with times ``factor`` times as long as described, from 128 KiB on, and ``small`` times below."""
+    against = replace(load_cluster(words), nics_per_node=nics)
+    price = cost_of(against, 16)
+    times = tuple(float(price(size)) * (factor if size >= 2**17 else small) for size in SIZES)
+    return MeasuredMachine(against, (curve_of("job", Table(16, SIZES, times), against),))
+
+
 @pytest.mark.parametrize(
-    ("words", "part", "said"),
+    ("words", "factor", "nics", "said"),
     [
-        ("nccl:h100x8,400Gbps,ib", 1 / 2, "50% of the bandwidth that they should, as with 4 of 8 NICs (one per GPU)"),
-        ("nccl:h100x8,400Gbps,ib", 1 / 8, "12% of the bandwidth that they should, as with 1 of 8 NICs (one per GPU)"),
-        ("nccl:h100x8,400Gbps,ib", 1 / 3, "33% of the bandwidth that they should"),
-        ("ring:50us,1Gbps", 1 / 2, "50% of the bandwidth that they should"),
+        ("nccl:h100x8,400Gbps,ib", 2.05, 1, "49% of the bandwidth that they should, as with 4 of 8 NICs (one per GPU)"),
+        ("nccl:h100x8,400Gbps,ib", 7.9, 1, "13% of the bandwidth that they should, as with 1 of 8 NICs (one per GPU)"),
+        ("nccl:h100x8,400Gbps,ib", 3, 1, "33% of the bandwidth that they should"),
+        ("nccl:h100x8,400Gbps,ib", 1, 1, "100% of the bandwidth that they should"),
+        ("nccl:h100x8,400Gbps,ib", 2, 2, "50% of the bandwidth that they should, as with 1 of 2 NICs"),
+        ("ring:50us,1Gbps", 2.49, 1, "40% of the bandwidth that they should"),
     ],
 )
-def test_a_part_of_the_bandwidth_is_told_in_nics(words, part, said):
-    against = load_cluster(words)
-    curve = curve_of("job", Table(16, SIZES, tuple(float(cost_of(against, 16)(size)) for size in SIZES)), against)
-    found = {variant.words for variant in NETWORK_FAULTS["bandwidth"].variants(MeasuredMachine(against, (curve,)))}
-    assert said in found
-    stated = replace(against, nics_per_node=2)
-    told = {one.words for one in NETWORK_FAULTS["bandwidth"].variants(MeasuredMachine(stated, (curve,)))}
-    assert "50% of the bandwidth that they should, as with 1 of 2 NICs" in told
+def test_the_measured_part_of_the_bandwidth_is_told_and_near_some_nics_these(words, factor, nics, said):
+    """Whatever parts are tried."""
+    found = {one.words for one in NETWORK_FAULTS["bandwidth"].variants(slowed(words, factor, nics))}
+    assert found == {said}
+
+
+def test_the_measured_start_up_is_told():
+    """Whatever factors are tried; of sizes next to the part where it was not measured."""
+    measured = slowed("ring:50us,1Gbps", 1.0, small=31.6)
+    assert {one.words for one in NETWORK_FAULTS["latency"].variants(measured)} == {"32x"}
+    (curve,) = measured.curves
+    large = replace(curve, **{name: getattr(curve, name)[12:] for name in ("sizes", "times", "prices")})
+    assert MeasuredMachine(measured.against, (large,)).slowdown("start-up") == pytest.approx(1.0)
+    small = replace(curve, **{name: getattr(curve, name)[:5] for name in ("sizes", "times", "prices")})
+    assert MeasuredMachine(measured.against, (small,)).slowdown(LAST) == pytest.approx(31.6)
 
 
 def test_one_slow_host_is_told_by_groups_that_are_well():
@@ -184,9 +202,15 @@ def test_equal_peers_widen_the_range():
 def test_the_density_is_that_of_independent_t_distributions_along_the_axes():
     spreads = np.array([0.5, 2.0, 3.0])
     values = np.array([0.3, -1.0, 4.0])
-    wanted = sum(student.logpdf(v / s, checkup.FREEDOM) - math.log(s) for v, s in zip(values, spreads, strict=True))
-    zero = 3 * student.logpdf(0, checkup.FREEDOM)
-    assert checkup._log_density(values, np.diag(spreads**2)) == pytest.approx(wanted - zero)
+    wanted = sum(student.logpdf(v / s, tails.FREEDOM) - math.log(s) for v, s in zip(values, spreads, strict=True))
+    assert log_density(values, np.diag(spreads**2)) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("freedom", [1.0, 4.0, 7.5])
+def test_the_density_of_t_is_that_of_scipy(freedom, monkeypatch):
+    monkeypatch.setattr(tails, "FREEDOM", freedom)
+    values = np.array([-3.0, 0.0, 0.5, 20.0])
+    assert tails.log_density_of_t(values**2) == pytest.approx(student.logpdf(values, freedom))
 
 
 def test_the_expected_curve_is_that_of_the_peers_and_of_the_stated_doubt():
@@ -260,8 +284,12 @@ def test_an_earlier_measurement_serves_as_description(tmp_path):
     now = examine([str(tmp_path / "now.json")], before)
     assert now.cause == "bandwidth"
     assert all(row.place is None for row in now.sizes)
-    no_peers = "there is no other machine of this kind: machines like one that was measured"
-    assert now.remarks == (no_peers, checkup.NO_REPEATS)
+    assert now.remarks == (checkup.ONE_EARLIER, checkup.NO_REPEATS)
+    (large,) = [row.ratio for row in now.classes if row.part == LAST]
+    assert now.verdict == f"Large messages get about {1 / large:.0%} of the bandwidth that they should."
+    assert f"{1 / large:.0%}" == "40%"
+    again = examine([str(tmp_path / "now.json")], osf.load_cluster("emulated-4x1gbit"))
+    assert again.verdict == "Healthy: as fast as expected."
 
 
 def test_a_log_of_fewer_gpus_per_node_is_priced_so(tmp_path):

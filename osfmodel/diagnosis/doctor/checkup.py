@@ -13,32 +13,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import Curve
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine, Variant
-from osfmodel.diagnosis.doctor.machines import KINDS
+from osfmodel.diagnosis.doctor.likelihood import SCATTER, Likelihood, log_mean
+from osfmodel.diagnosis.doctor.machines import KINDS, MEASURED
 from osfmodel.diagnosis.doctor.peers import (
+    CLASSES,
+    LAST,
     PercentileRange,
     at_octave,
-    expected,
     over,
     peers_of,
     percentile,
     ratios_of,
 )
-from osfmodel.diagnosis.doctor.tails import ANY_TAIL, HEALTHY_TAIL, Tail, log_likelihood
+from osfmodel.diagnosis.doctor.tails import ANY_TAIL, HEALTHY_TAIL
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief
 from osfmodel.formats.collectives.naming import factor
 
 HEALTHY, OTHER, CANNOT_TELL = "healthy", "something-else", "cannot-tell"
 SUMMARIES: Mapping[str, str] = {
-    HEALTHY: "as other machines of its kind are",
-    OTHER: "like no fault that is known here, nor like a healthy machine",
+    HEALTHY: "no fault: as fast as expected",
+    OTHER: "matches no known fault and no healthy machine",
 }
 PRIOR: Mapping[str, float] = {HEALTHY: 0.5, OTHER: 0.1}
 """Weights before the measurement; the rest is shared by the faults that can occur."""
@@ -47,25 +47,15 @@ SURE = 0.8
 POSSIBLE = 0.05
 """Minimum probability of a fault that is listed as possible; below RULED_OUT it is listed as ruled out."""
 RULED_OUT = 0.01
-FREEDOM = 4.0
-"""Degrees of freedom of the t distribution."""
-REACH = 4.0
-"""Octaves over which deviations of a healthy machine are correlated."""
-SHARED, SAME_COUNT = 0.6, 0.95
-"""Correlation between tables of one machine at the same size, of different worker counts and of the same."""
-SCATTER = 0.05
-"""Minimum standard deviation of ln(time) from one size to the next."""
 NO_REPEATS = (
-    "single calls are not known: lost packets that delay few of them cannot be seen (osf bench and NCCL Inspector keep "
-    "the slowest of 5 or more calls of a size)"
+    "the file has only averages per size: occasional stalls from lost packets would not show (osf bench and NCCL "
+    "Inspector keep the slowest of 5 or more calls of a size)"
 )
+ONE_EARLIER = "no percentiles: --against is a measurement, so there are no other machines to compare with"
 WIDE = 3.0
 """Times the spread of healthy machines that "something else" has."""
 FASTER = 3.0
 """Times as fast as described in all parts from which the description is doubted."""
-LAST = "bandwidth"
-CLASSES: Mapping[str, tuple[int, int]] = {"start-up": (0, 17), "middle": (17, 23), LAST: (23, 99)}
-"""Octaves of the parts of a curve: to below 128 KiB, to below 8 MiB, and beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,37 +172,21 @@ def hypotheses_of(
     measured: MeasuredMachine, peers: Mapping[str, Mapping[str, Sequence[Curve]]]
 ) -> tuple[Hypothesis, ...]:
     """HEALTHY, OTHER and each of NETWORK_FAULTS that can occur, with its probability; the likeliest first."""
-    healthy = [expected(curve, measured.against, peers[curve.kind]) for curve in measured.curves]
-    means, spreads = (np.concatenate(parts) for parts in zip(*healthy, strict=True))
-    ratios = measured.each(lambda curve: curve.ratios)
-    shape = _correlation(measured)
-
-    def medians(shift: Array, wide: float = 1.0, scatter: float = 0.0) -> float:
-        covariance = shape * np.outer(wide * spreads, wide * spreads) + (SCATTER**2 + scatter**2) * np.eye(len(ratios))
-        return _log_density(ratios - means - shift, covariance)
-
-    @cache
-    def slowest(tails: tuple[Tail, ...]) -> float:
-        crossing = measured.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
-        late, times = (measured.each(value) for value in (_lateness, _times))
-        inside, between = (late > 0) & ~crossing, (late > 0) & crossing
-        found = _log_mean([log_likelihood(late[between], times[between], tail) for tail in tails])
-        return found + log_likelihood(late[inside], times[inside], HEALTHY_TAIL)
-
-    none = np.zeros(len(ratios))
+    likelihood = Likelihood(measured, peers)
+    none = np.zeros(len(measured.prices))
     found: dict[str, tuple[float, str]] = {
-        HEALTHY: (medians(none) + slowest((HEALTHY_TAIL,)), ""),
-        OTHER: (medians(none, wide=WIDE) + slowest(ANY_TAIL), ""),
+        HEALTHY: (likelihood.of_medians(none) + likelihood.of_slowest((HEALTHY_TAIL,)), ""),
+        OTHER: (likelihood.of_medians(none, wide=WIDE) + likelihood.of_slowest(ANY_TAIL), ""),
     }
     for name, fault in NETWORK_FAULTS.items():
         forms = [
-            (one, medians(one.shift, 1.0, one.noise) + slowest(one.tails))
+            (one, likelihood.of_medians(one.shift, scatter=one.noise) + likelihood.of_slowest(one.tails))
             for one in fault.variants(measured)
             if _told(one)
         ]
         if forms:
             best = max(forms, key=lambda form: form[1])
-            found[name] = (_log_mean([value for _, value in forms]), best[0].words)
+            found[name] = (log_mean([value for _, value in forms]), best[0].words)
     share = (1 - math.fsum(PRIOR.values())) / max(len(found) - len(PRIOR), 1)
     weights = {name: value + math.log(PRIOR.get(name, share)) for name, (value, _) in found.items()}
     most = max(weights.values())
@@ -224,40 +198,6 @@ def hypotheses_of(
 def _told(variant: Variant) -> bool:
     """Whether the variant changes anything that was measured."""
     return bool(variant.noise or variant.tails != (HEALTHY_TAIL,) or np.abs(variant.shift).max() > SCATTER)
-
-
-def _lateness(curve: Curve) -> Array:
-    return curve.lateness
-
-
-def _times(curve: Curve) -> Array:
-    return np.array(curve.times)
-
-
-def _correlation(measured: MeasuredMachine) -> Array:
-    octaves = measured.each(lambda curve: curve.octaves.astype(float))
-    table = np.concatenate([np.full(len(curve.sizes), number) for number, curve in enumerate(measured.curves)])
-    workers = measured.each(lambda curve: np.full(len(curve.sizes), curve.place.workers))
-    near = np.exp(-np.abs(np.subtract.outer(octaves, octaves)) / REACH)
-    apart = np.where(np.equal.outer(workers, workers), SAME_COUNT, SHARED)
-    found: Array = near * np.where(np.equal.outer(table, table), 1.0, apart)
-    return found
-
-
-def _log_density(values: Array, covariance: Array) -> float:
-    """ln of the density of ``values`` around 0, up to a constant of their number.
-
-    Along each principal axis of ``covariance`` a t distribution of its own, so that no number of small deviations that
-    fit vouches for the size of a large one.
-    """
-    variances, axes = np.linalg.eigh(covariance)
-    away = (axes.T @ values) ** 2 / variances
-    return float(-0.5 * np.log(variances).sum() - (FREEDOM + 1) / 2 * np.log1p(away / FREEDOM).sum())
-
-
-def _log_mean(values: Sequence[float]) -> float:
-    most = max(values)
-    return most + math.log(math.fsum(math.exp(value - most) for value in values) / len(values))
 
 
 def cause_of(hypotheses: Sequence[Hypothesis]) -> str:
@@ -297,18 +237,23 @@ def _sizes(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[Cu
 def _verdict(cause: str, hypotheses: Sequence[Hypothesis], classes: Sequence[ClassCheck]) -> str:
     found = {one.name: one for one in hypotheses}
     if cause == HEALTHY:
-        return "Healthy: the curve is that of other machines of its kind."
+        compared = any(row.place is not None for row in classes)
+        return f"Healthy: as fast as {'other machines of this kind' if compared else 'expected'}."
     if cause in NETWORK_FAULTS:
         return NETWORK_FAULTS[cause].sentence(found[cause].words)
     possible = [one.name for one in hypotheses if one.probability >= POSSIBLE and one.name != OTHER]
     if possible:
         return f"Cannot tell: {' or '.join(possible)}."
-    return f"Cannot tell: {'much faster than described' if _other(classes) else 'the curve is like no known fault'}."
+    return f"Cannot tell: {'much faster than described' if _other(classes) else 'the curve matches no known fault'}."
 
 
 def _remarks(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[Curve]]]) -> list[str]:
-    found = [f"there is no other machine of this kind: {KINDS[kind]}" for kind, found in peers.items() if not found]
-    crossing = [curve for curve in curves if curve.place.nodes > 1]
+    found = [
+        ONE_EARLIER if kind == MEASURED else f"no percentiles: no other machine of this kind is known ({KINDS[kind]})"
+        for kind, others in peers.items()
+        if not others
+    ]
+    crossing = [curve for curve in curves if curve.crosses_nodes]
     return [*found, NO_REPEATS] if crossing and not any(curve.lateness.any() for curve in crossing) else found
 
 
@@ -321,8 +266,8 @@ def _other(classes: Sequence[ClassCheck]) -> list[str]:
 
 
 def _faster(cause: str, classes: Sequence[ClassCheck]) -> list[str]:
-    """A remark on a fault that leaves the machine faster than its data sheet."""
+    """A remark on a fault that leaves large messages faster than expected."""
     large = [row.ratio for row in classes if row.part == LAST]
     if cause not in NETWORK_FAULTS or not large or max(large) >= 1:
         return []
-    return [f"large messages take {max(large):.2f} of the time by data sheet all the same"]
+    return [f"large messages are nevertheless faster than expected ({max(large):.2f}x the time)"]

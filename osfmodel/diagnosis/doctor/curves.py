@@ -38,6 +38,11 @@ class Curve:
         return brief(self, f"{self.label}: {self.collective} with {how_many(self.place.workers, 'worker')}")
 
     @property
+    def crosses_nodes(self) -> bool:
+        """Whether its workers are on several nodes."""
+        return self.place.nodes > 1
+
+    @property
     def octaves(self) -> Array:
         """The whole base-2 logarithm next to each size."""
         return np.array([round(math.log2(size)) for size in self.sizes])

@@ -7,6 +7,7 @@ may also have ``noise``, scatter from one size to the next that healthy machines
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,6 +21,7 @@ from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting.jumps import noise
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import Curve, prices_of
+from osfmodel.diagnosis.doctor.peers import CLASSES, FIRST, LAST, over, ratios_of
 from osfmodel.diagnosis.doctor.tails import BUSY_TAILS, HEALTHY_TAIL, LOSS_TAILS, Tail
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.display import how_many, show_bytes
@@ -56,7 +58,21 @@ class MeasuredMachine(NamedTuple):
     @property
     def spread_out(self) -> bool:
         """Whether some curve crosses nodes."""
-        return any(curve.place.nodes > 1 for curve in self.curves)
+        return any(curve.crosses_nodes for curve in self.curves)
+
+    @property
+    def crossing(self) -> Array:
+        """Whether each point is of a curve that crosses nodes."""
+        return self.each(lambda curve: np.full(len(curve.sizes), curve.crosses_nodes))
+
+    def slowdown(self, part: str, where: Callable[[Curve], bool] = lambda curve: True) -> float:
+        """Measured / expected time: the median over a part of the curves, or the size next to it if it has none."""
+        ratios = ratios_of(curve for curve in self.curves if where(curve))
+        low, high = CLASSES[part]
+        found = over(ratios, low, high)
+        if found is None:
+            found = ratios[min(ratios, key=lambda octave: max(low - octave, octave - high))]
+        return math.exp(found)
 
     def under(self, words: str, fault: Cluster, where: Callable[[Curve], bool] = lambda curve: True) -> Variant:
         """The variant with the prices of ``fault`` on the curves for which ``where`` is true."""
@@ -82,6 +98,8 @@ class NetworkFault:
 
 PARTS = (1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 8, 1 / 16)
 """Parts of the bandwidth that are tried: one or some of 2 to 16 NICs, a port or a slot at a lower speed."""
+NEAR = 0.05
+"""Maximum relative difference between the measured part of the bandwidth and that of the NICs that are named."""
 LONGER = (4.0, 16.0, 64.0, 256.0)
 """Factors on the latency of a hop that are tried."""
 SOCKETS = tuple(rate * 1e9 / 8 for rate in (10, 25, 50, 100))
@@ -103,30 +121,40 @@ FULL_RATE = 1.7
 
 
 def _bandwidth(measured: MeasuredMachine) -> Iterator[Variant]:
-    between = measured.spread_out or measured.against.nccl is None
+    between = measured.spread_out
+    if not between and measured.against.nccl is None:
+        return
+    where = _crosses if between else _anywhere
+    got = 1 / measured.slowdown(LAST, where)
+    words = f"{got:.0%} of the bandwidth that they should{_nics(measured.against, got) if between else ''}"
     for part in PARTS:
-        fault = faster_network(measured.against, Change(part))
-        words = f"{part:.0%} of the bandwidth that they should{_nics(measured.against, part) if between else ''}"
-        if between:
-            yield measured.under(words, fault, lambda curve: curve.place.nodes > 1)
-        else:
-            yield measured.under(words, fault)
+        yield measured.under(words, faster_network(measured.against, Change(part)), where)
+
+
+def _crosses(curve: Curve) -> bool:
+    return curve.crosses_nodes
+
+
+def _anywhere(curve: Curve) -> bool:
+    return True
 
 
 def _nics(against: Cluster, part: float) -> str:
-    """The NICs that would have this part of a node's bandwidth, if that is a whole number."""
+    """The NICs that would have about this part of a node's bandwidth, if there are so many."""
     stated = against.nics_per_node > 1
     count = against.nics_per_node if stated else against.gpus_per_node
     used = round(part * count)
-    if count < 2 or used < 1 or abs(part * count - used) > 1e-6:
+    if not 1 <= used < count or abs(part * count / used - 1) > NEAR:
         return ""
     return f", as with {used} of {how_many(count, 'NIC')}{'' if stated else ' (one per GPU)'}"
 
 
 def _latency(measured: MeasuredMachine) -> Iterator[Variant]:
+    longer = measured.slowdown(FIRST)
+    words = f"{longer:.0f}x" if longer >= 10 else f"{longer:.1f}x"
     for factor in LONGER:
         fault = faster_network(measured.against, latency=Change(factor))
-        yield measured.under(f"{factor:.0f} times the latency", fault)
+        yield measured.under(words, fault)
 
 
 def _sockets(measured: MeasuredMachine) -> Iterator[Variant]:
@@ -136,7 +164,7 @@ def _sockets(measured: MeasuredMachine) -> Iterator[Variant]:
     for rate in SOCKETS:
         each = min(shape.nic_bandwidth, rate / measured.against.gpus_per_node)
         fault = replace(measured.against, nccl=replace(shape, network="tcp", nic_bandwidth=each))
-        yield measured.under(f"sockets of {show_rate(rate)} per node", fault, lambda curve: curve.place.nodes > 1)
+        yield measured.under(f"sockets of {show_rate(rate)} per node", fault, _crosses)
 
 
 def _peer_access(measured: MeasuredMachine) -> Iterator[Variant]:
@@ -195,21 +223,20 @@ def _contention(measured: MeasuredMachine) -> Iterator[Variant]:
     """Scatter from size to size, or queues of others before each message and a part of the bandwidth beside them."""
     if not measured.spread_out:
         return
-    crossing = measured.each(lambda curve: np.full(len(curve.sizes), curve.place.nodes > 1))
     # One kink is no scatter: the median of second differences does not see it.
-    seen = max(noise(curve.times) for curve in measured.curves if curve.place.nodes > 1)
+    seen = max(noise(curve.times) for curve in measured.curves if curve.crosses_nodes)
     scatter = SCATTER if seen >= SEEN else ()
     for spread in scatter:
-        yield Variant("times that scatter", np.where(crossing, np.log(SLOWED), 0.0), spread, BUSY_TAILS)
+        yield Variant("times that scatter", np.where(measured.crossing, np.log(SLOWED), 0.0), spread, BUSY_TAILS)
     for factor in LONGER[1:]:
         fault = faster_network(measured.against, Change(SHARED_PART), Change(factor))
-        queued = measured.under("half of the bandwidth, and queues", fault, lambda curve: curve.place.nodes > 1)
+        queued = measured.under("half of the bandwidth, and queues", fault, _crosses)
         yield from (queued._replace(noise=spread, tails=BUSY_TAILS) for spread in (0.0, *scatter))
 
 
 def _loss(measured: MeasuredMachine) -> Iterator[Variant]:
     """Some repeats wait for a timeout; medians are as they should be, or scatter. Needs slowest repeats."""
-    crossing = [curve for curve in measured.curves if curve.place.nodes > 1]
+    crossing = [curve for curve in measured.curves if curve.crosses_nodes]
     if not any(curve.lateness.any() for curve in crossing):
         return
     scattered = [one for one in _contention(measured) if one.noise]
@@ -220,7 +247,7 @@ def _loss(measured: MeasuredMachine) -> Iterator[Variant]:
 
 def _slow_host(measured: MeasuredMachine) -> Iterator[Variant]:
     """Some groups of ranks are slow and others are not; one of all hosts is slow whenever another is."""
-    crossing = [curve for curve in measured.curves if curve.place.nodes > 1]
+    crossing = [curve for curve in measured.curves if curve.crosses_nodes]
     names = list(dict.fromkeys(_group(curve) for curve in crossing))
     widest = max((curve.place.nodes for curve in crossing), default=0)
     whole = {_group(curve) for curve in crossing if curve.place.nodes == widest}
@@ -249,7 +276,7 @@ def _slowest(chosen: Sequence[tuple[str, int]], curves: Sequence[Curve]) -> str:
     """The smallest slow group, in words."""
     label, workers = min(chosen, key=lambda group: (group[1], group[0]))
     others = {curve.label for curve in curves} != {label}
-    return f"in {label}" if others else f"among {workers} workers"
+    return label if others else f"the {workers} workers"
 
 
 NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
@@ -264,19 +291,20 @@ NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
         "slow-host": NetworkFault(
             _slow_host,
             "one slow host among others that are well",
-            lambda words: f"A slow host is {words}: other groups of hosts are well.",
-            "measure pairs of the hosts of that group, and give all files to osf doctor",
+            lambda words: f"One host of {words} is slow; the other groups are fine.",
+            "pair each host of that group with a host of a good group, measure each pair, and give all files to osf "
+            "doctor",
         ),
         "latency": NetworkFault(
             _latency,
             "a longer way between hosts, or hosts that wake up late",
-            lambda words: f"Messages start late, by about {words}; bandwidth is as it should be.",
+            lambda words: f"Small messages are slow: start-up is {words} what was expected. Bandwidth is normal.",
             "ping -c 100 -i 0.01 HOST between two of the hosts: a healthy network answers in 0.1 ms or less",
         ),
         "sockets": NetworkFault(
             _sockets,
             "kernel sockets in the place of RDMA",
-            lambda words: f"NCCL uses TCP, not RDMA: the curve is that of {words}.",
+            lambda words: f"NCCL uses TCP, not RDMA: the curve is most like {words}.",
             "NCCL_DEBUG=INFO, then grep 'NET/Socket' (bad) or 'NET/IB' and 'NET/OFI' (good)",
         ),
         "peer-access": NetworkFault(
@@ -302,7 +330,9 @@ NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
         "loss": NetworkFault(
             _loss,
             "lost packets: a bad cable or port, or full queues",
-            lambda words: f"Most calls are fast, but some are {words} late, as when lost packets are sent again.",
+            lambda words: (
+                f"Most calls are fast; some stall for {words}, the retransmission timeout: packets are being lost."
+            ),
             "nstat -az TcpRetransSegs (sockets), or perfquery -x and ethtool -S (RDMA: discards, out of order, PFC "
             "pauses), on each host before and after a measurement",
         ),

@@ -58,17 +58,19 @@ KNOWN_MACHINES: Mapping[str, KnownMachine] = MappingProxyType(
     }
 )
 """Bundled cluster -> machine. Clusters of the same emulated hosts that were measured again are left out."""
+MEASURED = "measured"
+"""Kind of a machine that an earlier measurement describes."""
 KINDS: Mapping[str, str] = MappingProxyType(
     {
-        "nvlink": "nodes of NVLink",
-        "pcie": "nodes of PCIe",
+        "nvlink": "NVLink nodes",
+        "pcie": "PCIe nodes",
         "host": "nodes without peer access",
-        "by_nic": "networks of InfiniBand or RoCE",
-        "by_host": "networks of EFA, TCPXO or sockets",
-        "not stated": "networks of InfiniBand or RoCE",
-        "rccl": "nodes of AMD's GPUs",
+        "by_nic": "InfiniBand or RoCE networks",
+        "by_host": "EFA, TCPXO or socket networks",
+        "not stated": "InfiniBand or RoCE networks",
+        "rccl": "AMD nodes",
         "hosts": "hosts whose CPUs communicate over Ethernet",
-        "measured": "machines like one that was measured",
+        MEASURED: "an earlier measurement",
     }
 )
 """Kinds of machines, which are compared with each other, in words."""
@@ -77,7 +79,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 def kind_of(cluster: Cluster, place: Placement) -> str:
     """The kind of machine, a key of KINDS, that a collective of this placement runs on."""
     if cluster.tables or cluster.fits or cluster.pieces or cluster.protocols:
-        return "measured"
+        return MEASURED
     if cluster.nccl is None:
         return "hosts"
     part = part_of(cluster.nccl, place)

@@ -31,6 +31,9 @@ NINETY = 1.645
 """Standard deviations on either side of the mean that hold nine tenths of a normal distribution."""
 STATED = 2.0
 """Weight, in machines, of the uncertainty that the cost model states, beside the spread of the peers."""
+LAST, FIRST = "bandwidth", "start-up"
+CLASSES: Mapping[str, tuple[int, int]] = {FIRST: (0, 17), "middle": (17, 23), LAST: (23, 99)}
+"""Octaves of the parts of a curve: to below 128 KiB, to below 8 MiB, and beyond."""
 LEAST_SPREAD = 0.05
 """Minimum standard deviation of ln(measured / price): repeats of one measurement differ by as much."""
 

@@ -37,7 +37,7 @@ LOSS_TAILS: Mapping[float, tuple[Tail, ...]] = {
 """Of lost packets, by the seconds of a timeout: of Linux's TCP, and of RDMA with NCCL's settings."""
 ANY_TAIL = (*BUSY_TAILS, *chain.from_iterable(LOSS_TAILS.values()))
 FREEDOM = 4.0
-"""Degrees of freedom of the t distributions."""
+"""Degrees of freedom of all t distributions here: of slowest repeats, and of medians."""
 WAITED = 0.5
 """Spread of ln(slowest / median) where a repeat waited: timeouts add up, or grow."""
 ODD, RANGE = 0.02, math.log(1000)
@@ -53,6 +53,13 @@ def log_likelihood(lateness: Array, times: Array, tail: Tail) -> float:
 
 
 def _density(values: Array, middle: Array | float, spread: float) -> Array:
-    """The density of a t distribution of 4 degrees of freedom."""
-    found: Array = 0.375 / spread * (1 + ((values - middle) / spread) ** 2 / FREEDOM) ** (-(FREEDOM + 1) / 2)
+    found: Array = np.exp(log_density_of_t(((values - middle) / spread) ** 2)) / spread
+    return found
+
+
+def log_density_of_t(squares: Array) -> Array:
+    """ln of the density of a t distribution of FREEDOM degrees, at values with these squares."""
+    half = (FREEDOM + 1) / 2
+    top = math.lgamma(half) - math.lgamma(FREEDOM / 2) - 0.5 * math.log(FREEDOM * math.pi)
+    found: Array = top - half * np.log1p(squares / FREEDOM)
     return found

@@ -18,18 +18,22 @@ def ratio_text(ratio: float) -> str:
 
 
 def place_text(place: PercentileRange | None) -> str:
-    """A place among peers: ``20..40 % of 4``."""
-    return "no peers" if place is None else f"{100 * place.low:.0f}..{100 * place.high:.0f} % of {place.peers}"
+    """A place among peers: ``20..40 (4 peers)``."""
+    return (
+        "no peers"
+        if place is None
+        else f"{100 * place.low:.0f}..{100 * place.high:.0f} ({how_many(place.peers, 'peer')})"
+    )
 
 
 PARTS: tuple[Column[ClassCheck], ...] = (
     column("kind", "kind", lambda row: row.kind_words),
     column("part", "part of the curve", lambda row: row.part),
-    column("ratio", "measured / data sheet", lambda row: row.ratio, ratio_text),
+    column("ratio", "measured / expected", lambda row: row.ratio, ratio_text),
     column("percentile_low", None, lambda row: row.place and 100 * row.place.low),
     column("percentile_high", None, lambda row: row.place and 100 * row.place.high),
     column("peers", None, lambda row: 0 if row.place is None else row.place.peers),
-    Column(None, "faster than", lambda row: None, lambda row: place_text(row.place)),
+    Column(None, "percentile", lambda row: None, lambda row: place_text(row.place)),
 )
 """Columns of a part of the curve."""
 SIZES: tuple[Column[SizeCheck], ...] = (
@@ -40,13 +44,13 @@ SIZES: tuple[Column[SizeCheck], ...] = (
     column("bytes", "size", lambda row: row.size, show_bytes),
     column("time_s", "measured", lambda row: row.time, show_time),
     column("slowest_s", SLOWEST, lambda row: row.slowest, show_time),
-    column("data_sheet_s", "data sheet", lambda row: row.price, show_time),
+    column("expected_s", "expected", lambda row: row.price, show_time),
     column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bus_bandwidth, show_rate),
     column("ratio", "ratio", lambda row: row.ratio, ratio_text),
     column("percentile_low", None, lambda row: row.place and 100 * row.place.low),
     column("percentile_high", None, lambda row: row.place and 100 * row.place.high),
     column("peers", None, lambda row: 0 if row.place is None else row.place.peers),
-    Column(None, "faster than", lambda row: None, lambda row: place_text(row.place)),
+    Column(None, "percentile", lambda row: None, lambda row: place_text(row.place)),
 )
 """Columns of a measured size."""
 HYPOTHESES: tuple[Column[Hypothesis], ...] = (

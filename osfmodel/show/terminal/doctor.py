@@ -23,7 +23,7 @@ def show_checkup(console: Console, one: Checkup) -> None:
     console.print()
     show_title(console, title)
     columns = [one for one in SIZES if one.head != SLOWEST or any(row.slowest is not None for row in sizes)]
-    print_fitting(console, columns, sizes, leave_out=("bus bandwidth", "data sheet"))
+    print_fitting(console, columns, sizes, leave_out=("bus bandwidth", "expected"))
     if len(sizes) < len(one.sizes):
         console.print("Other tables: --format csv.", markup=False)
     console.print()
