@@ -1,9 +1,9 @@
 """Files of other tools -> our entities.
 
-To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. If files may be larger than
-any log, lie in archives, or are the traces of one job's ranks, the module has ``trace_of(files, hints)``
-instead, which gives a Trace, and its line uses ``of_traces``; the nouns are made from the Trace. Files of a job that
-are no traces are given to ``read_job(files, hints)``, which reads them as streams.
+To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. If a job has several files, of
+any size and also in archives and folders, the module reads them as streams: traces with steps in
+``trace_of(files, hints)``, which gives a Trace, from which ``of_traces`` makes the nouns; any others in
+``read_job(files, hints)``, which gives the nouns.
 Sniffing is exclusive: no file is recognised by two, which tests/formats checks over samples of all.
 """
 
@@ -103,7 +103,7 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         "NCCL Inspector's logs of a job, one file for each process: collectives by size",
         job=inspector.read_job,
         endings=inspector.ENDINGS,
-        label="a log of NCCL Inspector",
+        label=inspector.RECORDER.label,
     ),
     "flight-recorder": Format(
         flight_recorder.sniff,
@@ -111,7 +111,7 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         "dumps of PyTorch's flight recorder, one file for each rank: collectives by size, where NCCL timed them",
         job=flight_recorder.read_job,
         endings=flight_recorder.ENDINGS,
-        label="a dump of PyTorch's flight recorder",
+        label=flight_recorder.RECORDER.label,
     ),
     "chakra": Format(
         chakra.sniff,
@@ -119,7 +119,7 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         "Chakra execution traces in protobuf, one file for each rank: collectives by size; they have no steps",
         job=chakra.read_job,
         endings=chakra.ENDINGS,
-        label="a Chakra execution trace",
+        label=chakra.RECORDER.label,
     ),
     "osu": Format(
         osu.sniff,
@@ -167,14 +167,14 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         kineto.trace_of,
         "torch.profiler's traces, of one rank or of all: the model, the network and the steps as they were",
         kineto.ENDINGS,
-        "a trace of torch.profiler",
+        kineto.LABEL,
     ),
     "nsight-systems": of_traces(
         nsight.sniff,
         nsight.trace_of,
         "Nsight Systems' SQLite export, of one rank or of all: steps by NVTX ranges, kernels, NCCL's collectives",
         nsight.ENDINGS,
-        "an SQLite export of Nsight Systems",
+        nsight.LABEL,
     ),
     "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
 }
@@ -220,7 +220,7 @@ def import_job(
     progress: Progress | None = None,
     form: str | None = None,
 ) -> Sequence[Noun]:
-    """The nouns in the files of one job that are no traces, with the arguments of :func:`load_trace`.
+    """The nouns in the files of one job, traces or not, with the arguments of :func:`load_trace`.
 
     Raises DataError for files that :func:`is_job` does not know, and as their reader does.
     """

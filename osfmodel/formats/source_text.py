@@ -6,7 +6,7 @@ import csv
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -145,10 +145,17 @@ class Files:
     progress: Progress | None = None
 
     def text(self, count: int, start: str) -> Text:
-        """A text that stands for ``count`` files, of which the first begins with ``start``: its name and remarks."""
+        """A text that stands for ``count`` files, of which the first begins with ``start``; its remarks name them."""
         first = self.paths[0]
         title = first.file if isinstance(first, Text) else first.name
-        return Text(title if count == 1 else f"{title} ({count} files)", start, tell=self.tell)
+        name = title if count == 1 else f"{title} ({count} files)"
+        return Text(name, start, tell=self.naming(name).tell)
+
+    def naming(self, name: str) -> Files:
+        """These files, whose remarks begin with ``name``; a text in memory is named by whoever gave it."""
+        if isinstance(self.paths[0], Text):
+            return self
+        return replace(self, tell=lambda message: self.tell(f"{name}: {message}"))
 
 
 def stem(file: str) -> str:

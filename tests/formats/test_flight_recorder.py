@@ -75,6 +75,19 @@ def test_collectives_that_hang_are_counted_and_named():
     ]
 
 
+def test_all_collectives_that_hang_are_counted_and_the_lowest_number_is_named():
+    document = dump(JOB)
+    entry = document["entries"][0] | {"state": "started", "retired": False}
+    document["entries"] = [entry | {"collective_seq_id": number} for number in range(3000, 1500, -1)]
+    told: list[str] = []
+    hung = Text("dump.json", json.dumps(document), tell=told.append)
+    with pytest.raises(DataError, match="has no times"):
+        flight_recorder.read(hung, Hints("mine"))
+    assert [one.partition(" of group")[0] for one in told] == [
+        "1500 collectives had not ended when dumped; the first: 'all_reduce' number 1501"
+    ]
+
+
 def test_real_dumps_of_a_gloo_job_that_hangs():
     """Gloo records no durations; the collective that another rank did not join is named, from pickle and JSON."""
     for path in (HUNG, HUNG.with_suffix(".json")):
@@ -82,8 +95,8 @@ def test_real_dumps_of_a_gloo_job_that_hangs():
         result = CliRunner().invoke(main, ["import", str(path)])
         assert result.exit_code == 1
         assert result.stderr.splitlines() == [
-            "osf: warning: 1 collectives had not ended when dumped; the first: 'all_reduce' number 5 of group "
-            f"'default_pg', scheduled, in {path}",
+            f"osf: warning: {path.name}: 1 collective had not ended when dumped; the first: 'all_reduce' number 5 of "
+            f"group 'default_pg', scheduled, in {path}",
             f"osf: {path}: has no durations of its 4 collectives: record with TORCH_NCCL_ENABLE_TIMING=1 (only NCCL "
             "has durations)",
         ]
@@ -101,7 +114,10 @@ def test_a_folder_of_pickles_as_pytorch_names_them(tmp_path):
     assert told == []
     first = folder / "nccl_trace_rank_0"
     import_job([first], Hints("mine"), told.append)
-    assert told == ["has 1 of 4 ranks: times may include waiting for ranks that are late; give the files of all ranks"]
+    assert told == [
+        "nccl_trace_rank_0: only 1 of 4 ranks found, so times may include waiting for the others: give the files of "
+        "all ranks"
+    ]
 
 
 def test_what_is_left_out_is_told():
@@ -118,11 +134,11 @@ def test_what_is_left_out_is_told():
     content = json.dumps(document)
     flight_recorder.read(Text("dump.json", content, tell=told.append), Hints("mine"))
     assert told == [
-        "1 collectives without a duration are left out",
-        "1 sends and receives are left out",
-        "collectives that carry no gradients are left out: 1 'all_reduce of another type', 1 'all_reduce_barrier', "
-        "1 'broadcast'",
-        "has 1 of 4 ranks: times may include waiting for ranks that are late; give the files of all ranks",
+        "left out: 1 collective without a duration",
+        "sends and receives are left out: 1",
+        "left out (only all-reduce, all-gather and reduce-scatter of floating-point types are read): 1 'all_reduce of "
+        "another type', 1 'all_reduce_barrier', 1 'broadcast'",
+        "only 1 of 4 ranks found, so times may include waiting for the others: give the files of all ranks",
     ]
 
 
@@ -176,7 +192,7 @@ def huge_memo():
         (pickle.dumps({"pg_config": {}, "pg_status": Planted()}, 2), r"more than plain data \(GLOBAL\), which is not"),
         (pickle.dumps({"pg_config": Planted()}, 4), r"more than plain data \(STACK_GLOBAL\), which is not loaded"),
         (pickle.dumps({"pg_config": Dumped()}, 5), "more than plain data"),
-        (huge_memo(), "is a pickle with more objects than any dump has"),
+        (huge_memo(), "is a pickle with more objects than a dump has: record with a smaller TORCH_FR_BUFFER_SIZE"),
         (pickled(JOB)[:-30], "is a pickle that is cut off or damaged"),
         (b"\x80\x02\x95" + b"\xff" * 8 + b"pg_config", "is a pickle that is cut off or damaged"),
         (pickle.dumps([{"pg_config": {}}], 2), "is not a dump of the flight recorder"),
@@ -201,7 +217,9 @@ def test_plain_pickles_of_every_protocol_are_read():
 
 def test_a_pickle_of_too_many_objects_is_refused(monkeypatch):
     monkeypatch.setattr(data_pickle, "MOST_STEPS", 100)
-    with pytest.raises(DataError, match="with more objects than any dump has"):
+    with pytest.raises(
+        DataError, match="with more objects than a dump has: record with a smaller TORCH_FR_BUFFER_SIZE"
+    ):
         plain_data(pickled(JOB))
 
 

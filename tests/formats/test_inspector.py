@@ -63,7 +63,7 @@ def test_of_a_call_the_rank_that_waited_least_counts():
     assert told == []
     alone, said = read(text(job))
     assert alone.tables[0].times == pytest.approx([time + 500e-6 for time in job_of(JOB).tables[0].times])
-    assert said == ["has 1 of 8 ranks: times may include waiting for ranks that are late; give the files of all ranks"]
+    assert said == ["only 1 of 8 ranks found, so times may include waiting for the others: give the files of all ranks"]
 
 
 def test_of_the_calls_of_a_size_the_median_is_taken():
@@ -124,17 +124,17 @@ def test_what_is_left_out_is_told():
     assert cluster.tables == read(text(JOB))[0].tables
     assert told == [
         "line 17: was cut off and is left out",
-        "1 sends and receives are left out",
-        "2 collectives without a time of their kernels are left out",
         "Inspector lost 512 collectives: raise NCCL_INSPECTOR_DUMP_COLL_RING_SIZE",
-        "collectives that carry no gradients are left out: 1 'Broadcast'",
-        "has 1 of 8 ranks: times may include waiting for ranks that are late; give the files of all ranks",
+        "left out: 2 collectives without a duration",
+        "sends and receives are left out: 1",
+        "left out (only all-reduce, all-gather and reduce-scatter are read): 1 'Broadcast'",
+        "only 1 of 8 ranks found, so times may include waiting for the others: give the files of all ranks",
     ]
 
 
 def test_times_of_the_host_are_told():
     _, told = read(text(JOB).replace("kernel_gpu", "kernel_cpu"))
-    assert told[0] == "9 collectives were timed by the host: their times include its delays"
+    assert told[0] == "9 collectives timed by the host, whose delays the times include"
 
 
 def with_field(name, value):
@@ -198,7 +198,7 @@ def test_a_folder_of_files_is_one_job(folder):
     assert is_job([folder])
     (cluster,) = import_file(folder, Hints("mine"), tell=told.append)
     assert cluster.tables[0].times == job_of(Logged(ranks=4)).tables[0].times
-    assert told == [f"{folder / 'notes.log'}: left out: it is not a trace"]
+    assert told == [f"{folder / 'notes.log'}: left out: it is not a log of NCCL Inspector"]
     files = sorted(folder.glob("node*"))
     assert import_job(files, Hints("mine"))[0].tables == cluster.tables
     assert import_job(files)[0].name == "node-0-pid"

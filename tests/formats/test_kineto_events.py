@@ -181,7 +181,9 @@ def test_the_fast_and_the_slow_way_agree_wherever_chunks_end(monkeypatch, size):
     assert slowly(content) == expected
     monkeypatch.setattr(json_stream, "CHUNK", max(size, 16))
     pieces = [content.encode()[start : start + size] for start in range(0, len(content.encode()), size)]
-    monkeypatch.setattr("osfmodel.formats.kineto.events.opened", lambda files, known, endings: [("x", iter(pieces))])
+    monkeypatch.setattr(
+        "osfmodel.formats.kineto.events.opened", lambda files, known, endings, what: [("x", iter(pieces))]
+    )
     assert read(content) == expected
     assert slowly(content) == expected
 
@@ -398,7 +400,7 @@ def test_characters_of_several_bytes_at_the_ends_of_pieces(monkeypatch):
     for size in (1, 2, 3, 5):
         pieces = [content[start : start + size] for start in range(0, len(content), size)]
         monkeypatch.setattr(
-            "osfmodel.formats.kineto.events.opened", lambda files, known, endings, p=pieces: [("x", iter(p))]
+            "osfmodel.formats.kineto.events.opened", lambda files, known, endings, what, p=pieces: [("x", iter(p))]
         )
         assert {event.name for event in read("")[1]} == {"é\u20ac\U0001f600"}
 
@@ -444,7 +446,7 @@ def test_archives(tmp_path, mode, form):
     assert [name for name, _, _ in found] == [f"{path}:{long}rank0.json", f"{path}:é.json.gz"]
     assert [header["distributedInfo"]["rank"] for _, header, _ in found] == [0, 1]
     assert [len(events) for _, _, events in found] == [5, 5]
-    assert told == [f"{path}:ranks/notes.txt: left out: it is not a trace"]
+    assert told == [f"{path}:ranks/notes.txt: left out: it is not a trace of torch.profiler"]
 
 
 def test_archives_where_a_trace_is_not_read_to_its_end(tmp_path):
@@ -463,8 +465,8 @@ def test_folders(tmp_path):
     told = []
     found = on_disk(tmp_path, tell=told.append)
     assert [header["distributedInfo"]["rank"] for _, header, _ in found] == [0, 1]
-    assert told == [f"{tmp_path / 'layers.json'}: left out: it is not a trace"]
-    assert "is a folder without traces" in disk_fault(tmp_path / "inner")
+    assert told == [f"{tmp_path / 'layers.json'}: left out: it is not a trace of torch.profiler"]
+    assert "is a folder without a file of a known format" in disk_fault(tmp_path / "inner")
     assert "cannot be read: No such file" in disk_fault(tmp_path / "none.json")
 
 
@@ -557,14 +559,14 @@ def with_header(content, place, value):
     [
         (tar([("a.json", b"{}"), ("a.json", b"{}")]), "holds a.json twice"),
         (tar([]), "is not a JSON object"),
-        (tar([FOLDER]), "without traces"),
-        (tar([("a.txt", b"x")]), "without traces"),
+        (tar([FOLDER]), "is a tar archive without a trace of torch.profiler"),
+        (tar([("a.txt", b"x")]), "is a tar archive without a trace of torch.profiler"),
         (tar([("a.json", rank(0).encode())])[:1000], "is a tar archive that was cut off in a.json"),
         (tar([("a.json", rank(0).encode())])[:END], "was cut off: its end mark is missing"),
         (damaged_tar(lambda c: c.__setitem__(slice(END, END + 4), b"junk")), "a header has a wrong checksum"),
         (damaged_tar(lambda c: with_header(c, 124, b"-0000000001\0")), "size of a file is not a number"),
         (damaged_tar(lambda c: with_header(c, 124, b"\x80" + b"\xff" * 11)), "cut off"),
-        (damaged_tar(lambda c: with_header(c, 156, b"S")), "without traces"),
+        (damaged_tar(lambda c: with_header(c, 156, b"S")), "is a tar archive without a trace of torch.profiler"),
         (damaged_tar(lambda c: with_header(c, 156, b"x")), "is not a number"),
         *((damaged_tar(lambda c, k=kind: (with_header(c, 156, k), with_header(c, 124, b"77777777777\0"))),
            "a header of 8,589") for kind in (b"x", b"g", b"L", b"K")),
@@ -670,7 +672,7 @@ def test_events_of_megabytes_are_not_parsed_over_and_over(tmp_path):
     pieces = (content[start : start + 1000] for start in range(0, len(content), 1000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_stream, "DECODER", Counting(strict=False))
-        patch.setattr("osfmodel.formats.kineto.events.opened", lambda files, known, endings: [("x", pieces)])
+        patch.setattr("osfmodel.formats.kineto.events.opened", lambda files, known, endings, what: [("x", pieces)])
         (_, events) = read("")
     assert [len(events[0].args.input_dims[0]), events[1].cat] == [100_000, "kernel"]
     assert sum(given) < 8 * len(content)
@@ -883,7 +885,9 @@ def test_ours_are_still_ours_beside_another_format(tmp_path):
     (tmp_path / "b.toy").write_text("nothing")
     assert len(load_trace([tmp_path], Hints("mine")).ranks) == 1
     (tmp_path / "a.json").write_text("{}")
-    with pytest.raises(DataError, match=r"is a folder without traces: none is of .*, kineto, .* or toy"):
+    with pytest.raises(
+        DataError, match=r"is a folder without a file of a known format: none is of .*, kineto, .* or toy"
+    ):
         load_trace([tmp_path])
 
 

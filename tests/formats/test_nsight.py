@@ -72,7 +72,7 @@ def test_a_folder_of_a_report_for_each_rank(tmp_path):
     told: list[str] = []
     found = load_trace([folder], Hints("job"), told.append)
     assert steps_in(found) == steps_in(kineto(JOB))
-    assert told == [f"{folder / 'c.db'}: left out: it is not a trace"]
+    assert told == [f"{folder / 'c.db'}: left out: it is not an SQLite export of Nsight Systems"]
     assert [rank.file for rank in found.ranks] == [str(folder / "b.sqlite"), str(folder / "a.sqlite")]
 
 
@@ -103,7 +103,9 @@ def test_steps_without_numbers_are_counted(tmp_path, name):
 @pytest.mark.parametrize("name", ["forward_step {}", "optimizer step {}", "stepper {}", "epoch {}", ""])
 def test_other_ranges_are_no_steps(tmp_path, name):
     path = write(tmp_path / "a.sqlite", JOB, (0,), name)
-    with pytest.raises(DataError, match=rf"{path}: process 4000 has no NVTX ranges of steps: put each into torch"):
+    with pytest.raises(
+        DataError, match=rf"{path}: process 4000 has no NVTX ranges of steps: wrap each step in `with torch"
+    ):
         load_trace([path], Hints("job"))
 
 
@@ -208,7 +210,7 @@ def test_copies_graphs_and_other_devices(tmp_path):
     found = load_trace([path], Hints("job"))
     assert found.remarks == (
         "CUDA graphs are left out: record with nsys profile --cuda-graph-trace=node",
-        "process 4000 uses 2 GPUs: read is GPU 0",
+        "process 4000 uses 2 GPUs: only GPU 0 is read",
     )
     assert sum(len(step.copies) for step in found.ranks[0].steps) == 1
 

@@ -14,10 +14,19 @@ from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError
-from osfmodel.formats.collectives.calls import LARGEST, CommunicatorShape, JobCalls, RankCall, cluster_of_calls
+from osfmodel.formats.collectives.calls import (
+    LARGEST,
+    CommunicatorShape,
+    JobCalls,
+    RankCall,
+    RankFile,
+    Recorder,
+    members_in,
+    quoted,
+    read_calls,
+)
 from osfmodel.formats.source_text import Files, Hints, Text
 from osfmodel.formats.streams.protobuf import delimited, fields
-from osfmodel.formats.streams.trace_files import HEAD, named, opened, peeked
 
 ENDINGS = (".et", ".et.gz", ".chakra")
 VERSION = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}(?:-chakra[0-9.]{0,20})?")
@@ -47,12 +56,9 @@ MOST_GROUPS = 100_000
 
 @dataclass(slots=True)
 class ChakraTraces:
-    """The calls in the traces of a job, and counts of the nodes that are not used."""
+    """The calls in the traces of a job, and whether all are NCCL's."""
 
     calls: JobCalls = field(default_factory=JobCalls)
-    nodes: int = 0
-    untimed: int = 0
-    point_to_point: int = 0
     nccl: bool = True
 
 
@@ -74,49 +80,30 @@ def sniff(head: str) -> bool:
     return VERSION.fullmatch(head[3 : 3 + ord(head[2])]) is not None
 
 
+RECORDER = Recorder("Chakra execution trace", "a Chakra execution trace", sniff, ENDINGS, REMEDY)
+
+
 def read(text: Text, hints: Hints) -> list[Cluster]:
     """One cluster from one rank's trace."""
     return read_job(Files((text,), text.tell), hints)
 
 
 def read_job(files: Files, hints: Hints) -> list[Cluster]:
-    """One cluster from the traces of a job's ranks, read as streams.
-
-    Of each call it takes the time of the rank that waited least, of each size the median of its calls. Raises
-    DataError, with the file, for a trace that is damaged, and if no collective has a duration.
-    """
+    """One cluster from the traces of a job's ranks, as :func:`read_calls` makes it; errors name the node."""
     found = ChakraTraces()
-    start = ""
-    count = 0
-    for name, content in opened(files, sniff, ENDINGS):
-        with named(files, name):
-            head, pieces = peeked(content, HEAD)
-            start = start or head[:HEAD].decode("utf-8", "replace")
-            _scan(delimited(pieces), _RankNodes(count), (found, files, hints))
-        count += 1
-    if found.point_to_point:
-        files.tell(f"{found.point_to_point:,} sends and receives are left out")
-    with named(files, str(files.paths[0])):
-        if found.untimed and not found.calls.calls:
-            raise DataError(f"has no durations of its {found.untimed:,} collectives: {REMEDY}")
-        if not found.calls.calls:
-            raise DataError(f"has no collectives among its {found.nodes:,} nodes: {REMEDY}")
-        cluster = cluster_of_calls(files.text(count, start), found.calls, hints, "Chakra execution trace")
-    if found.untimed:
-        files.tell(f"{found.untimed:,} collectives without a duration are left out")
+    cluster = read_calls(files, hints, RECORDER, found.calls, lambda file: _scan(file, found, hints))
     return [replace(cluster, library="nccl" if found.nccl else "")]
 
 
-def _scan(nodes: Iterator[tuple[int, bytes, bool]], own: _RankNodes, into: tuple[ChakraTraces, Files, Hints]) -> None:
+def _scan(file: RankFile, found: ChakraTraces, hints: Hints) -> None:
     """Add the nodes of one file; message 0 is the metadata."""
-    found, files, hints = into
-    for number, message, whole in nodes:
+    own = _RankNodes(file.number)
+    for number, message, whole in delimited(file.pieces):
         if not whole:
-            files.tell(f"node {number}: was cut off and is left out")
+            file.tell(f"node {number}: was cut off and is left out")
             return
         if not number:
             continue
-        found.nodes += 1
         try:
             _add(message, own, found, hints)
         except DataError as error:
@@ -133,7 +120,7 @@ def _add(message: bytes, own: _RankNodes, found: ChakraTraces, hints: Hints) -> 
     for number, value in fields(message):
         if number == TYPE:
             wanted = value in (METADATA, COLLECTIVE)
-            found.point_to_point += value in (SEND, RECEIVE)
+            found.calls.point_to_point += value in (SEND, RECEIVE)
             kind = value
             if not wanted:
                 return
@@ -192,23 +179,21 @@ def _add_collective(
         found.calls.leave_out(OTHERS.get(code, "other"))
         return
     kind = KINDS[code]
-    if not isinstance(size, int) or size >= LARGEST or duration >= LARGEST:
-        raise DataError(f"is a collective whose comm_size or duration_micros no job has: {kind}")
+    if not isinstance(size, int) or size >= LARGEST:
+        raise DataError(f"{kind}: comm_size is implausible: {quoted(size)}")
+    if duration >= LARGEST:
+        raise DataError(f"{kind}: duration_micros is implausible: {duration}")
     group = group if isinstance(group, str) else ""
     number = own.numbers[group, kind]
     own.numbers[group, kind] += 1
     if not duration:
-        found.untimed += 1
+        found.calls.untimed += 1
         return
-    members, count = own.groups.get(group, ("", hints.workers or 0))
-    if not count:
-        raise DataError(f"does not say how many ranks group {group[:40]!a} has: give --workers N")
+    communicator, count = members_in(own.groups, group, hints)
     if count < 2 or not size:
         return
     whole = size * (count if kind == "all_gather" else 1)
     if whole >= LARGEST or len(own.numbers) > MOST_GROUPS:
         raise DataError("has sizes or groups that no job has")
     found.nccl &= b"nccl" in name
-    found.calls.add(
-        RankCall(CommunicatorShape(count), f"{group} {members}", own.rank, kind, whole, duration * 1e-6, number)
-    )
+    found.calls.add(RankCall(CommunicatorShape(count), communicator, own.rank, kind, whole, duration * 1e-6, number))

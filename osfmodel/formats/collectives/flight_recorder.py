@@ -7,11 +7,12 @@ TORCH_NCCL_ENABLE_TIMING=1; times at which the watchdog looked are none (FlightR
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.entities.cluster import COLLECTIVES, LIBRARIES, Cluster
+from osfmodel.entities.display import how_many
 from osfmodel.entities.dtypes import ELEMENT_BYTES
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.documents import parse_json
@@ -20,8 +21,11 @@ from osfmodel.formats.collectives.calls import (
     CommunicatorShape,
     JobCalls,
     RankCall,
-    cluster_of_calls,
+    RankFile,
+    Recorder,
+    members_in,
     quoted,
+    read_calls,
     time_in,
     whole_number,
 )
@@ -29,7 +33,6 @@ from osfmodel.formats.kineto.collectives import dtype_of, elements_of, kind_of
 from osfmodel.formats.source_text import Files, Hints, Text
 from osfmodel.formats.streams.data_pickle import is_pickle, plain_data
 from osfmodel.formats.streams.gzip_stream import limited
-from osfmodel.formats.streams.trace_files import HEAD, named, opened
 
 ENDINGS = (*"0123456789", ".pkl", ".pickle", ".json", ".json.gz")
 """PyTorch names dumps after ranks, such as nccl_trace_rank_0."""
@@ -38,18 +41,15 @@ LARGEST_DUMP = 2**25
 TOO_LARGE = "the maximum for a dump of the flight recorder: record with a smaller TORCH_FR_BUFFER_SIZE"
 SIGNS = ("pg_config", "pg_status", "collective_seq_id")
 RANKS = re.compile(r"\d{1,9}")
-TIMING = "record with TORCH_NCCL_ENABLE_TIMING=1 (only NCCL has durations)"
 
 
 @dataclass(slots=True)
 class FlightDumps:
-    """The calls in the dumps of a job, and its collectives that are not used."""
+    """The calls in the dumps of a job, and its collectives that had not ended: (number, description) of the first."""
 
     calls: JobCalls = field(default_factory=JobCalls)
-    entries: int = 0
-    untimed: int = 0
-    point_to_point: int = 0
-    pending: list[tuple[int, str]] = field(default_factory=list)
+    pending: int = 0
+    first_pending: tuple[int, str] | None = None
     libraries: set[str] = field(default_factory=set)
 
 
@@ -60,32 +60,30 @@ def sniff(head: str) -> bool:
     return head.lstrip()[:1] == "{" and sum(f'"{sign}"' in head for sign in (*SIGNS, "profiling_name")) > 1
 
 
+RECORDER = Recorder(
+    "PyTorch's flight recorder",
+    "a dump of PyTorch's flight recorder",
+    sniff,
+    ENDINGS,
+    "record with TORCH_NCCL_ENABLE_TIMING=1 (only NCCL has durations)",
+    "all-reduce, all-gather and reduce-scatter of floating-point types",
+)
+
+
 def read(text: Text, hints: Hints) -> list[Cluster]:
     """One cluster from one rank's dump, as JSON."""
     return read_job(Files((text,), text.tell), hints)
 
 
 def read_job(files: Files, hints: Hints) -> list[Cluster]:
-    """One cluster from the dumps of a job's ranks.
-
-    Of each call it takes the time of the rank that waited least, of each size the median of its calls. Raises
-    DataError, with the file, for a dump that is damaged, and if no collective has a duration.
-    """
+    """One cluster from the dumps of a job's ranks, as :func:`read_calls` makes it."""
     found = FlightDumps()
-    start = b""
-    count = 0
-    for rank, (name, pieces) in enumerate(opened(files, sniff, ENDINGS)):
-        count += 1
-        with named(files, name):
-            content = b"".join(limited(pieces, LARGEST_DUMP, TOO_LARGE))
-            start = start or content[:HEAD]
-            _add_dump(_dump(content), (rank, name), found, hints)
-    _tell(files, found)
-    with named(files, str(files.paths[0])):
-        if found.untimed and not found.calls.calls:
-            raise DataError(f"has no durations of its {found.untimed:,} collectives: {TIMING}")
-        text = files.text(count, start.decode("utf-8", "replace"))
-        cluster = cluster_of_calls(text, found.calls, hints, "PyTorch's flight recorder")
+
+    def add(file: RankFile) -> None:
+        content = b"".join(limited(file.pieces, LARGEST_DUMP, TOO_LARGE))
+        _add_dump(_dump(content), (file.number, file.name), found, hints)
+
+    cluster = read_calls(files, hints, RECORDER, found.calls, add, lambda tell: _tell(tell, found))
     return [replace(cluster, library=found.libraries.pop() if len(found.libraries) == 1 else "")]
 
 
@@ -104,7 +102,6 @@ def _add_dump(dump: Mapping[str, Any], place: tuple[int, str], found: FlightDump
         raise DataError("entries is not a list")
     groups = dict(_groups(dump.get("pg_config", {})))
     for number, entry in enumerate(entries):
-        found.entries += 1
         try:
             _add_entry(entry, (place, groups), found, hints)
         except DataError as error:
@@ -135,11 +132,11 @@ def _add_entry(entry: Any, place: Place, found: FlightDumps, hints: Hints) -> No
     group, description = _group(entry)
     if entry.get("state") in ("scheduled", "started") and entry.get("retired") is False:
         what = f"{bare[:40]!a} number {number} of group {description[:40]!a}, {entry['state']}, in {file}"
-        found.pending.append((number, what))
-        del found.pending[1000:]
+        found.pending += 1
+        found.first_pending = min(found.first_pending or (number, what), (number, what))
         return
     if entry.get("is_p2p") is True:
-        found.point_to_point += 1
+        found.calls.point_to_point += 1
         return
     kind = None if "barrier" in bare else kind_of(bare)
     if kind not in COLLECTIVES:
@@ -147,20 +144,16 @@ def _add_entry(entry: Any, place: Place, found: FlightDumps, hints: Hints) -> No
         return
     duration = time_in(entry, "duration_ms") if entry.get("duration_ms") is not None else 0.0
     if not duration:
-        found.untimed += 1
+        found.calls.untimed += 1
         return
     part = _bytes(entry, "output" if kind == "reduce_scatter" else "input")
     if part is None:
         found.calls.leave_out(f"{bare} of another type")
         return
-    members, count = groups.get(group, ("", hints.workers or 0))
-    if not count:
-        raise DataError(f"the dump does not say how many ranks group {description[:40]!a} has: give --workers N")
+    communicator, count = members_in(groups, group, hints, description)
     if count > 1:
         size = part if kind == "all_reduce" else part * count
-        found.calls.add(
-            RankCall(CommunicatorShape(count), f"{group} {members}", rank, kind, size, duration * 1e-3, number)
-        )
+        found.calls.add(RankCall(CommunicatorShape(count), communicator, rank, kind, size, duration * 1e-3, number))
         found.libraries |= {library} & set(LIBRARIES)
 
 
@@ -192,11 +185,7 @@ def _bytes(entry: Mapping[str, Any], side: str) -> int | None:
     return total
 
 
-def _tell(files: Files, found: FlightDumps) -> None:
-    """Remarks on collectives that did not end, and on those that are not used."""
-    if found.pending:
-        files.tell(f"{len(found.pending):,} collectives had not ended when dumped; the first: {min(found.pending)[1]}")
-    if found.untimed and found.calls.calls:
-        files.tell(f"{found.untimed:,} collectives without a duration are left out")
-    if found.point_to_point:
-        files.tell(f"{found.point_to_point:,} sends and receives are left out")
+def _tell(tell: Callable[[str], None], found: FlightDumps) -> None:
+    """A remark on collectives that did not end."""
+    if found.first_pending:
+        tell(f"{how_many(found.pending, 'collective')} had not ended when dumped; the first: {found.first_pending[1]}")

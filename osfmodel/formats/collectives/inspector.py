@@ -8,25 +8,27 @@ of a rank's own part, so all-gather and reduce-scatter move it once for each ran
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
 from osfmodel.formats.collectives.calls import (
     LARGEST,
     CommunicatorShape,
     JobCalls,
     RankCall,
-    cluster_of_calls,
+    RankFile,
+    Recorder,
+    read_calls,
     time_in,
     whole_number,
 )
 from osfmodel.formats.collectives.naming import factor
 from osfmodel.formats.source_text import Files, Hints, Text
 from osfmodel.formats.streams.lines import lines_of
-from osfmodel.formats.streams.trace_files import HEAD, named, opened, peeked
 
 ENDINGS = (".log", ".log.gz", ".jsonl", ".jsonl.gz")
 KINDS: Mapping[str, str] = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
@@ -41,9 +43,7 @@ class InspectorLog:
     """The calls in the files of a job, and counts of the lines that are not used."""
 
     calls: JobCalls = field(default_factory=JobCalls)
-    point_to_point: int = 0
     host_timed: int = 0
-    untimed: int = 0
     dropped: int = 0
 
 
@@ -53,47 +53,44 @@ def sniff(head: str) -> bool:
     return first.startswith("{") and SIGN in first and any(body in first for body in BODIES)
 
 
+RECORDER = Recorder(
+    "NCCL Inspector",
+    "a log of NCCL Inspector",
+    sniff,
+    ENDINGS,
+    "only times of kernels are read (coll_timing_source kernel_gpu)",
+)
+
+
 def read(text: Text, hints: Hints) -> list[Cluster]:
     """One cluster from one process's file."""
     return read_job(Files((text,), text.tell), hints)
 
 
 def read_job(files: Files, hints: Hints) -> list[Cluster]:
-    """One cluster from the files of a job's processes, read as streams.
-
-    Of each call it takes the time of the rank that waited least, of each size the median of its calls. Raises
-    DataError, with file and line, for a line that is damaged or contradicts itself.
-    """
+    """One cluster from the files of a job's processes, as :func:`read_calls` makes it; errors name the line."""
     found = InspectorLog()
-    names: list[str] = []
-    start = ""
-    for name, content in opened(files, sniff, ENDINGS):
-        names.append(name)
-        with named(files, name):
-            head, pieces = peeked(content, HEAD)
-            start = start or head[:HEAD].decode("utf-8", "replace")
-            _scan(lines_of(pieces), found, files)
-    _tell(files, found)
-    with named(files, str(files.paths[0])):
-        cluster = cluster_of_calls(files.text(len(names), start), found.calls, hints, "NCCL Inspector")
+    cluster = read_calls(
+        files, hints, RECORDER, found.calls, lambda file: _scan(file, found), lambda tell: _tell(tell, found)
+    )
     return [replace(cluster, library="nccl")]
 
 
-def _scan(lines: Iterator[tuple[int, bytes, bool]], found: InspectorLog, files: Files) -> None:
+def _scan(file: RankFile, found: InspectorLog) -> None:
     """Add the lines of one file."""
     header: Mapping[str, Any] | None = None
-    for number, line, ended in lines:
+    for number, line, ended in lines_of(file.pieces):
         record = _record(line)
         if record is None:
             if ended:
                 raise _fault(number, line, "is not a JSON object")
-            files.tell(f"line {number}: was cut off and is left out")
+            file.tell(f"line {number}: was cut off and is left out")
             return
         header = _own_header(number, line, record) or header
         if "dump_stats" in record:
             found.dropped += _dropped(record["dump_stats"])
         elif "p2p_perf" in record:
-            found.point_to_point += 1
+            found.calls.point_to_point += 1
         elif "coll_perf" in record:
             if header is None:
                 raise _fault(number, line, "names no communicator, nor does a line before it: give the whole file")
@@ -134,7 +131,7 @@ def _add(number: int, line: bytes, parts: tuple[Mapping[str, Any], Any], found: 
         return
     source = perf.get("coll_timing_source", "kernel_gpu")
     if source == "collective_cpu":  # the call on the host, not the collective
-        found.untimed += 1
+        found.calls.untimed += 1
         return
     try:
         call = _call(header, perf)
@@ -143,7 +140,7 @@ def _add(number: int, line: bytes, parts: tuple[Mapping[str, Any], Any], found: 
     if call.shape.ranks < 2:
         return
     if not call.time:
-        found.untimed += 1
+        found.calls.untimed += 1
         return
     _require_bandwidth(number, line, call, perf.get("coll_busbw_gbs"))
     found.host_timed += source != "kernel_gpu"
@@ -188,13 +185,9 @@ def _fault(number: int, line: bytes, what: str) -> DataError:
     return Text("", "").fault(number, line.decode("utf-8", "replace"), what)
 
 
-def _tell(files: Files, found: InspectorLog) -> None:
-    """Remarks on lines that are not used, and on times that are not of the GPU."""
-    if found.point_to_point:
-        files.tell(f"{found.point_to_point:,} sends and receives are left out")
-    if found.untimed:
-        files.tell(f"{found.untimed:,} collectives without a time of their kernels are left out")
+def _tell(tell: Callable[[str], None], found: InspectorLog) -> None:
+    """Remarks on collectives that Inspector lost, and on times that are not of the GPU."""
     if found.host_timed:
-        files.tell(f"{found.host_timed:,} collectives were timed by the host: their times include its delays")
+        tell(f"{how_many(found.host_timed, 'collective')} timed by the host, whose delays the times include")
     if found.dropped:
-        files.tell(f"Inspector lost {found.dropped:,} collectives: raise NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")
+        tell(f"Inspector lost {how_many(found.dropped, 'collective')}: raise NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")

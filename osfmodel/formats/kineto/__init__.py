@@ -12,7 +12,7 @@ from osfmodel.entities.checks import LARGEST_COUNT
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
-from osfmodel.formats.kineto.events import ENDINGS, LARGEST, TraceFile, is_trace, read_events
+from osfmodel.formats.kineto.events import ENDINGS, LABEL, LARGEST, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto.meshes import by_threads, meshed, process_groups
 from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto.sharding import HostUse, grouped
@@ -24,7 +24,7 @@ from osfmodel.formats.traces.ranks import joined, numbered_alike
 from osfmodel.formats.traces.sizes import sized
 from osfmodel.formats.traces.usual import with_shared_steps, with_steps
 
-__all__ = ["ENDINGS", "sniff", "trace_of"]
+__all__ = ["ENDINGS", "LABEL", "sniff", "trace_of"]
 
 RANK = re.compile(r"(?:rank|worker)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 

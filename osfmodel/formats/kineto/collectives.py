@@ -64,7 +64,8 @@ class Found(NamedTuple):
     """A collective found in the trace; times in microseconds as in the file.
 
     ``called``: the kind that was called, if the library runs it as another; ``shard``: the parameters that it is about;
-    ``received``: elements that this rank gets in an all-to-all; ``thread``: the library's, if it notes collectives.
+    ``received``: elements that this rank gets in an all-to-all; ``thread``: the library's, if it notes collectives;
+    ``bytes``: of one rank's part, if the record has no elements.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Found(NamedTuple):
     shard: Sharded | None = None
     received: int | None = None
     thread: str = ""
+    bytes: int | None = None
 
     @property
     def submitted(self) -> float:
@@ -238,6 +240,7 @@ def _collective(kernel: HostSpan, issued: float | None, around: Sequence[HostSpa
         sequence if isinstance(sequence, int) else None,
         _group_size(_kind(kernel, around), told) or _said(told, lambda args: args.group_size),
         received=_received(_kind(kernel, around), told),
+        bytes=_said(told, lambda args: args.in_bytes),
     )
 
 

@@ -35,6 +35,7 @@ COUNTS = ("in_elements", "out_elements", "group_size")
 """Args that must be counts, since a collective cannot be priced without them."""
 WORDS = ("collective", "dtype", "group_name", "name")
 ANYTHING = ("input_dims", "input_types")
+LABEL = "a trace of torch.profiler"
 ENDINGS = (".json", ".json.gz")
 """Endings of traces in a folder."""
 NAMES = {spelling: name for name, spelling in SPELLINGS.items()}
@@ -51,7 +52,7 @@ SIGNS = re.compile(
 
 
 class Args(msgspec.Struct, gc=False, rename=SPELLINGS):
-    """An event's args; None if missing or impossible."""
+    """An event's args; None if missing or impossible. ``in_bytes`` is for records of bytes instead of elements."""
 
     external_id: int | None = None
     older_external_id: int | None = None
@@ -69,6 +70,7 @@ class Args(msgspec.Struct, gc=False, rename=SPELLINGS):
     forward_thread: int | None = None
     sequence_number: int | None = None
     name: str | None = None
+    in_bytes: int | None = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -140,7 +142,7 @@ def read_events(
 
     Take the events of one trace to their end before the next. Raises DataError, which names file and event.
     """
-    for name, pieces in opened(Files(tuple(paths), tell, progress), is_trace, ENDINGS):
+    for name, pieces in opened(Files(tuple(paths), tell, progress), is_trace, ENDINGS, LABEL):
         yield _begun(name, pieces, _Choice(keep))
 
 

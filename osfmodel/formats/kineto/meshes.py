@@ -1,4 +1,4 @@
-"""The process groups of a job in the header of its trace, and which of them sharded parameters use."""
+"""The process groups of collectives that name none: from the header of a trace, and by the threads that ran them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _listed(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def meshed(header: Mapping[str, Any], found: Sequence[Found]) -> list[Found]:
-    """The collectives, with the groups of those of sharded parameters whose library notes none, from the header.
+    """Collectives of sharded parameters, with their process group from the trace's header if the library records none.
 
     Parameters are sharded between the ranks of a group that are next to each other; shards are all-reduced in another
     group of the remaining ranks, so that the product of both sizes is the job's.

@@ -23,17 +23,28 @@ from osfmodel.formats.kineto.windows import OPTIMIZER_STEP, PROFILER_STEP
 from osfmodel.formats.nsight.database import MAGIC, Database, opened_database
 from osfmodel.formats.nsight.device import KERNELS, add_work, collectives_of
 from osfmodel.formats.nsight.excerpt import Excerpt, chosen_steps, excerpt_of
-from osfmodel.formats.nsight.ranges import NO_PROCESS, NcclCall, ProcessRanges, calls_of, process_of, ranges_of, time_of
+from osfmodel.formats.nsight.ranges import (
+    NO_PROCESS,
+    NcclCall,
+    ProcessGpu,
+    ProcessRanges,
+    calls_of,
+    number_in,
+    pid_of,
+    process_of,
+    ranges_of,
+)
 from osfmodel.formats.source_text import Files, Hints
 from osfmodel.formats.streams.trace_files import paths_of_files
 from osfmodel.formats.traces.ranks import joined, numbered_alike
 from osfmodel.formats.traces.sizes import sized
 from osfmodel.formats.traces.usual import with_shared_steps, with_steps
 
+LABEL = "an SQLite export of Nsight Systems"
 ENDINGS = (".sqlite", ".sqlite3", ".db")
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 EXPORT = "nsys export --type sqlite --include-blobs=true"
-MARK = "torch.cuda.nvtx.range('step 12')"
+MARK = 'with torch.cuda.nvtx.range("step 12"):'
 
 
 def sniff(head: str) -> bool:
@@ -47,7 +58,7 @@ class _Process:
 
     path: Path
     checksum: str
-    place: tuple[int, int]
+    place: ProcessGpu
     kernels: int
     ranges: ProcessRanges
 
@@ -78,7 +89,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     """The job shown by the reports of its processes. Raises DataError, with the file, for a report without steps."""
     remarks: list[str] = []
     there: list[_Process] = []
-    for path in paths_of_files(files, sniff, ENDINGS):
+    for path in paths_of_files(files, sniff, ENDINGS, LABEL):
         try:
             there += _processes_of(path, remarks)
         except DataError as error:
@@ -109,7 +120,7 @@ def _require_different(ranks: Sequence[_Rank]) -> None:
     """Raise DataError, naming both files, if two hold the same process."""
     seen: dict[tuple[object, ...], str] = {}
     for rank in ranks:
-        key = rank.of.checksum, rank.of.place[0], rank.kept.first, len(rank.kept.work)
+        key = rank.of.checksum, rank.of.place.process, rank.kept.first, len(rank.kept.work)
         if key in seen:
             raise DataError(f"{seen[key]} and {rank.file} are the same report twice: leave one out")
         seen[key] = rank.file
@@ -134,11 +145,12 @@ def _processes_of(path: Path, remarks: list[str]) -> Iterator[_Process]:
         if GRAPHS in database.columns:
             remarks.append("CUDA graphs are left out: record with nsys profile --cuda-graph-trace=node")
         ranges = ranges_of(database)
-        for (process, device), kernels in _places(database, remarks).items():
-            own = ranges.get(process) or (_all(ranges) if process == NO_PROCESS else None)
+        for place, kernels in _places(database, remarks).items():
+            own = ranges.get(place.process) or (_all(ranges) if place.process == NO_PROCESS else None)
             if own is None or not own.steps:
-                raise DataError(f"process {process & 0xFFFFFF} has no NVTX ranges of steps: put each into {MARK}")
-            yield _Process(path, checksum_of(start), (process, device), kernels, own)
+                pid = pid_of(place.process)
+                raise DataError(f"process {pid} has no NVTX ranges of steps: wrap each step in `{MARK}`")
+            yield _Process(path, checksum_of(start), place, kernels, own)
 
 
 def _all(ranges: Mapping[int, ProcessRanges]) -> ProcessRanges | None:
@@ -146,21 +158,21 @@ def _all(ranges: Mapping[int, ProcessRanges]) -> ProcessRanges | None:
     return next(iter(ranges.values())) if len(ranges) == 1 else None
 
 
-def _places(database: Database, remarks: list[str]) -> dict[tuple[int, int], int]:
-    """The kernels of each (process, device): of a process with several devices only that of most kernels."""
-    named = "globalPid" if database.has(KERNELS, "globalPid") else f"{NO_PROCESS} << 24"
+def _places(database: Database, remarks: list[str]) -> dict[ProcessGpu, int]:
+    """The number of kernels of each process on its device; of several devices that of most kernels."""
+    named = "globalPid" if database.has(KERNELS, "globalPid") else str(NO_PROCESS)
     counts: dict[int, Counter[int]] = {}
     for own, device, count in database.rows(f"SELECT {named}, deviceId, COUNT(*) FROM {KERNELS} GROUP BY 1, 2"):
-        process = process_of(time_of(own, KERNELS))
-        counts.setdefault(process, Counter())[time_of(device, KERNELS)] += count
+        process = process_of(number_in(own, KERNELS))
+        counts.setdefault(process, Counter())[number_in(device, KERNELS)] += count
     if not counts:
         raise DataError(f"has no kernels (the table {KERNELS} is empty): record with nsys profile -t cuda,nvtx")
     for process, devices in counts.items():
         if len(devices) > 1:
             most = devices.most_common(1)[0][0]
-            remarks.append(f"process {process & 0xFFFFFF} uses {len(devices)} GPUs: read is GPU {most}")
+            remarks.append(f"process {pid_of(process)} uses {len(devices)} GPUs: only GPU {most} is read")
     most_used = [(process, devices.most_common(1)[0]) for process, devices in sorted(counts.items())]
-    return {(process, device): count for process, (device, count) in most_used}
+    return {ProcessGpu(process, device): count for process, (device, count) in most_used}
 
 
 def _rank(one: _Process, chosen: range | None) -> _Rank:
@@ -173,14 +185,14 @@ def _rank(one: _Process, chosen: range | None) -> _Rank:
 
 
 def _read(database: Database, one: _Process, part: Excerpt) -> _Rank:
-    calls = calls_of(database, one.place[0], part.since, part.until)
+    calls = calls_of(database, one.place.process, part.since, part.until)
     kept = record(_host_events(one.ranges, part, calls))
     add_work(kept, database, one.place, part)
     kernels = record(collectives_of(kept, database, one.place, part))
     kept.kernels, kept.gpus, kept.first = kernels.kernels, kernels.gpus, min(kept.first, kernels.first)
-    found = tuple(_in_elements(each, one.ranges) for each in collectives(kept))
+    found = tuple(_in_elements(each) for each in collectives(kept))
     host = _one(database, "TARGET_INFO_SYSTEM_ENV", "value", "name", "Hostname")
-    device = _one(database, "TARGET_INFO_GPU", "name", "id", one.place[1])
+    device = _one(database, "TARGET_INFO_GPU", "name", "id", one.place.device)
     epoch = _one(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
     base = epoch / 1e3 if isinstance(epoch, int) and 0 <= epoch < 2**62 else 0.0
     return _Rank(one, str(host or ""), str(device or ""), base, kept, found)
@@ -207,7 +219,7 @@ def _host_events(ranges: ProcessRanges, part: Excerpt, calls: Sequence[NcclCall]
     for call in calls:
         group = "" if call.communicator is None else f"{call.communicator:#x}"
         ranks = ranges.ranks.get(call.communicator or 0, (None, 0))[0]
-        args = Args(collective=call.kind, in_elements=call.bytes, group_name=group or None, group_size=ranks)
+        args = Args(collective=call.kind, in_bytes=call.bytes, group_name=group or None, group_size=ranks)
         yield _event("user_annotation", f"nccl:{call.kind}", call.start, call.end, args)
 
 
@@ -217,16 +229,15 @@ def _event(cat: str, name: str, start: int, end: int, args: Args = NO_ARGS) -> E
     return Event("X", cat, name, start / 1e3, (end - start) / 1e3, "", "", args)
 
 
-def _in_elements(one: Found, ranges: ProcessRanges) -> Found:
-    """A collective whose bytes are turned into elements of its kernel's type: those that one rank puts in.
+def _in_elements(one: Found) -> Found:
+    """A collective with the elements of its kernel's type that one rank puts in, from its bytes.
 
     Kernels that only copy do not name a type: their elements are bytes. NCCL notes what a rank gets of a
     reduce-scatter.
     """
-    size = one.elements
-    if size is None or (one.kind == "reduce_scatter" and not one.workers):
-        return one._replace(elements=None, sized_by="")
-    size *= (one.workers or 1) if one.kind == "reduce_scatter" else 1
+    if one.bytes is None or (one.kind == "reduce_scatter" and not one.workers):
+        return one
+    size = one.bytes * ((one.workers or 1) if one.kind == "reduce_scatter" else 1)
     if one.dtype is None:
         return one._replace(elements=None if one.kind == "all_reduce" else size, dtype="int8", sized_by="host")
     return one._replace(elements=size // element_bytes(one.dtype), sized_by="host")
@@ -248,7 +259,7 @@ def _steps(rank: _Rank, number: int, origin: float) -> RankTrace:
         file=rank.file,
         checksum=rank.of.checksum,
         host=rank.host,
-        gpu=str(rank.of.place[1]),
+        gpu=str(rank.of.place.device),
     )
 
 

@@ -9,7 +9,7 @@ from osfmodel.formats.kineto.events import Args, Event
 from osfmodel.formats.kineto.recorded import LAUNCH, Columns, Recorded
 from osfmodel.formats.nsight.database import Database
 from osfmodel.formats.nsight.excerpt import Excerpt
-from osfmodel.formats.nsight.ranges import NO_PROCESS, time_of
+from osfmodel.formats.nsight.ranges import ProcessGpu, number_in, of_process
 
 KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 COPIES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
@@ -21,16 +21,16 @@ Condition = tuple[str, list[object]]
 """A condition of SQL, and its values."""
 
 
-def add_work(kept: Recorded, database: Database, place: tuple[int, int], part: Excerpt) -> None:
-    """Add launches, copies and computing kernels of a process on a device: ``place`` has the numbers of both."""
-    _add_launches(kept, database, place[0], part)
+def add_work(kept: Recorded, database: Database, place: ProcessGpu, part: Excerpt) -> None:
+    """Add launches, copies and computing kernels of a process on a device."""
+    _add_launches(kept, database, place.process, part)
     for table in COPIES:
         if database.has(table, "start", "end", "correlationId", "streamId"):
             for start, end, correlation, stream, _ in _rows(database, table, place, _submitted(kept, part), "0"):
                 _add(kept, kept.copies, (start / 1e3, end / 1e3, correlation, stream))
 
 
-def collectives_of(kept: Recorded, database: Database, place: tuple[int, int], part: Excerpt) -> Iterator[Event]:
+def collectives_of(kept: Recorded, database: Database, place: ProcessGpu, part: Excerpt) -> Iterator[Event]:
     """The kernels of collectives as events, while those that compute are added to ``kept``.
 
     Of the names of kernels only those of collectives matter.
@@ -47,7 +47,7 @@ def collectives_of(kept: Recorded, database: Database, place: tuple[int, int], p
     for start, end, correlation, stream, key in _rows(database, KERNELS, place, _submitted(kept, part), named):
         if key in names:
             args = Args(correlation=correlation, stream=stream)
-            yield Event("X", "kernel", names[key], start / 1e3, (end - start) / 1e3, str(place[1]), "", args)
+            yield Event("X", "kernel", names[key], start / 1e3, (end - start) / 1e3, str(place.device), "", args)
         else:
             _add(kept, kept.work, (start / 1e3, end / 1e3, correlation, stream))
 
@@ -70,17 +70,18 @@ def _submitted(kept: Recorded, part: Excerpt) -> Condition:
 
 
 def _rows(
-    database: Database, table: str, place: tuple[int, int], inside: Condition, name: str
+    database: Database, table: str, place: ProcessGpu, inside: Condition, name: str
 ) -> Iterator[tuple[int, int, int, int, object]]:
     """(start, end, correlation, stream, name) of each row of device work of this process and device."""
     own, values = [inside[0]], [*inside[1]]
     if database.has(table, "deviceId"):
-        own, values = [*own, "deviceId = ?"], [*values, place[1]]
-    if place[0] != NO_PROCESS and database.has(table, "globalPid"):
-        own, values = [*own, "globalPid >> 24 = ?"], [*values, place[0]]
+        own, values = [*own, "deviceId = ?"], [*values, place.device]
+    if database.has(table, "globalPid"):
+        named, numbers = of_process("globalPid", place.process)
+        own, values = [*own, named], [*values, *numbers]
     query = f"SELECT start, end, correlationId, streamId, {name} FROM {table} WHERE {' AND '.join(own)}"
     for row in database.rows(query, *values):
-        start, end, correlation, stream = (time_of(value, table) for value in row[:4])
+        start, end, correlation, stream = (number_in(value, table) for value in row[:4])
         if end < start:
             raise DataError(f"a row of the table {table} ends before it starts")
         yield start, end, correlation, stream, row[4]
@@ -92,14 +93,13 @@ def _add_launches(kept: Recorded, database: Database, process: int, part: Excerp
         return
     known = database.rows(f"SELECT id, value FROM StringIds WHERE id IN (SELECT DISTINCT nameId FROM {RUNTIME})")
     called: Sequence[object] = [key for key, name in known if LAUNCH.search(str(name))][:MOST_NAMES]
-    own, values = [f"nameId IN ({', '.join('?' * len(called))})"], [*called]
-    if process != NO_PROCESS:
-        own, values = [*own, "globalTid >> 24 = ?"], [*values, process]
+    named, numbers = of_process("globalTid", process)
+    own, values = [f"nameId IN ({', '.join('?' * len(called))})", named], [*called, *numbers]
     if not part.whole:
         own, values = [*own, "start >= ? AND start < ?"], [*values, part.since, part.until]
     query = f"SELECT start, end, correlationId FROM {RUNTIME} WHERE {' AND '.join(own)}"
     for row in database.rows(query, *values):
-        start, end, correlation = (time_of(value, RUNTIME) for value in row)
+        start, end, correlation = (number_in(value, RUNTIME) for value in row)
         if end < start:
             raise DataError(f"a row of the table {RUNTIME} ends before it starts")
         kept.launches.add(correlation, start / 1e3, end / 1e3)

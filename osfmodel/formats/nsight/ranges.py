@@ -34,8 +34,17 @@ WIDTHS: Mapping[str, int] = {BYTES: 8, COMMUNICATOR: 8, RANKS: 4, RANK: 4}
 LARGEST = 2**62
 NO_PROCESS = 0
 """Stands for all processes where kernels do not name theirs."""
+THREAD_BITS, PID_BITS = 24, 24
+"""Bits of Nsight's numbers of threads: the lowest are the thread, those above it the process as its host knows it."""
 MOST_RANGES = 500_000
 """Maximum number of ranges of steps, of phases or of collectives that are kept."""
+
+
+class ProcessGpu(NamedTuple):
+    """A process, as :func:`process_of` has it, and the device that it uses."""
+
+    process: int
+    device: int
 
 
 class NvtxRange(NamedTuple):
@@ -74,7 +83,17 @@ class ProcessRanges:
 
 def process_of(global_id: int) -> int:
     """The process in Nsight's number of a thread or a process: its upper bits, without the thread."""
-    return global_id >> 24
+    return global_id >> THREAD_BITS
+
+
+def pid_of(process: int) -> int:
+    """The number of a process on its host."""
+    return process & ((1 << PID_BITS) - 1)
+
+
+def of_process(column: str, process: int) -> tuple[str, list[object]]:
+    """The condition of SQL, with its values, that Nsight's number in a column is of a process; none for NO_PROCESS."""
+    return ("1", []) if process == NO_PROCESS else (f"{column} >> {THREAD_BITS} = ?", [process])
 
 
 def ranges_of(database: Database) -> dict[int, ProcessRanges]:
@@ -132,22 +151,22 @@ def _ranges(
         text, join = "COALESCE(n.text, s.value)", " LEFT JOIN StringIds AS s ON s.id = n.textId"
     blob = "n.binaryData" if database.has("NVTX_EVENTS", "binaryData") else "NULL"
     named = " OR ".join(f"{text} LIKE ?" for _ in like)
-    where, values = f"n.eventType IN (?, ?) AND n.end IS NOT NULL AND ({named})", [*RANGES, *like]
-    if process != NO_PROCESS:
-        where, values = f"{where} AND n.globalTid >> 24 = ?", [*values, process]
+    own, of_own = of_process("n.globalTid", process)
+    where = f"n.eventType IN (?, ?) AND n.end IS NOT NULL AND ({named}) AND {own}"
+    values: list[object] = [*RANGES, *like, *of_own]
     if window != (-LARGEST, LARGEST):
         where, values = f"{where} AND n.start >= ? AND n.start < ?", [*values, *window]
     query = (
         f"SELECT {text}, n.start, n.end, n.globalTid, {blob} FROM NVTX_EVENTS AS n{join} WHERE {where} "
         "ORDER BY n.globalTid, n.start, n.end DESC"
     )
-    for name, start, end, thread, payload in database.rows(query, *values):
-        times = time_of(start, "NVTX_EVENTS"), time_of(end, "NVTX_EVENTS"), time_of(thread, "NVTX_EVENTS")
-        yield NvtxRange(str(name), *times, _payload(payload, schemas))
+    for name, *numbers, payload in database.rows(query, *values):
+        start, end, thread = (number_in(value, "NVTX_EVENTS") for value in numbers)
+        yield NvtxRange(str(name), start, end, thread, _payload(payload, schemas))
 
 
-def time_of(value: Any, table: str) -> int:
-    """A time or a number in a row. Raises DataError if it is none."""
+def number_in(value: Any, table: str) -> int:
+    """A whole number in a row, such as a time or a process. Raises DataError if it is none."""
     if not isinstance(value, int) or not -LARGEST < value < LARGEST:
         raise DataError(f"the table {table} has {str(value)[:40]!a} where a whole number belongs")
     return value

@@ -23,6 +23,7 @@ KNOWN = frozenset({
 MEMO = ("PUT", "LONG_BINPUT")
 MOST_STEPS = 3_000_000
 """Maximum opcodes of a pickle: each makes at most one object of some 64 bytes."""
+MANY = "more objects than a dump has: record with a smaller TORCH_FR_BUFFER_SIZE"
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -56,5 +57,5 @@ def _fault(content: bytes) -> str:
         if opcode.name not in KNOWN:
             return f"that holds more than plain data ({opcode.name}), which is not loaded"
         if count > MOST_STEPS or (opcode.name in MEMO and int(argument or 0) > len(content)):
-            return "with more objects than any dump has"
+            return f"with {MANY}"
     return ""

@@ -1,4 +1,4 @@
-"""Find and open traces: files, packed or not, archives and folders of them. Read as streams, never unpacked on disk."""
+"""Find and open the files of a job: packed or not, in archives and folders. Read as streams, never unpacked on disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
 HEAD = 65_536
 LARGEST_TRACE = 2**35
 """Maximum bytes of a file, unpacked."""
-TOO_LARGE = "the maximum for a trace: record fewer steps"
+TOO_LARGE = "the maximum for a file of a job: record fewer steps"
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 MOST_FILES = 20_000
 MOST_TOLD = 5
 """Maximum number of skipped files to report by name; only the number of the others is reported."""
+ANY = "a file of a known format"
 
 Pieces = Iterator[bytes]
 Opened = Iterator[tuple[str, Pieces]]
@@ -62,19 +63,25 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter of files in archives and folders: ``known`` (beginning) says which are wanted; ``tell`` gets others."""
+    """A filter of files in archives and folders: ``known`` (beginning) says which are wanted; ``tell`` gets others.
 
+    ``what`` is a file that is wanted, such as "a trace of torch.profiler".
+    """
+
+    what: str
     known: Callable[[str], bool]
     tell: Callable[[str], None]
     meter: ByteCounter
 
 
-def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -> Opened:
-    """(name for people, content) of each trace in ``files``.
+def opened(
+    files: Files, known: Callable[[str], bool], endings: Sequence[str], what: str = "a file of the format"
+) -> Opened:
+    """(name for people, content) of each file of a format in ``files``.
 
     In folders those whose names end in one of ``endings`` or as archives do. In archives and folders those that
-    ``known`` says are traces by their beginning; ``files.tell`` receives the others. Take each to its end before the
-    next. Raises DataError, with the path, for what cannot be read, and where there is no trace.
+    ``known`` recognises by their beginning; ``files.tell`` hears that any other is not ``what``. Take each to its end
+    before the next. Raises DataError, with the path, for what cannot be read, and where there is no such file.
     """
     listed = [(path, [] if isinstance(path, Text) else _listed(path, endings)) for path in files.paths]
     meter = ByteCounter((file for _, inside in listed for file, _ in inside), files.progress)
@@ -83,12 +90,12 @@ def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -
         if isinstance(path, Text):
             yield path.file, iter((path.content.encode("utf-8", "surrogatepass"),))
         for file, found in inside:
-            yield from _checked(file, _in_file(file, found, Filter(known, left.add, meter)))
+            yield from _checked(file, _in_file(file, found, Filter(what, known, left.add, meter)))
     left.end()
 
 
-def paths_of_files(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -> Iterator[Path]:
-    """The path of each file in ``files`` that must be read in place, such as a database; folders as in ``opened``.
+def paths_of_files(files: Files, known: Callable[[str], bool], endings: Sequence[str], what: str) -> Iterator[Path]:
+    """The path of each file in ``files`` that must be read in place, such as a database; the rest as in ``opened``.
 
     Raises DataError, with the path, for what cannot be read, for a text in memory, and where there is no such file.
     """
@@ -99,10 +106,10 @@ def paths_of_files(files: Files, known: Callable[[str], bool], endings: Sequence
         listed = _listed(path, endings)
         wanted = [file for file, found in listed if not found or known(_text(head_of(file)))]
         if not wanted:
-            raise DataError(f"{path}: is a folder without traces")
+            raise DataError(f"{path}: is a folder without {what}")
         for file, _ in listed:
             if file not in wanted:
-                left.add(f"{file}: left out: it is not a trace")
+                left.add(f"{file}: left out: it is not {what}")
         yield from wanted
     left.end()
 
@@ -124,7 +131,7 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
     None for a file that none knows. Raises DataError, with the path, for what cannot be read, and for an archive or a
     folder that holds nothing they know.
     """
-    sifting = Filter(lambda head: any(sniff(head) for sniff in formats.values()), silent, ByteCounter((), None))
+    sifting = Filter(ANY, lambda head: any(sniff(head) for sniff in formats.values()), silent, ByteCounter((), None))
     for file, _ in _listed(path, endings):
         for _, pieces in _checked(file, _in_file(file, True, sifting)):
             head = _text(peeked(pieces, HEAD)[0])
@@ -132,7 +139,7 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
     if path.is_dir():
         *others, last = formats
         listed = f"{', '.join(others)} or {last}" if others else last
-        raise DataError(f"{path}: is a folder without traces: none is of {listed}")
+        raise DataError(f"{path}: is a folder without {ANY}: none is of {listed}")
     return None
 
 
@@ -155,14 +162,23 @@ def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if not inside:
-        raise DataError(f"{path}: is a folder without traces: none ends in {', '.join(wanted)}")
+        raise DataError(f"{path}: is a folder without {ANY}: expected names that end in {_shown(wanted)}")
     if len(inside) > MOST_FILES:
-        raise DataError(f"{path}: is a folder of {len(inside):,} traces, more than any job has")
+        raise DataError(f"{path}: is a folder of {len(inside):,} files, more than any job has")
     return [(file, True) for file in inside]
 
 
+def _shown(endings: Sequence[str]) -> str:
+    """Endings of names in a sentence, each once: ``.json(.gz), .et or a digit``."""
+    known = dict.fromkeys(endings)
+    plain = [one for one in known if one[0] == "." and not (one.endswith(".gz") and one[:-3] in known)]
+    words = [f"{one}(.gz)" if f"{one}.gz" in known else one for one in plain]
+    *others, last = [*words, *(["a digit"] if any(map(str.isdigit, known)) else [])]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def _in_file(path: Path, found: bool, sifting: Filter) -> Opened:
-    """The traces in a file: itself, or those of an archive. One that was ``found`` in a folder may be no trace."""
+    """The files in a file: itself, or those of an archive. One that was ``found`` in a folder may be unknown."""
     with _open(path) as file:
         start, pieces = peeked(streamed(_read(file, sifting.meter)), tar_stream.BLOCK)
         if tar_stream.is_tar(start):
@@ -180,7 +196,7 @@ def _in_archive(path: Path, pieces: Pieces, sifting: Filter) -> Opened:
             none = False
             yield trace
     if none:
-        raise DataError("is a tar archive without traces")
+        raise DataError(f"is a tar archive without {sifting.what}")
 
 
 def _if_known(name: str, pieces: Pieces, sifting: Filter) -> Opened:
@@ -188,7 +204,7 @@ def _if_known(name: str, pieces: Pieces, sifting: Filter) -> Opened:
     if sifting.known(_text(content)):
         yield name, limited(pieces, LARGEST_TRACE, TOO_LARGE)
     else:
-        sifting.tell(f"{name}: left out: it is not a trace")
+        sifting.tell(f"{name}: left out: it is not {sifting.what}")
 
 
 def _text(content: bytes) -> str:
