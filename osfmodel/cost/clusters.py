@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from osfmodel.cost import COST_MODELS, cost_of
+from osfmodel.cost import COST_MODELS, cost_of, worker_counts
 from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.entities.cluster import BLOCKING, Cluster
 from osfmodel.entities.effects import Effects
@@ -16,6 +17,8 @@ from osfmodel.entities.files import documents
 from osfmodel.entities.files.profiles import locate, read_own
 from osfmodel.entities.files.usual_effects import usual_effects
 from osfmodel.entities.workload import Workload
+
+LARGEST_WORKER_COUNT = 10**7
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
@@ -114,3 +117,47 @@ def strided(cluster: Cluster, apart: int) -> Cluster:
     if link is not None:
         link = replace(link, seconds_per_byte=link.seconds_per_byte * shared)
     return replace(cluster, gpus_per_node=here, nics_per_node=1, between_nodes=link)
+
+
+def counts_in_words(text: str, cluster: Cluster, option: str = "--workers") -> tuple[list[int], str]:
+    """``"16"``, ``"4,8"`` or ``"4..64"`` as worker counts, and a remark on those of a range that are left out, or "".
+
+    A range holds the counts that ``cluster`` was measured with; where it serves any count, the doublings of its start,
+    and its end. Raises UsageError, and CostError where the cluster was measured with none of a range.
+    """
+    counts: list[int] = []
+    remarks = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:\.\.\s*([0-9]{1,9})\s*)?", part)
+        if match is None:
+            raise UsageError(f"{option} {text!r}: write counts such as 16, 4,8,16 or 4..64")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 1 <= first <= last <= LARGEST_WORKER_COUNT:
+            order = "" if match[2] is None else ", the smaller first"
+            raise UsageError(f"{option} {text!r}: write counts from 1 to {LARGEST_WORKER_COUNT}{order}")
+        inside, missing = ([first], []) if match[2] is None else _range(first, last, cluster, option)
+        counts += inside
+        if missing:
+            have, others = ", ".join(map(str, worker_counts(cluster))), ", ".join(map(str, missing))
+            remarks.append(
+                f"{option} {first}..{last}: cluster {cluster.name!r} was measured with {have}; left out: {others}"
+            )
+    return list(dict.fromkeys(counts)), "; ".join(remarks)
+
+
+def _range(first: int, last: int, cluster: Cluster, option: str) -> tuple[list[int], list[int]]:
+    """The counts of a range, and the doublings that were not measured."""
+    doublings = []
+    count = first
+    while count < last:
+        doublings.append(count)
+        count *= 2
+    doublings.append(last)
+    measured = worker_counts(cluster)
+    if not measured:
+        return doublings, []
+    inside = [count for count in measured if first <= count <= last]
+    if not inside:
+        have = ", ".join(map(str, measured))
+        raise CostError(f"{option} {first}..{last}: cluster {cluster.name!r} was measured with {have}")
+    return inside, [count for count in doublings if count not in measured]

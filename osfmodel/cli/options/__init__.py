@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import click
 
 from osfmodel.cli.app import PLAN, OneOf, warn
 from osfmodel.cli.groups import Decorator
-from osfmodel.cost import worker_counts
+from osfmodel.cost.clusters import counts_in_words
 from osfmodel.engine.strategies import STRATEGIES
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
@@ -23,7 +21,6 @@ from osfmodel.targets import ALIASES, CONFIG_TARGETS
 
 ANY = "any"
 """The value of --for that compares DDP, ZeRO, FSDP2 and HSDP."""
-LARGEST_WORKER_COUNT = 10**7
 
 
 def plan_option(said: str, metavar: str = "NAME|FILE") -> Decorator:
@@ -60,40 +57,8 @@ def named_or_file(name: str, workload: Workload | None = None) -> str | tuple[st
 
 
 def parse_workers(text: str, cluster: Cluster) -> list[int]:
-    """``"16"``, ``"4,8"`` or ``"4..64"`` as worker counts.
-
-    A range holds the counts that ``cluster`` was measured with; where it serves any count, the doublings of its start,
-    and its end. Raises UsageError, and CostError where the cluster was measured with none of a range.
-    """
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:\.\.\s*([0-9]{1,9})\s*)?", part)
-        if match is None:
-            raise UsageError(f"--workers {text!r}: write counts such as 16, 4,8,16 or 4..64")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if not 1 <= first <= last <= LARGEST_WORKER_COUNT:
-            order = "" if match[2] is None else ", the smaller first"
-            raise UsageError(f"--workers {text!r}: write counts from 1 to {LARGEST_WORKER_COUNT}{order}")
-        counts += [first] if match[2] is None else _range(first, last, cluster)
-    return list(dict.fromkeys(counts))
-
-
-def _range(first: int, last: int, cluster: Cluster) -> list[int]:
-    doublings = []
-    count = first
-    while count < last:
-        doublings.append(count)
-        count *= 2
-    doublings.append(last)
-    measured = worker_counts(cluster)
-    if not measured:
-        return doublings
-    inside = [count for count in measured if first <= count <= last]
-    have = ", ".join(map(str, measured))
-    if not inside:
-        raise CostError(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}")
-    left_out = [count for count in doublings if count not in measured]
+    """:func:`osfmodel.cost.clusters.counts_in_words`, with its remark as a warning."""
+    counts, left_out = counts_in_words(text, cluster)
     if left_out:
-        missing = ", ".join(map(str, left_out))
-        warn(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}; left out: {missing}")
-    return inside
+        warn(left_out)
+    return counts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,20 +14,13 @@ from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, warn
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.faster_network import SAME, Change, faster_network
-from osfmodel.cost.spec import rate_from_spec, says_per
 from osfmodel.counting import load_workload
 from osfmodel.entities.batches import FIXED_SHARE, scaling_uncertainty
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.effects import EFFECTS, Effects, effects_of
-from osfmodel.entities.errors import UsageError
-from osfmodel.entities.files.usual_effects import usual_effects
-from osfmodel.entities.units import parse_bandwidth, parse_part, parse_time
+from osfmodel.entities.units import parse_bandwidth, parse_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.what_if import WhatIf
+from osfmodel.planning.what_if import WhatIf, parse_change, parse_effects, parse_factor
 
-MOST = 2.0
-"""Largest plausible fraction; a larger number was most likely meant as percent."""
-LARGEST_FACTOR = 1e9
 SUBJECT = ("workload_name", "cluster_name", "cost_model", "effects")
 WHAT_IF = ("bandwidth", "latency", "compute", "compression", "accumulate")
 """Options that change the workload or the cluster for a what-if."""
@@ -112,62 +104,6 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool, severa
     ):  # fmt: skip
         command = option(command)
     return command
-
-
-def parse_change(option: str, text: str, parse: Callable[[str], float]) -> Change:
-    """``x2`` as a factor, or a quantity that ``parse`` reads. Raises UsageError."""
-    if text.lower().startswith("x"):
-        return Change(parse_factor(option, text.lower()))
-    if re.fullmatch(r"[0-9.]+[xX]", text):
-        raise UsageError(f"{option} {text!r}: did you mean x{text[:-1]}?")
-    try:
-        if parse is parse_bandwidth and says_per(text):
-            rate = rate_from_spec(text, ("gpu", "nic", "node"))
-            return Change(value=rate.bytes_per_second, per=rate.per)
-        return Change(value=parse(text))
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}; or write a factor such as x2") from None
-
-
-def parse_factor(option: str, text: str) -> float:
-    """``x1.5`` -> 1.5. Raises UsageError."""
-    match = re.fullmatch(r"x([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?)", text.strip())
-    factor = float(match[1]) if match else 0.0
-    if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
-        raise UsageError(f"{option} {text!r}: write a factor above 0 after an x, such as x1.5")
-    return factor
-
-
-def parse_effects(texts: Sequence[str], workload: Workload, cluster: Cluster) -> Effects:
-    """Parse ``compute-slowdown``, ``hook-time=20us`` ... into Effects. Raises UsageError.
-
-    They change those that the cluster states or, if it states none, the usual ones; after ``none`` they stand alone.
-    """
-    chosen = effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
-    if "none" in texts:
-        return chosen
-    named = {text.partition("=")[0].replace("-", "_") for text in texts}
-    before = cluster.effects if cluster.effects.active else usual_effects(workload, cluster)
-    return replace(before, **{name: getattr(chosen, name) for name in named})
-
-
-def _effect_value(text: str) -> float | None:
-    name, separator, value = text.partition("=")
-    if not separator:
-        return None
-    effect = EFFECTS.get(name.replace("-", "_"))
-    if effect is None:
-        effects_of({name: 0.0})  # says which there are
-    if effect is not None and effect.unit == "s":
-        return parse_time(value)
-    try:
-        number = parse_part(value)
-    except ValueError:
-        unit = "a fraction such as 0.1 or 10%" if effect is None or effect.unit == "fraction" else effect.unit
-        raise UsageError(f"--effect {text!r}: {value!r} is not a number; write {unit}") from None
-    if effect is not None and effect.unit == "fraction" and number > MOST and not value.endswith("%"):
-        raise UsageError(f"--effect {text!r}: a fraction of {value} is {number:.0%}; for percent write {value}%")
-    return number
 
 
 def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
