@@ -14,7 +14,7 @@ from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.report import Scaling, ScalingLine, Sweep
+from osfmodel.planning.report import Scaling, ScalingLine, SizeCurve
 from osfmodel.planning.results import Comparison
 from osfmodel.solve.caps import in_elements
 from osfmodel.targets import CONFIG_TARGETS, Target
@@ -22,11 +22,11 @@ from osfmodel.targets import CONFIG_TARGETS, Target
 FURTHER = 4
 """Largest worker count of a default curve, as a multiple of the report's."""
 CAPS = 96
-"""Number of bucket sizes in a sweep, evenly spaced over the logarithm."""
+"""Number of bucket sizes of a curve, evenly spaced over the logarithm."""
 CLOCKED_CAPS = 32
 """Number of bucket sizes for a framework with a clock, whose loop is simulated for each."""
 SMALLEST_PART = 1 / 4096
-"""Minimum bucket size in a sweep, as a fraction of all gradients, unless the largest tensor is smaller still."""
+"""Minimum bucket size of a curve, as a fraction of all gradients, unless the largest tensor is smaller still."""
 
 
 def counts_around(cluster: Cluster, workers: int) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def scaling(compared: Callable[[int], Comparison], counts: Sequence[int], chosen
     return Scaling(tuple(row.workers for row in rows), tuple(lines), bounds, chosen)
 
 
-def sweep(comparison: Comparison, target: str) -> Sweep | None:
+def size_curve(comparison: Comparison, target: str) -> SizeCurve | None:
     """Iteration time of a framework at each of many bucket size limits, with its default in ``comparison``.
 
     None if it has no such setting, or there is nothing to send.
@@ -81,7 +81,7 @@ def sweep(comparison: Comparison, target: str) -> Sweep | None:
     best = max(place for place, time in enumerate(times) if time <= within(min(times)))
     counts = tuple(count for _, count in rows)
     bound = default.lower_bound
-    return Sweep(target, knob.name, knob.elements, caps, times, counts, best, default.iteration_time, bound)
+    return SizeCurve(target, knob.name, knob.elements, caps, times, counts, best, default.iteration_time, bound)
 
 
 class _Timed:

@@ -14,7 +14,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import Trace, plan_of
 from osfmodel.formats.traces.cautions import cautions
 from osfmodel.formats.traces.usual import step_times, usual_step, usual_steps
-from osfmodel.planning.curves import counts_around, scaling, sweep
+from osfmodel.planning.curves import counts_around, scaling, size_curve
 from osfmodel.planning.predictions import Given, compare
 from osfmodel.planning.report import BEST, TRACED, TUNED, MeasuredStep, Report
 from osfmodel.planning.results import Comparison
@@ -74,7 +74,7 @@ def gather(request: ReportRequest) -> Report:
         tuning,
         comparison,
         scaling(partial(request.compared, [*both, *best]), counts, workers),
-        sweep(comparison, request.target),
+        size_curve(comparison, request.target),
         measured=seen,
         why=_why(request.traces),
         remarks=(*remarks, *_knobless(request.target), *_of_traces(request.traces)),

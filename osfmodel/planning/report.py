@@ -44,7 +44,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SizeCurve:
     """Iteration time in seconds by one limit for all buckets, beside the framework's default.
 
     target:   the framework
@@ -107,7 +107,7 @@ class Report:
 
     workload:   as profiled; ``comparison`` has it with the what-if changes
     comparison: the default first, then the tuned plan, the traced one if known, and others
-    sweep:      over the setting that limits all buckets, if the framework has one
+    sizes:      over the setting that limits all buckets, if the framework has one
     measured:   steps of traced jobs
     why:        the cause that limits each of these jobs, in a sentence or two, if its trace tells
     remarks:    things that could not be shown, and further caveats, each with its subject
@@ -118,7 +118,7 @@ class Report:
     tuning: Tuning = field(repr=False)
     comparison: Comparison = field(repr=False)
     scaling: Scaling = field(repr=False)
-    sweep: Sweep | None = field(repr=False)
+    sizes: SizeCurve | None = field(repr=False)
     measured: tuple[MeasuredStep, ...] = ()
     why: tuple[str, ...] = ()
     remarks: tuple[tuple[str, str], ...] = ()

@@ -18,9 +18,9 @@ from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats import load_trace
 from osfmodel.formats.traces import cluster_of, plan_of, workload_of
 from osfmodel.ledger.check import check
-from osfmodel.planning.curves import counts_around, sweep
+from osfmodel.planning.curves import counts_around, size_curve
 from osfmodel.planning.gathering import ReportRequest, gather
-from osfmodel.planning.report import TRACED, TUNED, Scaling, Sweep
+from osfmodel.planning.report import TRACED, TUNED, Scaling, SizeCurve
 from osfmodel.show.pictures.coarse import coarse
 from osfmodel.show.pictures.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
 from osfmodel.show.pictures.scatter import scatter
@@ -323,9 +323,9 @@ def test_a_cluster_that_was_measured_with_some_counts_is_drawn_at_these():
         drawn(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=())
 
 
-def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
+def test_the_curve_is_timed_by_the_engine_and_its_best_is_the_best():
     shown = resnet50()
-    found = curve(shown, Sweep)
+    found = curve(shown, SizeCurve)
     workload, cluster = shown.report.workload, shown.report.comparison.cluster
     for place in (0, 40, found.best, len(found.caps) - 1):
         plan = f"cap:{found.caps[place]}B"
@@ -339,42 +339,42 @@ def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
 
 
 @pytest.mark.parametrize("target", CONFIG_TARGETS)
-def test_the_sweep_is_of_the_framework_that_the_report_is_about(target):
+def test_the_curve_is_of_the_framework_that_the_report_is_about(target):
     """Under its own rules, with its own setting; where it has none that is said."""
     workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
     shown = drawn(workload, cluster, 8, target=target, plans=())
-    sweeps = [one for one in shown.curves if isinstance(one, Sweep)]
+    curves = [one for one in shown.curves if isinstance(one, SizeCurve)]
     missing = [about for note, about in shown.report.notes if note.startswith("no curve over bucket sizes")]
     knob = CONFIG_TARGETS[target].size
-    assert (len(sweeps), missing) == ((1, []) if knob else (0, [(target,)]))
-    for found in sweeps:
+    assert (len(curves), missing) == ((1, []) if knob else (0, [(target,)]))
+    for found in curves:
         assert (found.setting, found.bound) == (knob.name, shown.report.default.lower_bound)
         assert found.default == shown.report.default.iteration_time
         assert found.best_time >= found.bound * (1 - 1e-9)
 
 
-def test_the_sweep_of_horovod_is_predicted_as_its_settings_are():
+def test_the_curve_of_horovod_is_predicted_as_its_settings_are():
     workload, cluster = osf.load_workload("alexnet-pipedream"), osf.load_cluster("emulated-horovod-4x1gbit")
-    found = curve(drawn(workload, cluster, 4, target="horovod", plans=()), Sweep)
+    found = curve(drawn(workload, cluster, 4, target="horovod", plans=()), SizeCurve)
     for place in (0, 20, len(found.caps) - 1):
         prediction = osf.predict(workload, cluster, f"horovod:{found.caps[place]}B,1ms", 4)
         assert (found.times[place], found.buckets[place]) == (prediction.iteration_time, len(prediction.plan.buckets))
 
 
-def test_a_sweep_in_elements_has_the_best_number():
+def test_a_curve_in_elements_has_the_best_number():
     workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
     for target in ("deepspeed", "megatron"):
-        found = curve(drawn(workload, cluster, 16, target=target, plans=()), Sweep)
+        found = curve(drawn(workload, cluster, 16, target=target, plans=()), SizeCurve)
         assert sum(workload.gradients.sizes) == 4 * found.caps[-1]
         assert found.words(25_000_000) == "25 M elements"
         assert CONFIG_TARGETS[target].size.best(workload, pricing_of(cluster, 16).cost()) in found.caps
 
 
-def test_nothing_to_send_is_no_sweep():
+def test_nothing_to_send_is_no_curve():
     workload = osf.Workload("still", (osf.Layer("a", 1.0, 1.0, 0),))
     cluster = osf.load_cluster("ring:50us,10Gbps")
     shown = drawn(workload, cluster, 4)
-    assert sweep(shown.report.comparison, "ddp") is None
+    assert size_curve(shown.report.comparison, "ddp") is None
     assert shown.predicted[0].collectives == ()
     assert [type(one) for one in shown.curves] == [Scaling]
     alone = drawn(many(3), cluster, 1)

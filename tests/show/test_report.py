@@ -20,7 +20,7 @@ from rich.console import Console
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.entities.trace import RankTrace, Step, Trace
-from osfmodel.planning.report import Scaling, Sweep
+from osfmodel.planning.report import Scaling, SizeCurve
 from osfmodel.show import chrome_trace, images, plotting
 from osfmodel.show.curves import CURVES
 from osfmodel.show.curves.scatter import scatter_plot
@@ -219,7 +219,9 @@ def test_a_picture_has_a_panel_for_each_part(tmp_path, monkeypatch):
     numbers = [text.get_text() for text in axes[0].texts]
     assert numbers == ["1", "2", "3", "4", "5"]
     assert list(axes[2].lines[0].get_xdata()) == list(curve(resnet50(), Scaling).counts)
-    assert list(axes[3].lines[0].get_ydata()) == pytest.approx([time * 1e3 for time in curve(resnet50(), Sweep).times])
+    assert list(axes[3].lines[0].get_ydata()) == pytest.approx(
+        [time * 1e3 for time in curve(resnet50(), SizeCurve).times]
+    )
 
 
 def test_every_type_of_curve_is_drawn():
@@ -230,9 +232,9 @@ def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
     """A single worker sends nothing: no error band, and no runs behind it."""
     pytest.importorskip("matplotlib")
     banded, bare = (drawn(many(3), osf.load_cluster("ring:50us,10Gbps"), workers, True, plans=()) for workers in (4, 1))
-    assert [type(one) for one in banded.curves] == [Scaling, Sweep, Scatter]
+    assert [type(one) for one in banded.curves] == [Scaling, SizeCurve, Scatter]
     assert len(drawn_panels(banded, monkeypatch)) == 2 + 3
-    assert [type(one) for one in bare.curves] == [Scaling, Sweep]
+    assert [type(one) for one in bare.curves] == [Scaling, SizeCurve]
     assert len(drawn_panels(bare, monkeypatch)) == 2 + 2
     assert "Runs of the sources of the error band" in page(banded, "1")
     assert "Runs of the sources of the error band" not in page(bare, "1")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.planning.report import Scaling, Sweep
-from osfmodel.show.curves import scaling, scatter, sweep
+from osfmodel.planning.report import Scaling, SizeCurve
+from osfmodel.show.curves import scaling, scatter, sizes
 from osfmodel.show.html.markup import Markup
 from osfmodel.show.pictures import Curve
 from osfmodel.show.pictures.scatter import Scatter
@@ -32,7 +32,7 @@ class Drawing:
 
 CURVES: Mapping[type[Curve], Drawing] = {
     Scaling: Drawing("workers", "More workers", scaling.workers, scaling.show_scaling, scaling.draw_scaling),
-    Sweep: Drawing("sizes", "Bucket size", sweep.sizes, sweep.show_sweep, sweep.draw_sweep),
+    SizeCurve: Drawing("sizes", "Bucket size", sizes.sizes, sizes.show_sizes, sizes.draw_sizes),
     Scatter: Drawing(
         "evidence",
         "Runs of the sources of the error band",

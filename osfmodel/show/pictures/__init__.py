@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from osfmodel.ledger.results import Checked
-from osfmodel.planning.report import Report, Scaling, Sweep
+from osfmodel.planning.report import Report, Scaling, SizeCurve
 from osfmodel.show.pictures.gantt import Gantt, measured, predicted
 from osfmodel.show.pictures.scatter import Scatter, scatter
 
-Curve = Scaling | Sweep | Scatter
+Curve = Scaling | SizeCurve | Scatter
 """A curve below the iterations; :data:`osfmodel.show.curves.CURVES` draws it."""
 
 
@@ -40,7 +40,7 @@ class Pictures:
 def pictures(report: Report, evidence: Iterable[Checked] = ()) -> Pictures:
     """The pictures of ``report``, and of the runs behind its error bands."""
     runs = scatter(evidence)
-    curves: tuple[Curve | None, ...] = (report.scaling, report.sweep, runs if runs.clouds else None)
+    curves: tuple[Curve | None, ...] = (report.scaling, report.sizes, runs if runs.clouds else None)
     return Pictures(
         report,
         tuple(map(predicted, report.comparison.predictions)),
