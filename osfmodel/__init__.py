@@ -98,6 +98,9 @@ if TYPE_CHECKING:
     from osfmodel.planning.scale_curve import ScaleCurve as ScaleCurve
     from osfmodel.planning.scale_curve import ScalePoint as ScalePoint
     from osfmodel.planning.scale_curve import TrainingLength as TrainingLength
+    from osfmodel.planning.sweep.results import Sweep as Sweep
+    from osfmodel.planning.sweep.results import load_sweep as load_sweep
+    from osfmodel.planning.sweep.running import sweep as sweep
     from osfmodel.planning.tuning import tune as tune
     from osfmodel.planning.what_if import WhatIf as WhatIf
     from osfmodel.runtime.executor import Executor as Executor
@@ -148,6 +151,8 @@ PUBLIC = {
     "planning.results": "Comparison Outcome Prediction Tuning",
     "planning.scale": "ScaleOptions scale",
     "planning.scale_curve": "Anchor ScaleCurve ScalePoint TrainingLength",
+    "planning.sweep.results": "Sweep load_sweep",
+    "planning.sweep.running": "sweep",
     "planning.tuning": "tune",
     "planning.what_if": "WhatIf",
     "runtime.executor": "Executor execute",

@@ -27,10 +27,13 @@ ACCURACY = DOCS / "accuracy.md"
 HOW_TO = {
     "predict": ("../tutorial.md", "../how-to/ask-what-if.md"),
     "tune": ("../tutorial.md", "../how-to/run-a-plan.md", "../how-to/fit-into-memory.md"),
+    "scale": ("../how-to/scale-from-a-name.md",),
+    "sweep": ("../how-to/sweep.md",),
     "memory": ("../how-to/fit-into-memory.md",),
     "run": ("../how-to/run-a-plan.md", "../how-to/train-under-a-plan.md", "../how-to/check-horovod.md"),
     "check": ("../accuracy.md", "../ledger.md", "../how-to/run-a-plan.md"),
     "explain": ("../how-to/why-is-it-slow.md",),
+    "doctor": ("../how-to/is-my-network-healthy.md",),
     "compare": ("../how-to/compare-two-runs.md",),
     "report": ("../how-to/show-it.md",),
     "bench": ("../how-to/measure-a-cluster.md",),

@@ -38,6 +38,9 @@ COMMANDS = {
         "osfmodel.cli.tune:tune_command", "find the best settings for your framework (osf list targets)"
     ),
     "scale": CommandEntry("osfmodel.cli.scale:scale_command", "show what more GPUs give: strategy, rate, memory, cost"),
+    "sweep": CommandEntry(
+        "osfmodel.cli.sweep:sweep_command", "predict every combination of a grid, and show the best of them"
+    ),
     "memory": CommandEntry(
         "osfmodel.cli.memory:memory_command", "predict the peak memory of a step under each plan, and who owns it"
     ),

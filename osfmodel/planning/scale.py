@@ -74,10 +74,7 @@ def scale(
     unknown plan, GPUs that are not whole replicas, or an anchor that no computation meets, and DataError as
     ``planning.choosing.tune_any``.
     """
-    wanted = options.limit or room_of(workload)
-    known = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
-    sized = options.sized and known
-    asked = _Asked(strided(cluster, options.groups.tensor), options, wanted if sized else None, sized)
+    asked, wanted = ScaleTask.of(workload, cluster, options), options.limit or room_of(workload)
     factor = None if options.anchor is None else asked.factor(workload, options.anchor)
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
@@ -153,13 +150,21 @@ def room_of(workload: Workload) -> MemoryLimit | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Properties that all points share."""
+class ScaleTask:
+    """Properties of all points of a curve. ``sized``: whether memory is computed, and held against ``limit``."""
 
     cluster: Cluster
     options: ScaleOptions
     limit: MemoryLimit | None
     sized: bool
+
+    @classmethod
+    def of(cls, workload: Workload, cluster: Cluster, options: ScaleOptions) -> ScaleTask:
+        """The task of a workload; without a limit of memory in ``options``, with that of its GPU."""
+        wanted = options.limit or room_of(workload)
+        known = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
+        sized = options.sized and known
+        return cls(strided(cluster, options.groups.tensor), options, wanted if sized else None, sized)
 
     def points(self, workload: Workload, counts: Sequence[int]) -> Iterator[ScalePoint]:
         """The point at each count that the cluster can price. Raises CostError if there is none."""

@@ -252,7 +252,7 @@ def is_data(value: object) -> bool:
         return all(map(is_data, value.values()))
     if isinstance(value, tuple | list | set | frozenset):
         return all(map(is_data, value))
-    return isinstance(value, type | str | int | float)
+    return value is None or isinstance(value, type | str | int | float)
 
 
 def computed(path: Path) -> set[str]:

@@ -142,7 +142,10 @@ def lines_of(page: Path) -> list[str]:
     return [line for line in lines if re.match(r"osf [a-z]+ ?", line) and "[OPTIONS]" not in line]
 
 
-OTHERS = {"osf predict my-model.json --cluster my-wires.json --workers 8": "the timeline that stands in has 2"}
+OTHERS = {
+    "osf predict my-model.json --cluster my-wires.json --workers 8": "the timeline that stands in has 2",
+    "osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786": "no scheduler is there",
+}
 """Lines for which no stand-in serves, and why."""
 
 

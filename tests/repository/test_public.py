@@ -135,6 +135,7 @@ def bundled_nouns() -> Iterator[object]:
     yield (osf.Parallelism(2), options, goals, curve, *osf.answers(curve, options, goals))
     priced = osf.scale(workload, cluster, [8, 16], osf.ScaleOptions(("ddp",), training=osf.TrainingLength(price=2)))
     yield from osf.cheapest([priced], goals)
+    yield osf.sweep({"workloads": "resnet50-v100", "clusters": "v100-10gbe", "workers": 2})
 
 
 def test_the_repr_of_a_public_dataclass_is_one_short_line():

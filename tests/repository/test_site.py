@@ -95,6 +95,10 @@ OF_ONE_MODULE = {
     "PARTS": "bounds of the errors of NCCL's model",
     "DIMENSIONS": "models of a source of sharded runs",
     "LAUNCHERS": "the collectives that torch has",
+    "COMPARED": "Python's comparisons",
+    "COMPUTED": "Python's arithmetic",
+    "OPPOSITES": "Python's operators of one value",
+    "EXPRESSIONS": "expressions that a condition may have",
     "TASKS": "what a process under Horovod does",
 }
 """Mappings to functions or nouns that do not grow by entries of others, and what they are."""

@@ -1,0 +1,134 @@
+"""The command ``osf sweep``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+from osfmodel.cli.app import emit, line, output_options, require_writable, warn, watched
+from osfmodel.cli.groups import GroupedCommand, OptionGroup
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import require
+from osfmodel.planning.sweep.columns import GOALS, Record
+from osfmodel.planning.sweep.conditions import condition
+from osfmodel.planning.sweep.grid import load_grid
+from osfmodel.planning.sweep.influences import influences
+from osfmodel.planning.sweep.results import Sweep, frontier, load_sweep
+from osfmodel.planning.sweep.running import sweep
+from osfmodel.planning.sweep.stores import STORES
+from osfmodel.show.documents.sweep import Swept
+
+ENGINE = OptionGroup("Where points are computed")
+QUESTIONS = OptionGroup("Questions about the points")
+EVERY = 30.0
+"""Seconds between lines of progress in a log."""
+OFTEN = 0.2
+"""Seconds between changes of the line of progress on a terminal."""
+
+
+@click.command(name="sweep", cls=GroupedCommand)
+@click.argument("grid", metavar="GRID.yaml|TABLE")
+@click.option(
+    "--into",
+    metavar="TABLE",
+    help=f"Append each point's record to this table ({', '.join(STORES)}) as it comes, and go on where it ends.",
+)
+@ENGINE.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Processes of this machine.")
+@ENGINE.option("--dask", metavar="ADDRESS|local", help="A Dask scheduler, such as tcp://host:8786, or one made here.")
+@QUESTIONS.option("--best", metavar="GOAL[,GOAL]", help="Only points that no other beats in all of these columns.")
+@QUESTIONS.option("--where", default="", metavar="CONDITION", help="Only points like these: 'fits and workers <= 256'.")
+@QUESTIONS.option("--influence", metavar="GOAL", help="How much each list of the grid moves this column.")
+@output_options
+def sweep_command(
+    grid: str,
+    into: str | None,
+    jobs: int,
+    dask: str | None,
+    best: str | None,
+    where: str,
+    influence: str | None,
+    style: str | None,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Predict every combination of a grid: workloads, clusters, worker counts, plans, batches, effects, prices.
+
+    GRID.yaml has a list or a single value for each of: workloads, clusters, workers, plans, batch_sizes,
+    global_batches, accumulate, compression, compute, bandwidth, latency, effects, tp, pp, cp, ep, prices; and one of
+    memory, optimizer, tokens, samples. A TABLE of an earlier sweep is asked again without computing anything.
+
+    A point that cannot be predicted has a reason in its column `error`. A sweep that was interrupted goes on where it
+    was if the same command is given again.
+
+    \b
+    Example:
+      osf sweep grid.yaml
+      osf sweep grid.yaml --into sweep.csv --jobs 2
+      osf sweep sweep.csv --best samples_per_s,cost --where 'workers <= 256'
+      osf sweep sweep.csv --influence samples_per_s
+      osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786
+    """
+    holds, goals = condition(where), [] if best is None else [one.strip() for one in best.split(",")]
+    for goal in (*goals, *([] if influence is None else [influence])):
+        require(goal, GOALS, "goal")
+    if output not in (None, "-"):
+        if _is_table(str(output)) and not str(output).lower().endswith(".csv"):
+            raise UsageError(f"-o {output}: the table of a sweep is written by --into {output}")
+        require_writable(str(output))
+    if _is_table(grid):
+        if into is not None or dask is not None or jobs != 1:
+            raise UsageError(f"{grid} is the table of a sweep: --into, --jobs and --dask go with a grid")
+        found = load_sweep(grid)
+    else:
+        found = _computed(grid, into, jobs, dask)
+    asked = {**({"where": where} if where else {}), **({"best": goals} if goals else {})}
+
+    def points() -> Iterable[Record]:
+        return frontier(found, goals, holds) if goals else filter(holds, found)
+
+    shares = None if influence is None else influences(filter(holds, found), influence)
+    emit(style, as_json, output, Swept(found, asked, points, influence, shares))
+
+
+def _is_table(name: str) -> bool:
+    return Path(name).suffix.lower() in STORES
+
+
+def _computed(name: str, into: str | None, jobs: int, dask: str | None) -> Sweep:
+    grid = load_grid(name)
+    for remark in grid.remarks:
+        warn(remark)
+    found = sweep(grid, into, jobs=jobs, dask=dask, progress=_progress())
+    if into is not None:
+        line(f"wrote {into}")
+    return found
+
+
+def _progress() -> Callable[[int, int], None]:
+    """A function that says how far a sweep is: often on a terminal, in one line; seldom in a log."""
+    start, on_terminal = time.monotonic(), watched()
+    said = [start if not on_terminal else 0.0]
+    first: list[int] = []
+
+    def tell(there: int, whole: int) -> None:
+        now = time.monotonic()
+        if not first:
+            first.append(there)
+            if there:
+                line(f"{there:,} of {whole:,} points are there already")
+            return
+        last = there >= whole
+        if now - said[0] < (OFTEN if on_terminal else EVERY) and not (last and on_terminal):
+            return
+        said[0] = now
+        rate = (there - first[0]) / max(now - start, 1e-9)
+        left = (whole - there) / rate if rate else 0.0
+        text = f"osf: {there:,} of {whole:,} points, {rate:,.0f}/s, {left:,.0f} s left"
+        click.echo(f"\r{text:<70}" if on_terminal else text, err=True, nl=last or not on_terminal)
+        sys.stderr.flush()
+
+    return tell

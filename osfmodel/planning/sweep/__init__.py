@@ -1,0 +1,1 @@
+"""A sweep: predictions for every combination of a grid, each a flat record, written as they come."""

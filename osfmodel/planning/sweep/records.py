@@ -1,0 +1,96 @@
+"""The record of a point: its values, and what is predicted for it, flat, with units in its keys."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from osfmodel.entities.errors import OsfError
+from osfmodel.planning.scale import ScaleOptions, ScaleTask
+from osfmodel.planning.scale_curve import ScalePoint, TrainingLength
+from osfmodel.planning.strategies import StrategyRow
+from osfmodel.planning.sweep.columns import DEFAULTS, GIVEN, KEYS, USUAL, Record
+from osfmodel.planning.sweep.grid import Batch, Point, groups_of
+from osfmodel.planning.what_if import WhatIf, parse_factor
+
+MILLION = 1e6
+
+
+def records(batch: Batch) -> list[Record]:
+    """The record of each point of a batch. An impossible point has an ``error`` and nothing that is predicted."""
+    return [_record(batch, key, point) for key, point in batch.points]
+
+
+def _record(batch: Batch, key: int, point: Point) -> Record:
+    found: Record = {**dict.fromkeys(KEYS), **point, "point": key, "command": _command(point)}
+    if batch.workload is None:
+        return found | {"error": batch.error}
+    try:
+        row, made = _predicted(batch, point)
+    except OsfError as error:
+        return found | {"error": " ".join(str(error).split())}
+    return found | _values(row, made)
+
+
+def _predicted(batch: Batch, point: Point) -> tuple[StrategyRow, ScalePoint]:
+    assert batch.workload is not None
+    price = point["price"]
+    compute = point["compute"]
+    what_if = WhatIf(
+        compute=1.0 if compute is None else parse_factor("compute", str(compute)),
+        **{name: point[name] for name in ("batch_size", "global_batch", "accumulate", "compression")},  # type: ignore[arg-type]
+    )
+    options = ScaleOptions(
+        plans=(str(point["plan"]),),
+        limit=batch.limit,
+        what_if=what_if,
+        training=TrainingLength(batch.samples, None if price is None else float(price)),
+        groups=groups_of(point),
+    )
+    made = ScaleTask.of(batch.workload, batch.cluster, options).point(batch.workload, int(point["workers"] or 1))
+    (row,) = made.rows
+    return row, replace(made, best=row)
+
+
+def _values(row: StrategyRow, made: ScalePoint) -> Record:
+    """The predicted values, by column."""
+    band = made.band
+    cost, what = made.cost, "training"
+    if cost is None and made.cost_per_hour is not None:
+        tokens = made.tokens_per_s
+        rate, what = (made.samples_per_s, "million samples") if tokens is None else (tokens, "million tokens")
+        cost = None if rate is None else made.cost_per_hour / 3600 * MILLION / rate
+    return {
+        "batch_size": made.workload.batch_size,
+        "step_time_s": made.time,
+        "low_s": None if band is None else band.low,
+        "high_s": None if band is None else band.high,
+        "samples_per_s": made.samples_per_s,
+        "tokens_per_s": made.tokens_per_s,
+        "scaling_factor": made.scaling_factor,
+        "mfu": made.mfu,
+        "peak_memory_bytes": None if row.peak is None else row.peak.bytes,
+        "fits": row.fits,
+        "cost_per_hour": made.cost_per_hour,
+        "training_hours": made.hours,
+        "cost": cost,
+        "cost_of": None if cost is None else what,
+    }
+
+
+OPTION_NAMES = {"batch_size": "batch-size", "global_batch": "global-batch"}
+SAID = ("workload", "effects")
+"""Columns that a command has in another form."""
+
+
+def _command(point: Point) -> str:
+    """The command that predicts a point alone."""
+    words = ["osf", "scale", str(point["workload"])]
+    for name in GIVEN:
+        value = point[name]
+        if name in SAID or (name != "plan" and value == DEFAULTS[name]):
+            continue
+        words += [f"--{OPTION_NAMES.get(name, name)}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if point["effects"] != USUAL:
+        words += [part for one in str(point["effects"]).split() for part in ("--effect", one)]
+    return shlex.join(words)

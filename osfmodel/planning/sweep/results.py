@@ -1,0 +1,82 @@
+"""The result of a sweep: its records, and the best of them."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.entities.display import brief, how_many
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import require
+from osfmodel.planning.sweep.columns import FIELDS, GOALS, Record
+from osfmodel.planning.sweep.conditions import condition
+from osfmodel.planning.sweep.stores import open_store
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Records of a grid: in the table at ``path``, or ``held`` in memory; ``remarks``: on the grid."""
+
+    name: str
+    path: str | None
+    held: Sequence[Record] = ()
+    remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        there = f"in {self.path}" if self.path else how_many(len(self.held), "point")
+        return brief(self, f"{self.name}: {there}")
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records, in the order of the grid; read from the table as they are asked for."""
+        if self.path is None:
+            yield from self.held
+            return
+        store = open_store(self.path, writes=False)
+        try:
+            yield from store.records()
+        finally:
+            store.close()
+
+    def best(self, goals: Sequence[str], where: str = "") -> list[Record]:
+        """The records that no other one beats in all of ``goals`` (the Pareto frontier), of those with ``where``.
+
+        A record without a value for a goal is left out. Raises UsageError for an unknown goal or condition.
+        """
+        return frontier(self, goals, condition(where))
+
+    def to_frame(self) -> Any:
+        """The records as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("pandas is not installed: pip install pandas") from None
+        return pandas.DataFrame.from_records(list(self), columns=list(FIELDS))
+
+
+def load_sweep(path: str | os.PathLike[str]) -> Sweep:
+    """The sweep in a table. Raises UsageError and DataError as :func:`~.stores.open_store`."""
+    open_store(path, writes=False).close()
+    return Sweep(str(path), str(path))
+
+
+def frontier(
+    records: Iterable[Record], goals: Sequence[str], holds: Callable[[Record], bool] = lambda record: True
+) -> list[Record]:
+    """The records that no other beats: none is better in one of ``goals`` and as good in all. The first of equals."""
+    signs = [1.0 if require(goal, GOALS, "goal") else -1.0 for goal in goals]
+    if not goals:
+        raise UsageError("a frontier needs a goal, such as step_time_s, or tokens_per_s and cost")
+    kept: list[tuple[tuple[float, ...], Record]] = []
+    for record in records:
+        values = [record[goal] for goal in goals]
+        if any(value is None for value in values) or not holds(record):
+            continue
+        score = tuple(sign * value for sign, value in zip(signs, values, strict=True))
+        if any(all(map(operator.ge, other, score)) for other, _ in kept):
+            continue
+        kept = [(other, one) for other, one in kept if not all(map(operator.ge, score, other))]
+        kept.append((score, record))
+    return [record for _, record in sorted(kept, key=lambda pair: pair[0], reverse=True)]

@@ -1,0 +1,295 @@
+"""Tables of records that grow as a sweep goes on, and from which it resumes: CSV, JSON lines, Parquet, DuckDB.
+
+Each batch of records is appended whole. After a sweep was killed, what it left of a batch is removed when its table is
+opened again, and points that are in the table are not computed again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.planning.sweep.columns import FIELDS, KEYS, Record
+
+PART = "part-"
+ROWS_OF_A_PART = 2000
+"""Rows from which on a Parquet part is written."""
+TRUTH = {"True": True, "False": False}
+
+
+class Store(Protocol):
+    """A table of records in a file or a folder."""
+
+    def records(self) -> Iterator[Record]:
+        """The records in the table, in order."""
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write these records after the others."""
+
+    def close(self) -> None:
+        """Write all that is held back."""
+
+
+def open_store(path: str | os.PathLike[str], writes: bool = True) -> Store:
+    """The store of a file, by the ending of its name; ``writes``: whether it is appended to, and may be new.
+
+    Raises UsageError for another ending, DataError where the file holds something else.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in STORES:
+        raise UsageError(f"{path}: a sweep writes {', '.join(STORES)}: name the file so")
+    if not writes and not os.path.exists(path):
+        raise DataError(f"{path}: there is no such file")
+    try:
+        return STORES[ending](Path(path), writes)
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened: {error.strerror or error}") from None
+
+
+class _Lines:
+    """A text file with a record in each line. A last line without an end is left out, and removed before writing."""
+
+    def __init__(self, path: Path, writes: bool) -> None:
+        self.path = path
+        with path.open("ab+" if writes else "rb") as file:
+            file.seek(0)
+            head = file.readline(LONGEST_LINE)
+            whole = head.endswith(b"\n")
+            if not (self._fits(head) if whole else self._begins(head)):
+                raise DataError(f"{path} is not the table of a sweep, or of another version: give another name")
+            if writes:
+                file.truncate(_end_of_lines(file) if whole else 0)
+                file.write(b"" if whole else self._head())
+        self._file: IO[bytes] | None = path.open("ab") if writes else None
+
+    def _head(self) -> bytes:
+        """The first line of a new file."""
+        return b""
+
+    def _begins(self, head: bytes) -> bool:
+        """Whether an unfinished first line may be ours."""
+        raise NotImplementedError
+
+    def _fits(self, head: bytes) -> bool:
+        """Whether a first line is ours."""
+        raise NotImplementedError
+
+    def _read(self) -> Iterator[str]:
+        with self.path.open(encoding="utf-8", newline="") as file:
+            yield from (line for line in file if line.endswith("\n"))
+
+    def _write(self, content: bytes) -> None:
+        assert self._file is not None
+        self._file.write(content)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write all that is held back."""
+        if self._file is not None:
+            self._file.close()
+
+
+LONGEST_LINE = 1 << 20
+
+
+def _end_of_lines(file: IO[bytes]) -> int:
+    """The place behind the last end of a line."""
+    place = file.seek(0, os.SEEK_END)
+    while place:
+        start = max(0, place - LONGEST_LINE)
+        file.seek(start)
+        found = file.read(place - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        place = start
+    return 0
+
+
+class CsvStore(_Lines):
+    """A CSV file; cells without a value are empty."""
+
+    def _head(self) -> bytes:
+        return (",".join(KEYS) + "\n").encode()
+
+    def _begins(self, head: bytes) -> bool:
+        return self._head().startswith(head)
+
+    def _fits(self, head: bytes) -> bool:
+        return head == self._head()
+
+    def records(self) -> Iterator[Record]:
+        """The records in the table, in order."""
+        for row in csv.DictReader(self._read()):
+            if len(row) != len(KEYS) or None in row.values():
+                raise DataError(f"{self.path}: a row does not have {len(KEYS)} cells: give another file")
+            yield {one.key: _value(one.type, row[one.key]) for one in FIELDS.values()}
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write these records after the others."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, KEYS, lineterminator="\n")
+        writer.writerows(records)
+        self._write(text.getvalue().encode())
+
+
+def _value(kind: type, cell: str) -> Any:
+    """The value of a cell. Raises DataError for one of another type."""
+    if not cell:
+        return None
+    try:
+        return TRUTH[cell] if kind is bool else kind(cell)
+    except (ValueError, KeyError):
+        raise DataError(f"a cell of a sweep is {cell!r} and not a {kind.__name__}") from None
+
+
+class LinesStore(_Lines):
+    """A file of JSON lines."""
+
+    def _begins(self, head: bytes) -> bool:
+        return head.startswith(b'{"point"'[: len(head)])
+
+    def _fits(self, head: bytes) -> bool:
+        try:
+            return tuple(json.loads(head)) == KEYS
+        except ValueError:
+            return False
+
+    def records(self) -> Iterator[Record]:
+        """The records in the table, in order."""
+        yield from map(json.loads, self._read())
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write these records after the others."""
+        self._write("".join(json.dumps(record) + "\n" for record in records).encode())
+
+
+class ParquetStore:
+    """A folder of Parquet files, which pandas, polars, Spark and DuckDB read as one table."""
+
+    def __init__(self, path: Path, writes: bool) -> None:
+        self._arrow = _package("pyarrow", "pyarrow.parquet")
+        self.path = path
+        if path.is_file():
+            raise DataError(f"{path} is a file: a sweep writes a folder of Parquet files: give another name")
+        if writes:
+            path.mkdir(exist_ok=True)
+            for left in path.glob(".part-*.tmp"):
+                left.unlink()
+        self._held: list[Record] = []
+        self._next = 1 + max((int(part.stem[len(PART) :]) for part in self._parts()), default=0)
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.path.glob(f"{PART}[0-9]*.parquet"))
+
+    def records(self) -> Iterator[Record]:
+        """The records in the table, in order."""
+        for part in self._parts():
+            table = self._arrow.parquet.read_table(part)
+            if tuple(table.column_names) != KEYS:
+                raise DataError(f"{part} is not of a sweep, or of another version: give another name")
+            yield from table.to_pylist()
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write these records after the others."""
+        self._held += records
+        if len(self._held) >= ROWS_OF_A_PART:
+            self._write()
+
+    def close(self) -> None:
+        """Write all that is held back."""
+        if self._held:
+            self._write()
+
+    def _write(self) -> None:
+        target = self.path / f"{PART}{self._next:06d}.parquet"
+        temporary = self.path / f".{target.name}.tmp"
+        self._arrow.parquet.write_table(_table(self._arrow, self._held), temporary)
+        os.replace(temporary, target)
+        self._next += 1
+        self._held = []
+
+
+class DuckDbStore:
+    """The table ``sweep`` of a DuckDB database."""
+
+    def __init__(self, path: Path, writes: bool) -> None:
+        duckdb, self._arrow = _package("duckdb"), _package("pyarrow")
+        try:
+            self._connection = duckdb.connect(str(path), read_only=not writes)
+            if writes:
+                types = ", ".join(f"{one.key} {SQL_TYPES[one.type]}" for one in FIELDS.values())
+                self._connection.execute(f"CREATE TABLE IF NOT EXISTS sweep ({types})")
+            found = self._connection.execute("SELECT * FROM sweep LIMIT 0").description
+        except duckdb.Error as error:
+            raise DataError(f"{path} cannot be opened as a DuckDB database: {str(error).splitlines()[0]}") from None
+        if tuple(row[0] for row in found) != KEYS:
+            raise DataError(f"{path}: its table `sweep` is of another version: give another name")
+
+    def records(self) -> Iterator[Record]:
+        """The records in the table, in order."""
+        cursor = self._connection.cursor().execute("SELECT * FROM sweep")
+        while rows := cursor.fetchmany(ROWS_OF_A_PART):
+            yield from (dict(zip(KEYS, row, strict=True)) for row in rows)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write these records after the others."""
+        self._connection.register("added", _table(self._arrow, records))
+        self._connection.execute("INSERT INTO sweep SELECT * FROM added")
+        self._connection.unregister("added")
+
+    def close(self) -> None:
+        """Write all that is held back."""
+        self._connection.close()
+
+
+class MemoryStore:
+    """Records that are only kept in memory."""
+
+    def __init__(self) -> None:
+        self.held: list[Record] = []
+
+    def records(self) -> Iterator[Record]:
+        """The records in the table, in order."""
+        yield from self.held
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write these records after the others."""
+        self.held += records
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+SQL_TYPES: Mapping[type, str] = {int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN"}
+STORES: Mapping[str, Callable[[Path, bool], Store]] = {
+    ".csv": CsvStore,
+    ".jsonl": LinesStore,
+    ".parquet": ParquetStore,
+    ".duckdb": DuckDbStore,
+}
+"""Stores by the ending of a file's name."""
+
+
+def _package(*names: str) -> Any:
+    """A package that is not installed with osfmodel, loaded with its modules. Raises UsageError if it is missing."""
+    from importlib import import_module
+
+    try:
+        for name in names:
+            import_module(name)
+    except ImportError:
+        raise UsageError(f"{names[0]} is not installed: pip install 'osfmodel[sweep]', or name the file .csv") from None
+    return import_module(names[0])
+
+
+def _table(arrow: Any, records: Iterable[Record]) -> Any:
+    """Records as an Arrow table."""
+    types = {int: arrow.int64(), float: arrow.float64(), str: arrow.string(), bool: arrow.bool_()}
+    schema = arrow.schema([(one.key, types[one.type]) for one in FIELDS.values()])
+    return arrow.Table.from_pylist(list(records), schema=schema)

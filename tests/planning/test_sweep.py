@@ -1,0 +1,316 @@
+"""Sweeps: records against predictions, tables that resume, executors, the frontier and influences."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.cli.app import main
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.planning.sweep import running
+from osfmodel.planning.sweep.columns import GIVEN, KEYS
+from osfmodel.planning.sweep.conditions import condition
+from osfmodel.planning.sweep.grid import load_grid
+from osfmodel.planning.sweep.influences import influences
+from osfmodel.planning.sweep.records import records
+from osfmodel.planning.sweep.results import frontier
+from osfmodel.planning.sweep.stores import STORES, open_store
+
+GRID = {
+    "workloads": ["resnet50-v100", "vgg16-pipedream"],
+    "clusters": ["v100-10gbe", "azure-a100-hdr"],
+    "workers": [32, 17],
+    "plans": ["ddp", "optimal", "fsdp2"],
+    "accumulate": [1, 2],
+    "prices": 2.0,
+}
+
+
+@pytest.fixture(scope="module")
+def serial():
+    return list(osf.sweep(GRID))
+
+
+def test_a_record_is_what_predict_says(serial):
+    assert [tuple(one) for one in serial] == [KEYS] * len(serial)
+    for record in serial:
+        if record["error"]:
+            assert (record["cluster"], record["workers"]) == ("azure-a100-hdr", 17)
+            assert record["step_time_s"] is None
+            continue
+        workload, cluster = osf.load_workload(record["workload"]), osf.load_cluster(record["cluster"])
+        changed = osf.WhatIf(accumulate=record["accumulate"]).of_workload(workload, record["workers"])
+        (found,) = osf.compare(changed, cluster, record["workers"], [record["plan"]]).predictions
+        assert record["step_time_s"] == found.iteration_time
+        assert (record["low_s"], record["high_s"]) == (
+            (None, None) if found.band is None else (found.band.low, found.band.high)
+        )
+        samples = workload.batch_size * record["accumulate"] * record["workers"]
+        assert record["samples_per_s"] == pytest.approx(samples / found.iteration_time)
+        assert record["cost_per_hour"] == 2.0 * record["workers"]
+        assert record["cost"] == pytest.approx(1e6 * 2.0 * record["workers"] / 3600 / record["samples_per_s"])
+    assert sum(record["error"] is not None for record in serial) == 12
+
+
+def test_the_command_of_a_record_predicts_the_same(serial):
+    for record in serial[::5]:
+        done = CliRunner().invoke(main, [*record["command"].split()[1:], "--json"])
+        if record["error"]:
+            assert done.exit_code == 1
+            continue
+        (point,) = json.loads(done.stdout)["points"]
+        assert point["step_time_s"] == record["step_time_s"]
+        assert point["workers"] == record["workers"]
+
+
+def test_memory_and_tokens_of_counted_words():
+    (record,) = osf.sweep(
+        {
+            "workloads": "llama3-8b:h100,seq4096,batch1,bf16",
+            "clusters": "nccl:h100x8,400Gbps",
+            "workers": 64,
+            "plans": "fsdp2",
+            "tokens": "1B",
+            "prices": 3,
+            "tp": 2,
+        }
+    )
+    assert record["fits"] is True
+    assert record["peak_memory_bytes"] < 80e9
+    assert record["tokens_per_s"] == pytest.approx(4096 * record["samples_per_s"])
+    assert record["samples_per_s"] == pytest.approx(32 / record["step_time_s"])
+    assert record["training_hours"] == pytest.approx(1e9 / record["tokens_per_s"] / 3600)
+    assert record["cost"] == pytest.approx(record["training_hours"] * 3 * 64)
+    assert record["cost_of"] == "training"
+
+
+@pytest.mark.parametrize("ending", STORES)
+def test_tables_give_back_what_was_written_and_resume(tmp_path, serial, ending):
+    path = tmp_path / f"table{ending}"
+    grid = load_grid(GRID)
+    store = open_store(path)
+    first = next(grid.batches())
+    store.append(records(first))
+    store.close()
+    computed = []
+    found = osf.sweep(grid, path, progress=lambda there, whole: computed.append((there, whole)))
+    assert list(found) == serial
+    assert computed[0] == (len(first.points), len(serial))
+    assert computed[-1] == (len(serial), len(serial))
+    again = []
+    osf.sweep(grid, path, progress=lambda there, whole: again.append(there))
+    assert again == [len(serial)]
+    assert list(osf.load_sweep(path)) == serial
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_a_line_without_an_end_is_computed_again(tmp_path, serial, ending):
+    path = tmp_path / f"table{ending}"
+    osf.sweep(GRID, path)
+    whole = path.read_bytes()
+    chance = Random(5)
+    for place in [0, 1, 10, *(chance.randrange(len(whole)) for _ in range(10))]:
+        path.write_bytes(whole[:place])
+        osf.sweep(GRID, path)
+        assert path.read_bytes() == whole
+
+
+def test_a_part_that_was_not_finished_is_removed(tmp_path, serial):
+    path = tmp_path / "table.parquet"
+    path.mkdir()
+    (path / ".part-000001.parquet.tmp").write_bytes(b"half")
+    assert list(osf.sweep(GRID, path)) == serial
+    assert [one.name for one in path.iterdir()] == ["part-000001.parquet"]
+
+
+@pytest.mark.parametrize("ending", STORES)
+def test_another_file_is_not_touched(tmp_path, ending):
+    path = tmp_path / f"other{ending}"
+    path.write_bytes(b"x,y\n1,2\n")
+    with pytest.raises(DataError, match="other"):
+        osf.sweep(GRID, path)
+    assert path.read_bytes() == b"x,y\n1,2\n"
+
+
+def test_executors_give_the_same_records_in_the_same_order(tmp_path, serial):
+    with ThreadPoolExecutor(3) as pool:
+        assert list(osf.sweep(GRID, executor=pool)) == serial
+    assert list(osf.sweep(GRID, jobs=2)) == serial
+
+
+def test_lost_processes_are_replaced(tmp_path, monkeypatch, serial):
+    """A process that kills itself on the first batch, once."""
+    flag = tmp_path / "flag"
+    monkeypatch.setenv("OSF_TEST_FLAG", str(flag))
+    monkeypatch.setattr(running, "records", _killed_once)
+    assert list(osf.sweep(GRID, jobs=2)) == serial
+    assert flag.exists()
+
+
+def _killed_once(batch):
+    try:
+        os.close(os.open(os.environ["OSF_TEST_FLAG"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return records(batch)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return []
+
+
+def test_processes_that_are_lost_again_and_again_are_an_error(monkeypatch):
+    monkeypatch.setattr(running, "records", _killed)
+    with pytest.raises(osf.JobError, match="too little memory"):
+        osf.sweep({**GRID, "workloads": "vgg16-pipedream", "plans": "ddp"}, jobs=2)
+
+
+def _killed(batch):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_sweep_that_is_killed_goes_on_and_the_table_is_that_of_an_undisturbed_one(tmp_path):
+    """kill -9 at random moments until it is through; the table is compared byte for byte."""
+    grid, path, whole = tmp_path / "grid.yaml", tmp_path / "killed.csv", tmp_path / "whole.csv"
+    many = {**GRID, "workers": list(range(2, 12)), "clusters": ["v100-10gbe", "ring:50us,10Gbps"]}
+    grid.write_text(json.dumps(many))
+    start = time.monotonic()
+    osf.sweep(grid, whole)
+    usual = time.monotonic() - start
+    chance, kills = Random(7), 0
+    while kills < 4:
+        command = [sys.executable, "-m", "osfmodel", "sweep", str(grid), "--into", str(path), "--where", "workers < 0"]
+        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not path.exists() and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, usual / 2))
+        job.kill()
+        job.wait()
+        kills += 1
+    osf.sweep(grid, path)
+    assert path.read_bytes() == whole.read_bytes()
+
+
+def test_the_frontier_is_that_of_brute_force():
+    chance = Random(3)
+    rows = [
+        {"tokens_per_s": chance.randrange(20) or None, "cost": float(chance.randrange(20)), "workers": place}
+        for place in range(300)
+    ]
+    found = frontier(rows, ["tokens_per_s", "cost"], lambda row: row["workers"] % 2 == 0)
+    some = [row for row in rows if row["workers"] % 2 == 0 and row["tokens_per_s"]]
+    beaten = [
+        row
+        for row in some
+        if any(
+            other["tokens_per_s"] >= row["tokens_per_s"]
+            and other["cost"] <= row["cost"]
+            and (other["tokens_per_s"], other["cost"]) != (row["tokens_per_s"], row["cost"])
+            for other in some
+        )
+    ]
+    expected = {(row["tokens_per_s"], row["cost"]) for row in some if row not in beaten}
+    assert {(row["tokens_per_s"], row["cost"]) for row in found} == expected
+    assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("", True),
+        ("fits and workers <= 256", True),
+        ("not fits or workers > 8", False),
+        ("2 <= workers < 8", False),
+        ("plan in ('ddp', 'fsdp2')", True),
+        ("plan not in ['ddp']", False),
+        ("cost / workers < 1 and -workers == -8", True),
+        ("mfu > 0", False),
+        ("mfu + 1 > 0", False),
+        ("plan > 3", False),
+        ("workers / 0 > 1", False),
+        ("error", False),
+    ],
+)
+def test_conditions_are_as_python_has_them(text, holds):
+    record = dict.fromkeys(KEYS) | {"fits": True, "workers": 8, "plan": "ddp", "cost": 2.0}
+    assert condition(text)(record) is holds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["workers <", "__import__('os')", "workers.real", "[x for x in (1,)]", "workers ** 9", "f'{workers}'", "None",
+     "a" * 2000, "(" * 300 + "1" + ")" * 300, "lambda: 1", "workers is 8", "b'x'", "-(workers"],
+)  # fmt: skip
+def test_anything_else_is_refused(text):
+    with pytest.raises(UsageError):
+        condition(text)
+
+
+def test_influences_are_the_parts_of_a_sum():
+    """Of a sum of two independent columns, each explains its own variance and nothing together with the other."""
+    rows = []
+    for workers, accumulate in product((1, 2, 4), (1, 2)):
+        whole = {"workers": workers, "accumulate": accumulate, "step_time_s": workers**2 * accumulate**0.5}
+        rows.append(dict.fromkeys(GIVEN) | whole)
+    found = {one.column: one for one in influences(rows, "step_time_s")}
+    parts = {"workers": 4 * 2 / 3, "accumulate": 0.25 / 4}  # variances of 2 log2(w) and of log2(a) / 2
+    for name, part in parts.items():
+        assert found[name].alone == pytest.approx(part / sum(parts.values()))
+        assert found[name].together == pytest.approx(found[name].alone)
+    assert found["workers"].ratio == pytest.approx(16)
+
+
+def test_what_columns_do_together_is_no_part_of_what_they_do_alone():
+    """Of a product of signs, each column explains nothing alone, and all together with the other."""
+    rows = [
+        dict.fromkeys(GIVEN)
+        | {"workers": one, "accumulate": other, "step_time_s": math.exp((one - 1.5) * (other - 1.5))}
+        for one, other in product((1, 2), (1, 2))
+    ]
+    for one in influences(rows, "step_time_s"):
+        assert one.alone == pytest.approx(0)
+        assert one.together == pytest.approx(1)
+
+
+def test_the_command_line(tmp_path):
+    path, grid = tmp_path / "table.csv", tmp_path / "grid.yaml"
+    grid.write_text(json.dumps(GRID))
+    done = CliRunner().invoke(main, ["sweep", str(grid), "--into", str(path), "--best", "samples_per_s,cost"])
+    assert done.exit_code == 0
+    assert "no prices at 1 worker count (17)" in done.stderr
+    assert "48 points, 12 without a prediction" in done.stdout
+    asked = CliRunner().invoke(main, ["sweep", str(path), "--where", "workers == 17 and plan == 'ddp'", "--json"])
+    found = json.loads(asked.stdout)["points"]
+    assert {(one["workers"], one["plan"]) for one in found} == {(17, "ddp")}
+    influence = CliRunner().invoke(main, ["sweep", str(path), "--influence", "cost", "--format", "csv"])
+    assert influence.stdout.startswith("column,sobol_first,sobol_total,largest_over_smallest\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--best", "speed"], "unknown goal 'speed'"),
+        (["--where", "gpus > 1"], "unknown column 'gpus'"),
+        (["--into", "x.xlsx"], "a sweep writes .csv, .jsonl, .parquet, .duckdb"),
+        (["-o", "x.parquet"], "--into x.parquet"),
+        (["--jobs", "2", "--dask", "local"], "exclude one another"),
+        (["--dask", "tcp://127.0.0.1:1"], "no scheduler answers there"),
+    ],
+)
+def test_wrong_words_are_one_line(tmp_path, arguments, message, monkeypatch):
+    monkeypatch.setattr(running, "CONNECT", "1s")
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(json.dumps(GRID))
+    done = CliRunner().invoke(main, ["sweep", str(grid), *arguments])
+    assert done.exit_code == 2
+    assert message in done.stderr.splitlines()[-1]
