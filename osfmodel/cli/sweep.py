@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import click
 
 from osfmodel.cli.app import emit, line, output_options, require_writable, warn, watched
-from osfmodel.cli.groups import GroupedCommand, OptionGroup
+from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import require
+from osfmodel.entities.version import __version__
 from osfmodel.planning.sweep.columns import GOALS, Record
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.grid import load_grid
@@ -20,10 +23,14 @@ from osfmodel.planning.sweep.influences import influences
 from osfmodel.planning.sweep.results import Sweep, frontier, load_sweep
 from osfmodel.planning.sweep.running import sweep
 from osfmodel.planning.sweep.stores import STORES
+from osfmodel.show.curves.sweep import SweptPoints, plot_sweep, points_of
 from osfmodel.show.documents.sweep import Swept
+from osfmodel.show.plotting import require_matplotlib
 
 ENGINE = OptionGroup("Where points are computed")
 QUESTIONS = OptionGroup("Questions about the points")
+FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture"}
+"""Files that are no text, by the ending of their names."""
 EVERY = 30.0
 """Seconds between lines of progress in a log."""
 OFTEN = 0.2
@@ -70,6 +77,7 @@ def sweep_command(
       osf sweep grid.yaml --into sweep.csv --jobs 2
       osf sweep sweep.csv --best samples_per_s,cost --where 'workers <= 256'
       osf sweep sweep.csv --influence samples_per_s
+      osf sweep sweep.csv --best samples_per_s,cost -o sweep.html
       osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786
     """
     holds, goals = condition(where), [] if best is None else [one.strip() for one in best.split(",")]
@@ -79,6 +87,11 @@ def sweep_command(
         if _is_table(str(output)) and not str(output).lower().endswith(".csv"):
             raise UsageError(f"-o {output}: the table of a sweep is written by --into {output}")
         require_writable(str(output))
+    form = FILES.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
+    if form == "picture":
+        if influence is not None:
+            raise UsageError(f"-o {output}: a picture has no influences: leave --influence out, or write an .html page")
+        require_matplotlib()
     if _is_table(grid):
         if into is not None or dask is not None or jobs != 1:
             raise UsageError(f"{grid} is the table of a sweep: --into, --jobs and --dask go with a grid")
@@ -91,7 +104,25 @@ def sweep_command(
         return frontier(found, goals, holds) if goals else filter(holds, found)
 
     shares = None if influence is None else influences(filter(holds, found), influence)
-    emit(style, as_json, output, Swept(found, asked, points, influence, shares))
+    swept = Swept(found, asked, points, influence, shares)
+    if form is None:
+        emit(style, as_json, output, swept)
+    else:
+        _write(form, points_of(swept, holds), str(output))
+
+
+def _write(form: str, shown: SweptPoints, output: str) -> None:
+    """Write a page or a picture."""
+    if form == "page":
+        from osfmodel.show.html.sweep import sweep_page
+
+        command = shlex.join(["osf", "sweep", *click.get_current_context().meta[ARGUMENTS]])
+        profiles.write_text(output, sweep_page(shown, command, __version__))
+    else:
+        plot_sweep(shown, output)
+    line(f"wrote {output} ({form})")
+    if shown.left_out:
+        warn(shown.left_out)
 
 
 def _is_table(name: str) -> bool:

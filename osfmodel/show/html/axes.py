@@ -110,7 +110,7 @@ def key(entries: Sequence[tuple[str, str | None, str]]) -> Markup:
         marker = (
             [element("path", d=_SHAPES[shape], transform="translate(14 8)", class_=f"mark {style}")] if shape else []
         )
-        parts = [*marker] if style == "cloud" else [line, *marker]
+        parts = [*marker] if style.startswith("cloud") else [line, *marker]
         items.append(element("li", element("svg", *parts, width=28, height=16, aria_hidden="true"), words))
     return element("ul", *items, class_="legend")
 
