@@ -58,7 +58,7 @@ class SweptPoints:
         if self.asked <= len(self.points):
             return ""
         there = f"{len(self.points):,} of {self.asked:,} points"
-        kept = f"all {len(self.best):,} best ones and the first others" if self.best else "the first ones"
+        kept = "the best and the first others" if self.best else "the first"
         more = "" if self.best else "; --best GOAL marks the best of all"
         return f"{there} are here: {kept}. --where CONDITION chooses fewer{more}."
 

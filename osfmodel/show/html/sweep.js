@@ -97,7 +97,7 @@
   search.addEventListener("input", filter);
   for (const { select } of choices) select.addEventListener("change", filter);
 
-  // A point of the plot: its values below it, and its row marked; a click or Enter goes to the row.
+  // A point of the plot: its values below it, and its row marked; a mouse's click or Enter goes to the row.
   const tell = (dot) => {
     const row = document.getElementById(dot.dataset.row);
     for (const on of all("tr.on", body)) on.classList.remove("on");
@@ -109,7 +109,7 @@
   const go = (dot) => tell(dot).scrollIntoView({ block: "center" });
   for (const dot of dots.values()) {
     for (const kind of ["pointerover", "focus"]) dot.addEventListener(kind, () => tell(dot));
-    dot.addEventListener("click", () => go(dot));
+    dot.addEventListener("click", (event) => (event.pointerType === "mouse" ? go(dot) : tell(dot)));
     dot.addEventListener("keydown", (event) => { if (event.key === "Enter") go(dot); });
   }
   showing();

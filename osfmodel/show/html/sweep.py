@@ -53,7 +53,7 @@ def _sections(shown: SweptPoints, command: str, version: str) -> Iterable[Markup
 
 
 def _header(shown: SweptPoints) -> Markup:
-    found = f"{shown.whole:,} points, {shown.failed:,} without a prediction."
+    found = f"{shown.whole:,} point{'s' * (shown.whole != 1)}, {shown.failed:,} without a prediction."
     answered = f" {shown.asked:,} under the condition." if "where" in shown.swept.asked else ""
     none = " No point is like that." if shown.whole and not shown.asked else ""
     unknown = f"No point has a value for {listed(shown.goals)}." if shown.goals and not shown.best else ""
