@@ -99,7 +99,7 @@ class Spot(NamedTuple):
     number: int
 
 
-class Measure(NamedTuple):
+class PlotAxis(NamedTuple):
     """An axis: a column, its title with the unit, and what its values are multiplied by."""
 
     key: str
@@ -108,7 +108,7 @@ class Measure(NamedTuple):
     logarithmic: bool
 
 
-def axes_of(shown: SweptPoints) -> tuple[Measure, Measure, list[Spot]]:
+def axes_of(shown: SweptPoints) -> tuple[PlotAxis, PlotAxis, list[Spot]]:
     """The horizontal and the vertical axis, and the points that have a value on both.
 
     Upwards the first goal, across the second one or the GPUs; the step over GPUs if there is no goal.
@@ -123,7 +123,7 @@ def axes_of(shown: SweptPoints) -> tuple[Measure, Measure, list[Spot]]:
     return across, up, [Spot(x * across.factor, y * up.factor, number) for number, x, y in known]
 
 
-def _measure(key: str, records: Sequence[Record]) -> Measure:
+def _measure(key: str, records: Sequence[Record]) -> PlotAxis:
     values = [record[key] for record in records]
     low, high = min(values, default=0.0), max(values, default=0.0)
     logarithmic = low > 0 and (high >= DECADE * low or (key == "workers" and high > low))
@@ -136,7 +136,7 @@ def _measure(key: str, records: Sequence[Record]) -> Measure:
         unit, factor = "%", 100.0
     elif key == "cost":
         unit = ", ".join(sorted({record["cost_of"] for record in records if record["cost_of"]}))
-    return Measure(key, f"{TITLES[key]} ({unit})" if unit else TITLES[key], factor, logarithmic)
+    return PlotAxis(key, f"{TITLES[key]} ({unit})" if unit else TITLES[key], factor, logarithmic)
 
 
 def tick_texts(ticks: Sequence[float]) -> list[str]:
@@ -183,7 +183,7 @@ def plot_sweep(shown: SweptPoints, path: str) -> None:
     save(figure, path)
 
 
-def _label_ticks(drawn: Any, axis: Measure, values: Sequence[float]) -> None:
+def _label_ticks(drawn: Any, axis: PlotAxis, values: Sequence[float]) -> None:
     """Plain numbers on an axis of matplotlib; the numbers of GPUs themselves."""
     if not values or not (axis.logarithmic or axis.key == "workers"):
         return

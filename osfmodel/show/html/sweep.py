@@ -8,7 +8,7 @@ from osfmodel.entities.display import how_many, listed
 from osfmodel.planning.sweep.columns import DEFAULTS
 from osfmodel.show.curves.sweep import (
     TITLES,
-    Measure,
+    PlotAxis,
     Spot,
     SweptPoints,
     axes_of,
@@ -116,7 +116,7 @@ def _cell(column: Column[Record], record: Record) -> Markup:
     return element("td", text, data_v=None if exact == text else exact)
 
 
-def _scatter(shown: SweptPoints, across: Measure, up: Measure, spots: Sequence[Spot]) -> Iterable[Markup]:
+def _scatter(shown: SweptPoints, across: PlotAxis, up: PlotAxis, spots: Sequence[Spot]) -> Iterable[Markup]:
     right, upward = _axis(across, [one.x for one in spots], ACROSS), _axis(up, [one.y for one in spots], UP)
     best = best_spots(shown, spots)
     marked = {one.number for one in best}
@@ -143,7 +143,7 @@ def _scatter(shown: SweptPoints, across: Measure, up: Measure, spots: Sequence[S
         yield element("p", f"Not drawn: {how_many(missing, 'point')} without both values.", class_="note")
 
 
-def _axis(measure: Measure, values: Sequence[float], most: int) -> Axis:
+def _axis(measure: PlotAxis, values: Sequence[float], most: int) -> Axis:
     """An axis with a margin at both ends."""
     low, high = min(values), max(values)
     if measure.logarithmic:
