@@ -75,7 +75,7 @@ def sweep_command(
     Example:
       osf sweep grid.yaml
       osf sweep grid.yaml --into sweep.csv --jobs 2
-      osf sweep sweep.csv --best samples_per_s,cost --where 'workers <= 256'
+      osf sweep sweep.csv --best samples_per_s,cost --where 'plan == "ddp"'
       osf sweep sweep.csv --influence samples_per_s
       osf sweep sweep.csv --best samples_per_s,cost -o sweep.html
       osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786
