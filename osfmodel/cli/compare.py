@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -16,7 +14,7 @@ from osfmodel.diagnosis.comparing.statistics import require_tolerance
 from osfmodel.entities.display import show_share
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import parse_part
-from osfmodel.formats.source_text import Hints
+from osfmodel.formats.source_text import Hints, require_different
 from osfmodel.show.documents.compare import Compared
 from osfmodel.show.documents.render import MARKDOWN
 
@@ -75,7 +73,7 @@ def compare_command(
     """
     sides = ((baseline, *more), (candidate, *again))
     require_other(output, [file for side in sides for file in side])
-    _require_different([file for side in sides for file in side])
+    require_different([file for side in sides for file in side])
     allowed = _parse_tolerance(tolerance)
     load = partial(load_job, hints=hints)
     baselines, candidates = ([reading_of(file, load, warn) for file in side] for side in sides)
@@ -84,13 +82,6 @@ def compare_command(
     if comparison.regression:
         line(f"slower by more than the tolerance of {show_share(allowed)}: exit code 1")
     return 1 if comparison.regression else 0
-
-
-def _require_different(files: Sequence[str]) -> None:
-    """Raise UsageError if a file is given twice, which says nothing about noise."""
-    there = [os.path.realpath(file) for file in files if os.path.exists(file)]
-    if twice := [file for file in there if there.count(file) > 1]:
-        raise UsageError(f"{os.path.relpath(twice[0])} is given twice: give another run")
 
 
 def _parse_tolerance(text: str) -> float:

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from osfmodel.entities.cluster import REPEATED, Cluster, Table
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files.documents import parse_json, parse_object
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
@@ -283,3 +283,11 @@ def require(text: Text, document: dict[str, Any], field: str, kind: type[Kind]) 
     if not isinstance(value, kind):
         raise DataError(f"{field!r} is {value!r:.60}, not a {kind.__name__}")
     return value
+
+
+def require_different(files: Sequence[str]) -> None:
+    """Raise UsageError if a file is given twice: that adds nothing, and would count as a second measurement."""
+    there = [os.path.realpath(file) if os.path.exists(file) else file for file in files]
+    for file, place in zip(files, there, strict=True):
+        if there.count(place) > 1:
+            raise UsageError(f"{file} is given twice: give another file")

@@ -160,4 +160,4 @@ def test_a_run_that_is_given_twice_is_refused(tmp_path):
         (tmp_path / "times-2.txt").write_text("0.1\n0.2\n")
         done = CliRunner().invoke(main, ["compare", *map(str, files)])
         assert done.exit_code == 2
-        assert "is given twice: give another run" in done.stderr
+        assert "is given twice: give another file" in done.stderr

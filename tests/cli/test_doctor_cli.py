@@ -64,7 +64,9 @@ def test_wrong_input_is_one_line_with_a_remedy(tmp_path):
     osf.save(replace(osf.load_cluster("azure-a100-hdr"), name="mine"), tmp_path / "mine.json")
     (tmp_path / "broken.log").write_text("# nThread 1\n")
     for words, status, said in (
-        (["nothing.log"], 2, "no cluster named 'nothing.log'"),
+        (["nothing.log"], 1, "nothing.log: there is no such file"),
+        (["nothing"], 2, "no cluster named 'nothing'"),
+        (["azure-a100-hdr", "azure-a100-hdr"], 2, "azure-a100-hdr is given twice"),
         ([tmp_path / "broken.log", "--against", "nccl:h100x8"], 1, "broken.log"),
         ([tmp_path / "mine.json"], 2, "give --against, such as nccl:h100x8,400Gbps,ib"),
         ([tmp_path / "mine.json", "--against", "nccl:a100x8"], 1, "workers do not fit"),
@@ -76,3 +78,18 @@ def test_wrong_input_is_one_line_with_a_remedy(tmp_path):
         assert (result.exit_code, result.stdout) == (status, ""), result.output
         assert re.fullmatch(r"osf: [^\n]+\n", result.stderr)
         assert said in result.stderr
+
+
+def test_what_was_not_measured_and_what_may_be_the_same_hosts_are_said(tmp_path):
+    found = osf.load_cluster("emulated-4x1gbit")
+    (table,) = (one for one in found.tables if one.collective == "all_reduce")
+    small = replace(table, sizes=table.sizes[:5], times=table.times[:5], startups=(), trains=())
+    osf.save(replace(found, name="small", tables=(small,)), tmp_path / "small.json")
+    slow = replace(table, times=tuple(4 * time for time in table.times), startups=(), trains=())
+    for name, one in (("a", table), ("b", slow)):
+        osf.save(replace(found, name=name, tables=(one,)), tmp_path / f"{name}.json")
+    alone = doctor(tmp_path / "small.json", "--against", "ring:50us,1Gbps")
+    assert "no size shows middle and bandwidth: give a log of more sizes" in alone.stdout
+    twice = doctor(tmp_path / "a.json", tmp_path / "b.json", "--against", "ring:50us,1Gbps")
+    assert ("if the files are of the same hosts" in twice.stdout) == ("slow-host" in twice.stdout)
+    assert "slow-host" in twice.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,13 +10,16 @@ from osfmodel.cost.clusters import load_cluster
 from osfmodel.diagnosis.doctor.checkup import Checkup, check_up
 from osfmodel.diagnosis.doctor.curves import Curve, curve_of
 from osfmodel.diagnosis.doctor.machines import KNOWN_MACHINES
+from osfmodel.diagnosis.doctor.peers import CLASSES
 from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.display import brief, how_many, listed
 from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import generation_of
 from osfmodel.formats import Hints, import_file
-from osfmodel.formats.source_text import shared_stem, silent, stem
+from osfmodel.formats.source_text import require_different, shared_stem, silent, stem
+
+SLOW_HOST = "slow-host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ def read_measured(file: str, hints: Hints, tell: Callable[[str], None] = silent)
     if file in profiles.names("cluster") and not Path(file).exists():
         found = [MeasuredFile(file, load_cluster(file), file)]
     else:
+        if Path(file).suffix and not Path(file).exists():
+            raise DataError(f"{file}: there is no such file")
         path = profiles.locate(file, "cluster")
         nouns = import_file(path, replace(hints, name=stem(file)), None, tell)
         clusters = [noun for noun in nouns if isinstance(noun, Cluster)]
@@ -67,6 +72,7 @@ def examine(
     Without ``against`` a bundled cluster is compared with its own words. Raises UsageError where they are needed,
     DataError for files that cannot be used, CostError where the description does not fit the measured workers.
     """
+    require_different(files)
     found = [one for file in files for one in read_measured(file, hints or Hints(""), tell)]
     known = KNOWN_MACHINES.get(found[0].bundled) if len({one.label for one in found}) == 1 else None
     if against is None:
@@ -78,7 +84,17 @@ def examine(
     curves = [curve for one in found for curve in _curves(one, healthy, remarks) if curve.sizes]
     name = shared_stem([one.label for one in found]) if len(found) > 1 else found[0].label
     checked = check_up(name, curves, healthy, "" if known is None else known.machine)
-    return replace(checked, remarks=(*dict.fromkeys(remarks), *checked.remarks))
+    return replace(checked, remarks=(*dict.fromkeys(remarks), *checked.remarks, *_untold(checked.cause, curves)))
+
+
+def _untold(cause: str, curves: Sequence[Curve]) -> Iterator[str]:
+    """Remarks on parts of the curve that were not measured, and on groups of hosts that may be the same."""
+    octaves = {int(octave) for curve in curves for octave in curve.octaves}
+    missing = [part for part, (low, high) in CLASSES.items() if not any(low <= octave < high for octave in octaves)]
+    if missing:
+        yield f"no size shows {listed(missing)}: give a log of more sizes"
+    if cause == SLOW_HOST and len({curve.place.nodes for curve in curves}) == 1:
+        yield "if the files are of the same hosts, none of them is slow, but all at another time: give one to --against"
 
 
 def _describe(cluster: Cluster) -> str:
