@@ -1,8 +1,8 @@
 """Remedies for a traced job: all are priced by the replay of the trace that causes are taken from.
 
-So no remedy contradicts a cause. Some need what the trace does not have: the price of a collective of other workers,
-or the best buckets, which a model gives. Where the replay is shorter than the step, the difference is taken to stay;
-where it is longer, what a remedy saves is scaled down like the causes.
+Some need what the trace does not have: the price of a collective of other workers, or the best buckets, which a model
+gives. Where the replay is shorter than the step, the difference is taken to stay; where it is longer, what a remedy
+saves is scaled down like the causes.
 """
 
 from __future__ import annotations
@@ -299,10 +299,7 @@ def _slowness(trace: Trace, workers: int, cluster: Cluster) -> float:
 def _large_start_ups(job: TracedJob) -> list[str]:
     """A remark if the table's smallest message, whose time is taken as start-up, is mostly transfer."""
     cost = pricing_of(job.cluster, job.workers).cost()
-    if not isinstance(cost, TableCost):
-        return []
-    startup, _ = line_through(cost)
-    if cost.times[0] <= UNLIKE * startup:
+    if not isinstance(cost, TableCost) or cost.times[0] <= UNLIKE * line_through(cost)[0]:
         return []
     return [
         f"the smallest message's time ({show_bytes(cost.sizes[0])}, {show_time(cost.times[0])}) counts as start-up, "

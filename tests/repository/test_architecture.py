@@ -44,7 +44,10 @@ LONGEST_CHAIN = 22
 """Modules in the longest chain of imports, file by file."""
 COMPUTING = ("engine", "solve", "targets", "diagnosis", "planning", "ledger")
 """The packages that compute results. What shows them imports their types and plain constants, and computes nothing."""
-SHOWN = {"osfmodel.diagnosis.causes.CAUSES"}  # a table of functions, of which each cause's summary is shown
+SHOWN = {
+    "osfmodel.diagnosis.causes.CAUSES",  # a table of functions, of which each cause's summary is shown
+    "osfmodel.diagnosis.causes.label_of",  # the name of a cause
+}
 """Further values that may be shown, each with the reason."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = ("cli", "show")

@@ -80,7 +80,7 @@ def opened(
     """(name for people, content) of each file of a format in ``files``.
 
     In folders those whose names end in one of ``endings`` or as archives do. In archives and folders those that
-    ``known`` recognises by their beginning; ``files.tell`` hears that any other is not ``what``. Take each to its end
+    ``known`` recognises by their beginning; a remark says of any other that it is not ``what``. Take each to its end
     before the next. Raises DataError, with the path, for what cannot be read, and where there is no such file.
     """
     listed = [(path, [] if isinstance(path, Text) else _listed(path, endings)) for path in files.paths]
