@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -275,6 +275,15 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
             line(result.verdict)
     for warning in result.warnings():
         warn(warning)
+
+
+DRAWN: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture"}
+"""Files that are no text, by the ending of their names."""
+
+
+def drawn_form(style: str | None, as_json: bool, output: str | None) -> str | None:
+    """``page`` or ``picture`` if the name of the output asks for it and no format is given; else None."""
+    return DRAWN.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
 
 
 def require_other(output: str | None, files: Sequence[str]) -> None:

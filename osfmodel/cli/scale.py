@@ -6,20 +6,17 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, line, output_options, require_writable, warn
+from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
 from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
 from osfmodel.cli.options import parse_workers, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words
-from osfmodel.counting import in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
-from osfmodel.counting.words import on_gpu, parse_words
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
@@ -28,7 +25,7 @@ from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.goals import UNPRICED, Goals
 from osfmodel.planning.inverse import answers, cheapest
-from osfmodel.planning.replicas import replica_workload
+from osfmodel.planning.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scale import ScaleOptions, scale, settings
 from osfmodel.planning.scale_curve import Anchor, TrainingLength
 from osfmodel.show.documents.scale import Scaled, ScaledMachines
@@ -40,8 +37,6 @@ TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
 GOALS = OptionGroup("Goals")
 GROUPS = OptionGroup("Parallelism inside a replica")
-FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture"}
-"""Files that are no text, by the ending of their names."""
 
 
 @click.command(name="scale", cls=GroupedCommand)
@@ -120,7 +115,7 @@ def scale_command(
       osf scale llama3-70b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 64..1024 --tp 8 --accumulate 8
       osf scale resnet50-v100 --cluster nccl:v100x8,100Gbps/node --workers 1..64 --plan ddp
     """
-    form = FILES.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
+    form = drawn_form(style, as_json, output)
     if form is not None:
         require_writable(str(output))
     if form is not None and asked["target"] is not None:
@@ -153,29 +148,17 @@ def scale_command(
     emit(style, as_json, output, ScaledMachines(each, found))
 
 
-def _gpu_there(subject: Subject) -> str:
-    """The GPU of the cluster, if workload and cluster are in words and the workload names another one; else ""."""
-    gpu = gpu_in_words(str(subject.cluster_name))
-    if not gpu or not in_words(subject.workload_name):
-        return ""
-    said = parse_words(subject.workload_name).setting.gpu
-    return "" if said.partition("-")[0] == gpu.partition("-")[0] else gpu
-
-
 def _require_same_gpu(subject: Subject) -> None:
     """Raise UsageError for a workload and a cluster in words that name different GPUs."""
-    if gpu := _gpu_there(subject):
-        there = on_gpu(subject.workload_name, gpu)
-        raise UsageError(
-            f"{subject.workload_name!r} is not for {gpu}, the GPU of {subject.cluster_name}: write {there}"
-        )
+    there = on_gpu_of(subject.workload_name, cluster := str(subject.cluster_name))
+    if there != subject.workload_name:
+        gpu = gpu_in_words(cluster)
+        raise UsageError(f"{subject.workload_name!r} is not for {gpu}, the GPU of {cluster}: write {there}")
 
 
 def _elsewhere(subject: Subject, cluster: str) -> Subject:
     """The same workload on a cluster, with the cluster's GPU if they name different ones."""
-    found = replace(subject, cluster_name=cluster)
-    gpu = _gpu_there(found)
-    return replace(found, workload_name=on_gpu(found.workload_name, gpu)) if gpu else found
+    return replace(subject, cluster_name=cluster, workload_name=on_gpu_of(subject.workload_name, cluster))
 
 
 def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> Scaled:

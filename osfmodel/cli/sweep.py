@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
 
-from osfmodel.cli.app import emit, line, output_options, require_writable, warn, watched
+from osfmodel.cli.app import drawn_form, emit, line, output_options, require_writable, warn, watched
 from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
@@ -29,8 +29,6 @@ from osfmodel.show.plotting import require_matplotlib
 
 ENGINE = OptionGroup("Where points are computed")
 QUESTIONS = OptionGroup("Questions about the points")
-FILES: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture"}
-"""Files that are no text, by the ending of their names."""
 EVERY = 30.0
 """Seconds between lines of progress in a log."""
 OFTEN = 0.2
@@ -87,7 +85,7 @@ def sweep_command(
         if _is_table(str(output)) and not str(output).lower().endswith(".csv"):
             raise UsageError(f"-o {output}: the table of a sweep is written by --into {output}")
         require_writable(str(output))
-    form = FILES.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
+    form = drawn_form(style, as_json, output)
     if form == "picture":
         if influence is not None:
             raise UsageError(f"-o {output}: a picture has no influences: leave --influence out, or write an .html page")

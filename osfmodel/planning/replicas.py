@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from osfmodel.cost.clusters import pricing_of, strided
+from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
 from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, workload_of
-from osfmodel.counting.words import model_of, parse_words
+from osfmodel.counting.words import model_of, on_gpu, parse_words
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.modules import SHARDED
@@ -59,6 +60,15 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
     slowest = max(stages, key=lambda one: one.compute_time)
     ideal = None if whole.ideal_time is None else whole.ideal_time / groups.gpus
     return replace(slowest, ideal_time=ideal)
+
+
+def on_gpu_of(workload: str, cluster: str) -> str:
+    """A workload in words for the GPU of a cluster in words, if they name different ones; any other as it is."""
+    gpu = gpu_in_words(cluster)
+    if not gpu or not in_words(workload):
+        return workload
+    said = parse_words(workload).setting.gpu
+    return workload if said.partition("-")[0] == gpu.partition("-")[0] else on_gpu(workload, gpu)
 
 
 def _prices(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -94,6 +95,93 @@ def test_memory_and_tokens_of_counted_words():
     assert record["training_hours"] == pytest.approx(1e9 / record["tokens_per_s"] / 3600)
     assert record["cost"] == pytest.approx(record["training_hours"] * 3 * 64)
     assert record["cost_of"] == "training"
+
+
+def test_the_command_of_a_point_has_its_memory_and_its_training():
+    grid = {
+        "workloads": "llama3-8b:h100,seq4096,batch1,bf16",
+        "clusters": "nccl:h100x8,400Gbps",
+        "workers": 16,
+        "plans": "fsdp2",
+        "memory": "70GB",
+        "optimizer": "sgd",
+        "tokens": "1B",
+        "prices": 3,
+    }
+    (record,) = osf.sweep(grid)
+    done = CliRunner().invoke(main, [*shlex.split(record["command"])[1:], "--json"])
+    (point,) = json.loads(done.stdout)["points"]
+    for key in ("step_time_s", "peak_memory_bytes", "fits"):
+        assert point[key] == record[key]
+    (other,) = osf.sweep({**grid, "optimizer": "adamw"})
+    assert other["peak_memory_bytes"] > record["peak_memory_bytes"]
+    assert f"{point['training_hours']:.6g}" == f"{record['training_hours']:.6g}"
+
+
+def test_a_file_that_was_changed_is_read_again(tmp_path):
+    path, table = tmp_path / "mine.json", tmp_path / "table.csv"
+    workload = osf.load_workload("resnet50-v100")
+    grid = {"workloads": str(path), "clusters": "v100-10gbe", "workers": 8}
+    osf.save(workload, path)
+    (first,) = osf.sweep(grid, table)
+    osf.save(osf.WhatIf(compute=0.5).of_workload(workload, 8), path)
+    again = list(osf.sweep(grid, table))
+    assert again[0] == first
+    assert again[1]["step_time_s"] > 1.5 * first["step_time_s"]
+
+
+def test_points_are_counted_as_they_are_computed():
+    words = ["llama3-8b:h100,batch1,bf16", "llama3-8b:a100,batch1,bf16"]
+    grid = load_grid({"workloads": words, "clusters": ["nccl:h100x8,400Gbps", "nccl-a100-hdr"], "workers": [16, 32]})
+    assert len(grid) == sum(len(batch.points) for batch in grid.batches()) == 6
+
+
+@pytest.mark.parametrize(
+    ("ending", "damage", "message"),
+    [
+        (".csv", lambda text: text.replace(b",ddp,", b",ddp,x", 1), "row 2 has a cell of another type"),
+        (".csv", lambda text: text.replace(b",ddp,", b",ddp", 1), "row 2 does not have"),
+        (".csv", lambda text: text.replace(b"ddp", b"\xff\xfe", 1), "not UTF-8"),
+        (".jsonl", lambda text: text + b"[1, 2]\n", "line 49 is no record"),
+        (
+            ".jsonl",
+            lambda text: text + text.splitlines()[0].replace(b'"point": ', b'"point": "x')[:-1] + b"\n",
+            "line 49",
+        ),
+        (".jsonl", lambda text: text.replace(b'"workers": 32', b'"workers": "a"', 2), "line 1 is no record"),
+    ],
+)
+def test_a_damaged_table_is_one_line(tmp_path, ending, damage, message):
+    path = tmp_path / f"table{ending}"
+    osf.sweep(GRID, path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=message) as caught:
+        list(osf.load_sweep(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_part_is_one_line_and_other_files_are_left_alone(tmp_path, serial):
+    path = tmp_path / "table.parquet"
+    osf.sweep(GRID, path)
+    (path / "part-of-mine.parquet").write_bytes(b"other")
+    assert list(osf.load_sweep(path)) == serial
+    (path / "part-000001.parquet").write_bytes(b"PAR1 nonsense")
+    with pytest.raises(DataError, match=r"part-000001\.parquet is damaged"):
+        list(osf.load_sweep(path))
+
+
+def test_costs_of_unlike_amounts_have_no_frontier():
+    grid = {
+        "workloads": ["resnet50-v100", "llama3-8b:h100,seq4096,batch1,bf16"],
+        "clusters": "nccl:h100x8,400Gbps",
+        "workers": 16,
+        "prices": 2,
+    }
+    found = osf.sweep(grid)
+    with pytest.raises(UsageError, match="million samples or million tokens") as caught:
+        found.best(["cost"])
+    said = str(caught.value).partition("--where '")[2].rstrip("'")
+    assert len(found.best(["cost"], said)) == 1
 
 
 @pytest.mark.parametrize("ending", STORES)

@@ -19,10 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from osfmodel.cost.clusters import counts_in_words, load_cluster, pricing_of
-from osfmodel.cost.nccl_words import gpu_in_words
-from osfmodel.counting import in_words, load_workload
+from osfmodel.counting import load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
-from osfmodel.counting.words import on_gpu, parse_words
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import CostError, DataError, OsfError, UsageError
@@ -31,7 +29,7 @@ from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import require
 from osfmodel.entities.units import parse_amount, parse_bandwidth, parse_room, parse_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.replicas import replica_workload
+from osfmodel.planning.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.sweep.columns import USUAL
 from osfmodel.planning.sweep.lists import LISTS, GridList, Value
 from osfmodel.planning.what_if import WhatIf, parse_change, parse_effects
@@ -44,6 +42,7 @@ AT_ONCE = 64
 """Largest number of points that are computed together."""
 
 
+PAIRED = ("workloads", "clusters")
 REQUIRED = ("workloads", "clusters", "workers")
 SETTINGS = ("memory", "optimizer", "tokens", "samples")
 """Further keys of a grid, one value each: as the options of ``osf scale``."""
@@ -70,7 +69,13 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A checked grid; ``remarks``: on points that will have errors, or are the same as others."""
+    """A checked grid.
+
+    values:   of each list, by its key in ``LISTS``
+    counts:   worker counts on each cluster
+    settings: values of ``SETTINGS``
+    remarks:  on points that will have errors
+    """
 
     name: str
     values: Mapping[str, tuple[Value, ...]]
@@ -80,22 +85,26 @@ class Grid:
     __repr__ = brief
 
     def __len__(self) -> int:
-        others = prod(len(self.values[one.key]) for one in LISTS.values() if one.key not in ("clusters", "workers"))
-        return others * sum(len(self.counts[str(name)]) for name in self.values["clusters"])
+        others = prod(len(self.values[one.key]) for one in LISTS.values() if one.key not in (*PAIRED, "workers"))
+        return others * sum(len(self.counts[cluster]) for _, cluster in self._pairs)
+
+    @property
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Each workload on each cluster, once: words for several GPUs are the same on a cluster in words."""
+        pairs = product(map(str, self.values["workloads"]), map(str, self.values["clusters"]))
+        return list(dict.fromkeys((on_gpu_of(workload, cluster), cluster) for workload, cluster in pairs))
 
     def batches(self, done: Callable[[int], bool] = lambda key: False) -> Iterator[Batch]:
-        """All points in their order, without those that are ``done`` and those that came before."""
-        outer, inner = ([one for one in LISTS.values() if one.each is each] for each in (True, False))
-        seen: set[str] = set()
-        for chosen in product(*(self.values[one.key] for one in outer)):
-            fixed = dict(zip((one.column for one in outer), chosen, strict=True))
-            fixed["workload"] = _on_its_gpu(str(fixed["workload"]), str(fixed["cluster"]))
-            if (name := json.dumps(fixed)) in seen:
-                continue
-            seen.add(name)
-            workload, cluster, error = _loaded(fixed)
+        """All points in their order, without those that are ``done``."""
+        outer = [one for one in LISTS.values() if one.each and one.key not in PAIRED]
+        inner = [one for one in LISTS.values() if not one.each]
+        load = lru_cache(maxsize=64)(load_workload)  # of one run only: files may change before the next
+        columns = ("workload", "cluster", *(one.column for one in outer))
+        for (name, where), chosen in product(self._pairs, product(*(self.values[one.key] for one in outer))):
+            fixed: dict[str, Value] = dict(zip(columns, (name, where, *chosen), strict=True))
+            workload, cluster, error = _loaded(fixed, load)
             start = self._digest(workload, cluster, fixed)
-            counts = {**self.values, "workers": self.counts[str(fixed["cluster"])]}
+            counts = {**self.values, "workers": self.counts[where]}
             points = (
                 (key, {**fixed, **dict(zip((one.column for one in inner), values, strict=True))})
                 for values in product(*(counts[one.key] for one in inner))
@@ -254,15 +263,6 @@ def _counts(name: str, asked: Sequence[Any], cluster: Cluster, remarks: list[str
     yield from dict.fromkeys(found)
 
 
-def _on_its_gpu(workload: str, cluster: str) -> str:
-    """The workload in words on the GPU of the cluster, if both name one; else as it is."""
-    gpu = gpu_in_words(cluster)
-    if not gpu or not in_words(workload):
-        return workload
-    said = parse_words(workload).setting.gpu
-    return workload if said.partition("-")[0] == gpu.partition("-")[0] else on_gpu(workload, gpu)
-
-
 def _with_effects(effects: Value, workload: Workload, cluster: Cluster) -> Cluster:
     if effects == USUAL:
         return cluster
@@ -270,17 +270,12 @@ def _with_effects(effects: Value, workload: Workload, cluster: Cluster) -> Clust
     return replace(cluster, effects=found, usual_effects=False)
 
 
-@lru_cache(maxsize=64)
-def _workload(name: str) -> Workload:
-    return load_workload(name)
-
-
-def _loaded(fixed: Mapping[str, Value]) -> tuple[Workload | None, Cluster, str]:
+def _loaded(fixed: Mapping[str, Value], load: Callable[[str], Workload]) -> tuple[Workload | None, Cluster, str]:
     """The workload and the cluster of a batch; or the reason for which there is no such workload."""
     cluster = load_cluster(str(fixed["cluster"]))
     groups = groups_of(fixed)
     try:
-        workload = _workload(str(fixed["workload"]))
+        workload = load(str(fixed["workload"]))
         cluster = _with_effects(fixed["effects"], workload, cluster)
         cluster = network_of(fixed).of_cluster(cluster)
         if groups != Parallelism():

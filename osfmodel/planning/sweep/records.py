@@ -22,7 +22,7 @@ def records(batch: Batch) -> list[Record]:
 
 
 def _record(batch: Batch, key: int, point: Point) -> Record:
-    found: Record = {**dict.fromkeys(KEYS), **point, "point": key, "command": _command(point)}
+    found: Record = {**dict.fromkeys(KEYS), **point, "point": key, "command": _command(batch, point)}
     if batch.workload is None:
         return found | {"error": batch.error}
     try:
@@ -83,7 +83,7 @@ SAID = ("workload", "effects")
 """Columns that a command has in another form."""
 
 
-def _command(point: Point) -> str:
+def _command(batch: Batch, point: Point) -> str:
     """The command that predicts a point alone."""
     words = ["osf", "scale", str(point["workload"])]
     for name in GIVEN:
@@ -93,4 +93,10 @@ def _command(point: Point) -> str:
         words += [f"--{OPTION_NAMES.get(name, name)}", f"{value:g}" if isinstance(value, float) else str(value)]
     if point["effects"] != USUAL:
         words += [part for one in str(point["effects"]).split() for part in ("--effect", one)]
-    return shlex.join(words)
+    if batch.limit is not None:
+        words += ["--memory", f"{batch.limit.bytes}B", *_option("optimizer", batch.limit.optimizer)]
+    return shlex.join([*words, *_option("samples", batch.samples)])
+
+
+def _option(name: str, value: str | float | None) -> list[str]:
+    return [] if value is None else [f"--{name}", str(value)]

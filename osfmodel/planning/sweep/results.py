@@ -15,6 +15,9 @@ from osfmodel.planning.sweep.columns import FIELDS, GOALS, Record
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.stores import open_store
 
+COST, COST_OF = "cost", "cost_of"
+"""Columns of a cost, and of the amount that it is for."""
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -65,15 +68,23 @@ def load_sweep(path: str | os.PathLike[str]) -> Sweep:
 def frontier(
     records: Iterable[Record], goals: Sequence[str], holds: Callable[[Record], bool] = lambda record: True
 ) -> list[Record]:
-    """The records that no other beats: none is better in one of ``goals`` and as good in all. The first of equals."""
+    """The records that no other beats: none is better in one of ``goals`` and as good in all. The first of equals.
+
+    Raises UsageError for an unknown goal, and for costs of unlike amounts, such as tokens and samples.
+    """
     signs = [1.0 if require(goal, GOALS, "goal") else -1.0 for goal in goals]
     if not goals:
         raise UsageError("a frontier needs a goal, such as step_time_s, or tokens_per_s and cost")
     kept: list[tuple[tuple[float, ...], Record]] = []
+    costs: set[str] = set()
     for record in records:
         values = [record[goal] for goal in goals]
         if any(value is None for value in values) or not holds(record):
             continue
+        costs.add(str(record.get(COST_OF)))
+        if COST in goals and len(costs) > 1:
+            amounts = " or ".join(sorted(costs))
+            raise UsageError(f"{COST} is of a {amounts}: add --where '{COST_OF} == \"{max(costs)}\"'")
         score = tuple(sign * value for sign, value in zip(signs, values, strict=True))
         if any(all(map(operator.ge, other, score)) for other, _ in kept):
             continue

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -82,7 +83,10 @@ class _Lines:
 
     def _read(self) -> Iterator[str]:
         with self.path.open(encoding="utf-8", newline="") as file:
-            yield from (line for line in file if line.endswith("\n"))
+            try:
+                yield from (line for line in file if line.endswith("\n"))
+            except UnicodeDecodeError:
+                raise _damaged(self.path, "it is not UTF-8 text") from None
 
     def _write(self, content: bytes) -> None:
         assert self._file is not None
@@ -125,10 +129,13 @@ class CsvStore(_Lines):
 
     def records(self) -> Iterator[Record]:
         """The records in the table, in order."""
-        for row in csv.DictReader(self._read()):
+        for place, row in enumerate(csv.DictReader(self._read()), 2):
             if len(row) != len(KEYS) or None in row.values():
-                raise DataError(f"{self.path}: a row does not have {len(KEYS)} cells: give another file")
-            yield {one.key: _value(one.type, row[one.key]) for one in FIELDS.values()}
+                raise _damaged(self.path, f"row {place} does not have {len(KEYS)} cells")
+            try:
+                yield {one.key: _value(one.type, row[one.key]) for one in FIELDS.values()}
+            except (ValueError, KeyError):
+                raise _damaged(self.path, f"row {place} has a cell of another type") from None
 
     def append(self, records: Sequence[Record]) -> None:
         """Write these records after the others."""
@@ -139,13 +146,14 @@ class CsvStore(_Lines):
 
 
 def _value(kind: type, cell: str) -> Any:
-    """The value of a cell. Raises DataError for one of another type."""
+    """The value of a cell. Raises ValueError or KeyError for one of another type."""
     if not cell:
         return None
-    try:
-        return TRUTH[cell] if kind is bool else kind(cell)
-    except (ValueError, KeyError):
-        raise DataError(f"a cell of a sweep is {cell!r} and not a {kind.__name__}") from None
+    return TRUTH[cell] if kind is bool else kind(cell)
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"{path} is damaged: {reason}: remove that part, or sweep into another file")
 
 
 class LinesStore(_Lines):
@@ -162,11 +170,26 @@ class LinesStore(_Lines):
 
     def records(self) -> Iterator[Record]:
         """The records in the table, in order."""
-        yield from map(json.loads, self._read())
+        for place, text in enumerate(self._read(), 1):
+            try:
+                yield _typed(json.loads(text))
+            except (ValueError, TypeError, AttributeError):
+                raise _damaged(self.path, f"line {place} is no record of a sweep") from None
 
     def append(self, records: Sequence[Record]) -> None:
         """Write these records after the others."""
         self._write("".join(json.dumps(record) + "\n" for record in records).encode())
+
+
+def _typed(record: Any) -> Record:
+    """The record, if it has the columns of one. Raises ValueError, TypeError or AttributeError."""
+    for key, value in zip(KEYS, record.values(), strict=True):
+        kind = FIELDS[key].type
+        if value is not None and type(value) is not kind and not (kind is float and type(value) is int):
+            raise TypeError(key)
+    if tuple(record) != KEYS:
+        raise ValueError(record)
+    return record  # type: ignore[no-any-return]
 
 
 class ParquetStore:
@@ -185,12 +208,17 @@ class ParquetStore:
         self._next = 1 + max((int(part.stem[len(PART) :]) for part in self._parts()), default=0)
 
     def _parts(self) -> list[Path]:
-        return sorted(self.path.glob(f"{PART}[0-9]*.parquet"))
+        return sorted(
+            part for part in self.path.glob(f"{PART}*.parquet") if re.fullmatch("[0-9]+", part.stem[len(PART) :])
+        )
 
     def records(self) -> Iterator[Record]:
         """The records in the table, in order."""
         for part in self._parts():
-            table = self._arrow.parquet.read_table(part)
+            try:
+                table = self._arrow.parquet.read_table(part)
+            except (OSError, self._arrow.ArrowException):
+                raise _damaged(part, "it is not a Parquet file") from None
             if tuple(table.column_names) != KEYS:
                 raise DataError(f"{part} is not of a sweep, or of another version: give another name")
             yield from table.to_pylist()
