@@ -117,11 +117,48 @@ class MergeTable:
     previous: list[int]
 
 
-def sweep(problem: MergeProblem, cost: Cost, base: list[float] | None = None) -> MergeTable:
-    """F(0..L). With ``base``, the row of plans with at most k buckets, the row of those with at most k + 1."""
+def sweep(
+    problem: MergeProblem, cost: Cost, base: list[float] | None = None, prices: Array | None = None
+) -> MergeTable:
+    """F(0..L). With ``base``, the row of plans with at most k buckets, the row of those with at most k + 1.
+
+    prices: of :func:`_prices`, where they are known
+    """
     if isinstance(cost, AffineCost):
         return _affine_row(problem, cost, base)
-    return _general_row(problem, cost, base)
+    if prices is None:
+        prices = _prices(problem, cost)
+    return _general_row(problem, cost, base) if prices is None else _priced_row(problem, prices, base)
+
+
+def _prices(problem: MergeProblem, cost: Cost) -> Array | None:
+    """The price of each bucket (j, i] at [i, j], infinite where it is not allowed; None for affine or long problems."""
+    count = len(problem.prefix)
+    if count > NARROW or isinstance(cost, AffineCost):
+        return None
+    positions, places = np.array(problem.prefix, dtype=float), np.arange(count)
+    prices: Array = cost(positions[:, np.newaxis] - positions)
+    prices[(places < np.array(problem.earliest)[:, np.newaxis]) | (places >= places[:, np.newaxis])] = np.inf
+    return prices
+
+
+def _priced_row(problem: MergeProblem, prices: Array, base: list[float] | None) -> MergeTable:
+    """All F(i) where every bucket has been priced."""
+    count = len(problem.prefix)
+    if base is not None:
+        times = prices[1:] + np.maximum(np.array(base, dtype=float), np.array(problem.ready)[:, np.newaxis])
+        winners = times.argmin(axis=1)
+        finish = times[np.arange(count - 1), winners]
+        previous = np.where(finish < NEVER, winners, -1)
+        return MergeTable([0, *finish.tolist()], [-1, *previous.tolist()])
+    source, chosen = np.zeros(count), [-1]
+    for i, now in enumerate(problem.ready, 1):
+        row = np.maximum(source[:i], now)
+        row += prices[i, :i]
+        winner = int(row.argmin())
+        source[i] = best = row[winner]
+        chosen.append(winner if best < NEVER else -1)
+    return MergeTable(source.tolist(), chosen)
 
 
 def _affine_row(problem: MergeProblem, cost: AffineCost, base: list[float] | None) -> MergeTable:
@@ -258,8 +295,9 @@ def _few_buckets(problem: MergeProblem, cost: Cost, row: MergeTable) -> tuple[in
 def _at_most(problem: MergeProblem, cost: Cost, buckets: int) -> tuple[int, ...] | None:
     """The fastest plan with at most ``buckets`` buckets; None if there is none."""
     rows = [MergeTable([0] + [NEVER] * (len(problem.prefix) - 1), [])]
+    prices = _prices(problem, cost)
     for _ in range(buckets):
-        rows.append(sweep(problem, cost, rows[-1].finish))
+        rows.append(sweep(problem, cost, rows[-1].finish, prices))
     end = len(problem.prefix) - 1
     if rows[-1].finish[end] == NEVER:
         return None
