@@ -266,16 +266,22 @@ def _killed(batch):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_sweep_that_is_killed_goes_on_and_the_table_is_that_of_an_undisturbed_one(tmp_path):
-    """kill -9 at random moments until it is through; the table is compared byte for byte."""
-    grid, path, whole = tmp_path / "grid.yaml", tmp_path / "killed.csv", tmp_path / "whole.csv"
-    many = {**GRID, "workers": list(range(2, 12)), "clusters": ["v100-10gbe", "ring:50us,10Gbps"]}
-    grid.write_text(json.dumps(many))
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A grid in a file, its records, and the seconds that they took."""
+    path = tmp_path_factory.mktemp("many") / "grid.yaml"
+    path.write_text(json.dumps({**GRID, "workers": list(range(2, 12)), "clusters": ["v100-10gbe", "ring:50us,10Gbps"]}))
     start = time.monotonic()
-    osf.sweep(grid, whole)
-    usual = time.monotonic() - start
-    chance, kills = Random(7), 0
-    while kills < 4:
+    found = list(osf.sweep(path))
+    return path, found, time.monotonic() - start
+
+
+@pytest.mark.parametrize("ending", STORES)
+def test_a_sweep_that_is_killed_goes_on_and_the_table_is_that_of_an_undisturbed_one(tmp_path, many, ending):
+    """kill -9 at five random moments of each kind of table, 20 in all."""
+    grid, whole, usual = many
+    path, chance = tmp_path / f"killed{ending}", Random(ending)
+    for _ in range(5):
         command = [sys.executable, "-m", "osfmodel", "sweep", str(grid), "--into", str(path), "--where", "workers < 0"]
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
@@ -284,9 +290,8 @@ def test_a_sweep_that_is_killed_goes_on_and_the_table_is_that_of_an_undisturbed_
         time.sleep(chance.uniform(0, usual / 2))
         job.kill()
         job.wait()
-        kills += 1
-    osf.sweep(grid, path)
-    assert path.read_bytes() == whole.read_bytes()
+    assert list(osf.sweep(grid, path)) == whole
+    assert list(osf.load_sweep(path)) == whole
 
 
 def test_the_frontier_is_that_of_brute_force():
