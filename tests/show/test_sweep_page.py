@@ -10,13 +10,14 @@ from collections import Counter
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from osfmodel.cli import main
 from osfmodel.planning.sweep.columns import DEFAULTS, KEYS
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.results import Sweep, frontier
 from osfmodel.show import plotting
-from osfmodel.show.curves.sweep import MOST, axes_of, counts_shown, points_of, tick_texts
+from osfmodel.show.curves.sweep import MOST, axes_of, counts_shown, points_of, show_cloud, tick_texts
 from osfmodel.show.documents.sweep import Swept
 from osfmodel.show.html.sweep import PRINTED, sweep_page
 from tests.browser import browser, skip_or_fail
@@ -153,6 +154,23 @@ def test_the_axes_are_the_goals(goals, across, up):
     assert [(one.x, one.y) for one in spots] == [
         (point[across] * right.factor, point[up] * upward.factor) for point in page.points if point["error"] is None
     ]
+
+
+def test_the_cloud_on_a_terminal_has_the_best_at_its_edge(capsys):
+    points = [record(n, workers=8 << n, samples_per_s=100.0 * 2**n, cost=2.0 - n / 10) for n in range(4)]
+    points += [record(9, workers=8, samples_per_s=100.0, cost=9.0)]
+    show_cloud(Console(width=60), shown(points, ["samples_per_s", "cost"]))
+    title, *rows, axis = capsys.readouterr().out.splitlines()
+    assert title == "samples/s over cost (million samples): ◆ best, · others"
+    assert (rows[0].split(), rows[-1].split()) == (["800", "◆"], ["100", "·", "·"])
+    assert axis.split() == ["1.7", "9"]
+    assert sum(row.count("◆") for row in rows) == 1
+    assert len(rows[-1]) == len(axis) == 58
+
+
+def test_a_cloud_needs_two_points(capsys):
+    show_cloud(Console(width=60), shown([record(1), failed(2)], ["samples_per_s", "cost"]))
+    assert capsys.readouterr().out == ""
 
 
 def test_axes_have_units_and_numbers_that_differ():

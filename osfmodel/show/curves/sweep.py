@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +15,7 @@ from osfmodel.show.pictures.ticks import decade_ticks, time_unit
 from osfmodel.show.plotting import COLOURS, figure_of, finish, save
 from osfmodel.show.tables.scale import amount
 from osfmodel.show.tables.sweep import POINTS, Record
+from osfmodel.show.terminal.charts import HEIGHT, chart_width
 
 MOST = 5000
 """Largest number of points on a page or in a picture."""
@@ -158,6 +160,35 @@ def best_spots(shown: SweptPoints, spots: Sequence[Spot]) -> list[Spot]:
     """The best points, from left to right."""
     numbers = {record["point"] for record in shown.best}
     return sorted(one for one in spots if shown.points[one.number]["point"] in numbers)
+
+
+def show_cloud(console: Any, shown: SweptPoints) -> None:
+    """Draw the points with characters: the best ones as diamonds, others as dots. Nothing for fewer than two."""
+    across, up, spots = axes_of(shown)
+    if len({(one.x, one.y) for one in spots}) < 2:
+        return
+    best = best_spots(shown, spots)
+    width = chart_width(console, 10)
+    rows = _places([one.y for one in spots], HEIGHT, up.logarithmic)
+    columns = _places([one.x for one in spots], width, across.logarithmic)
+    marks = {one.number for one in best}
+    grid = [[" "] * width for _ in range(HEIGHT)]
+    for spot, row, column in sorted(zip(spots, rows, columns, strict=True), key=lambda one: one[0].number in marks):
+        grid[row][column] = "◆" if spot.number in marks else "·"
+    console.print(f"{up.title} over {across.title}: ◆ best, · others", style="bold", markup=False)
+    tops = tick_texts([max(one.y for one in spots), min(one.y for one in spots)])
+    for place, cells in enumerate(reversed(grid)):
+        label = {0: tops[0], HEIGHT - 1: tops[-1]}.get(place, "")
+        console.print(f"{label:>8} {''.join(cells).rstrip()}", markup=False)
+    left, right = tick_texts([min(one.x for one in spots), max(one.x for one in spots)])
+    console.print(f"{'':9}{left}{right:>{max(width - len(left), 1)}}", markup=False)
+
+
+def _places(values: Sequence[float], cells: int, logarithmic: bool) -> list[int]:
+    """The cell of each value, of so many from the smallest value to the largest."""
+    scaled = [math.log(value) if logarithmic else value for value in values]
+    low, high = min(scaled), max(scaled)
+    return [round((value - low) / ((high - low) or 1.0) * (cells - 1)) for value in scaled]
 
 
 def plot_sweep(shown: SweptPoints, path: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from osfmodel.entities.display import how_many
 from osfmodel.entities.files.documents import SCHEMA_VERSION
+from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.results import Sweep
 from osfmodel.show.tables import json_row
 from osfmodel.show.tables.sweep import INFLUENCES, Record
@@ -53,7 +54,11 @@ class Swept:
         from osfmodel.show.terminal.sweep import show_influences, show_points
 
         if "best" in self.asked:
+            from osfmodel.show.curves.sweep import points_of, show_cloud
+
             show_points(console, list(self.points()))
+            if len(self.asked["best"]) > 1:
+                show_cloud(console, points_of(self, condition(str(self.asked.get("where", "")))))
         elif self.influences is None:
             points = list(islice(self.points(), SHOWN + 1))
             show_points(console, points[:SHOWN])
