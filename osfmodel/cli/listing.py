@@ -20,7 +20,7 @@ from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.lookup import provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.show.documents.listing import Listed
@@ -52,7 +52,14 @@ def _profiles(kind: str, load: Callable[[Path], Any]) -> Callable[[], Listing]:
 
 
 def _entries(table: Mapping[str, Any]) -> Callable[[], Listing]:
-    return lambda: Listing([Entry(*pair) for pair in table.items()], [])
+    """A listing of a table: osfmodel's own entries, then those of other packages that can be used."""
+
+    def listing() -> Listing:
+        others, problems = usable_others(table)
+        provided = [Entry(name, entry, provider(name, table)) for name, entry in others.items()]
+        return Listing([*(Entry(*pair) for pair in table.items()), *provided], problems)
+
+    return listing
 
 
 def _plans() -> Listing:

@@ -256,7 +256,12 @@ def names_in(text: str) -> set[str]:
 
 
 def is_there(name: str) -> bool:
-    """Whether a path is in the tree or a dotted name in the package; Torch's and what a reader is to write pass."""
+    """Whether a path is in the tree, or a dotted name in the package or a group of entry points.
+
+    Torch's paths and what a reader is to write pass.
+    """
+    if name in (COST_MODELS.provided.group, CONFIG_TARGETS.provided.group, IMPORT_FORMATS.provided.group):
+        return True
     if "/" in name:
         return name.startswith("torch/") or Path(name).stem == YOURS or (ROOT / name).exists()
     module = found = osfmodel
