@@ -223,7 +223,13 @@ PLAN = NameOrFile("plan", _plans)
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="osf", message="%(prog)s %(version)s")
-def main() -> None:
+@click.option(
+    "--no-config",
+    is_flag=True,
+    envvar="OSFMODEL_NO_CONFIG",
+    help="Leave out the defaults of osf.toml and pyproject.toml ('osf list config').",
+)
+def main(no_config: bool) -> None:
     """Predict and plan the communication of synchronous data-parallel training.
 
     \b

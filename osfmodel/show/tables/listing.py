@@ -104,6 +104,12 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("bytes_per_s", "per GPU", lambda row: (row.entry.node and row.entry.node.bandwidth) or None, _rate),
         column("priced_as", "priced as", lambda row: row.entry.node and row.entry.node.generation),
     ),
+    "config": (
+        NAME,
+        column("value", "value", lambda row: row.entry.value),
+        column("origin", "from", lambda row: row.entry.origin),
+        SUMMARY,
+    ),
     "targets": PROVIDED,
     "cost-models": PROVIDED,
     "formats": PROVIDED,
