@@ -141,6 +141,7 @@ SHARED = """\
   as `ring:50us,10Gbps`.
 * **Sizes and times** have units: `25MiB`, `25MB`, `50us`, `10Gbps`. MiB are 2^20 bytes, MB are 10^6, Gbps are 10^9
   bits per second.
+* **Defaults of your own** for a few options: [`osf.toml`](../how-to/set-defaults.md).
 * **Shell completion**: `eval "$(_OSF_COMPLETE=bash_source osf)"`, or `zsh_source`, `fish_source`.
 """
 

@@ -16,7 +16,7 @@ from osfmodel.counting import workload_names
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.lookup import LateTable, all_names, suggestion
 from osfmodel.entities.units import parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
@@ -178,10 +178,29 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
 
 
 class OneOf(click.Choice):  # type: ignore[type-arg]
-    """One of a few names, in either case; the error for any other name suggests near ones."""
+    """One of a few names, in either case; the error for any other name suggests near ones.
 
-    def __init__(self, names: Iterable[str]) -> None:
-        super().__init__(list(names), case_sensitive=False)
+    Of a table, also the name of an entry that another package provides: these are looked up only when they are needed.
+    """
+
+    def __init__(self, names: Iterable[str], *also: str) -> None:
+        super().__init__([*names, *also], case_sensitive=False)
+        self._names, self._also = names, also
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name that is meant. Raises click.BadParameter for other names."""
+        if str(value).lower() not in self.choices:
+            self._widen()
+        return super().convert(value, param, ctx)
+
+    def _widen(self) -> None:
+        if isinstance(self._names, LateTable):
+            self.choices = (*all_names(self._names), *self._also)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """The names that begin with ``incomplete``."""
+        self._widen()
+        return super().shell_complete(ctx, param, incomplete)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Say that a value is not known and suggest near names, or list all."""
@@ -204,7 +223,13 @@ PLAN = NameOrFile("plan", _plans)
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="osf", message="%(prog)s %(version)s")
-def main() -> None:
+@click.option(
+    "--no-config",
+    is_flag=True,
+    envvar="OSFMODEL_NO_CONFIG",
+    help="Leave out the defaults of osf.toml and pyproject.toml ('osf list config').",
+)
+def main(no_config: bool) -> None:
     """Predict and plan the communication of synchronous data-parallel training.
 
     \b

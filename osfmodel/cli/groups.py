@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from osfmodel.entities.errors import UsageError
+
+if TYPE_CHECKING:
+    from osfmodel.entities.files.configuration import Configuration
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -64,6 +69,8 @@ def group_of(param: click.Parameter) -> OptionGroup:
     return param.group if isinstance(param, GroupedOption) else GENERAL
 
 
+NO_CONFIG = "no_config"
+"""The parameter of ``osf --no-config``."""
 ARGUMENTS = "osfmodel.arguments"
 """Key, in a context's ``meta``, of the arguments as the user gave them."""
 
@@ -78,7 +85,14 @@ class GroupedCommand(click.Command):
                 formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and keep them for results that state the command that they came from."""
+        """Parse the arguments, and keep them for results that state the command that they came from.
+
+        Before them stand those that the user's own file sets.
+        """
+        if not ctx.resilient_parsing and not {*args} & {*ctx.help_option_names} and (found := user_defaults(ctx)):
+            from osfmodel.cli.defaults import with_defaults
+
+            args = with_defaults(ctx, args, found)
         ctx.meta[ARGUMENTS] = tuple(args)
         return super().parse_args(ctx, args)
 
@@ -86,6 +100,20 @@ class GroupedCommand(click.Command):
         """Run the command, unless options are given that do not work together."""
         require_compatible(ctx)
         return super().invoke(ctx)
+
+
+def user_defaults(ctx: click.Context) -> Configuration | None:
+    """The user's own file, unless --no-config is given. Raises DataError for one that cannot be read."""
+    try:
+        here = Path.cwd()
+    except OSError:  # a folder that was deleted
+        return None
+    names = [place / name for place in (here, *here.parents) for name in ("osf.toml", "pyproject.toml")]
+    if ctx.find_root().params.get(NO_CONFIG) or not any(map(os.path.isfile, names)):
+        return None
+    from osfmodel.entities.files.configuration import nearest_configuration  # not loaded without such a file
+
+    return nearest_configuration(here)
 
 
 def require_compatible(ctx: click.Context) -> None:

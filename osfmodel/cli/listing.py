@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
-from osfmodel.cli.groups import GroupedCommand
+from osfmodel.cli.groups import GroupedCommand, user_defaults
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES, DEVICES
 from osfmodel.counting.architectures import architecture_of
@@ -20,13 +20,17 @@ from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.files.configuration import SETTINGS
+from osfmodel.entities.lookup import provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.show.documents.listing import Listed
 from osfmodel.show.tables.listing import Entry
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
+
+CONFIG = "config"
+"""The kind that lists the user's defaults: only when it is asked for."""
 
 
 class Listing(NamedTuple):
@@ -52,7 +56,14 @@ def _profiles(kind: str, load: Callable[[Path], Any]) -> Callable[[], Listing]:
 
 
 def _entries(table: Mapping[str, Any]) -> Callable[[], Listing]:
-    return lambda: Listing([Entry(*pair) for pair in table.items()], [])
+    """A listing of a table: osfmodel's own entries, then those of other packages that can be used."""
+
+    def listing() -> Listing:
+        others, problems = usable_others(table)
+        provided = [Entry(name, entry, provider(name, table)) for name, entry in others.items()]
+        return Listing([*(Entry(*pair) for pair in table.items()), *provided], problems)
+
+    return listing
 
 
 def _plans() -> Listing:
@@ -66,6 +77,18 @@ def _gpus() -> Listing:
     """GPUs of workloads in words, of clusters in words, or of both."""
     names = sorted({*GPUS, *DEVICES})
     return Listing([Entry(name, SimpleNamespace(sheet=GPUS.get(name), node=DEVICES.get(name))) for name in names], [])
+
+
+def _configuration() -> Listing:
+    """The user's defaults: each key, its value, and the file that sets it."""
+    found = user_defaults(click.get_current_context())
+    rows = []
+    for key, setting in SETTINGS.items():
+        words = found.words.get(key, ()) if found else ()
+        origin = found.place(key) if found and words else "built in"
+        entry = SimpleNamespace(value=" ".join(words) or setting.built_in, origin=origin, summary=setting.summary)
+        rows.append(Entry(key, entry))
+    return Listing(rows, [])
 
 
 LISTINGS: Mapping[str, Callable[[], Listing]] = {
@@ -82,8 +105,12 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "compressions": _entries(COMPRESSIONS),
     "formats": _entries(IMPORT_FORMATS),
     "snippets": _entries(SNIPPETS),
+    CONFIG: _configuration,
 }
-"""Everything that comes with osfmodel, by kind; :data:`osfmodel.show.tables.listing.LISTED` has the columns shown."""
+"""The listings by kind: all that comes with osfmodel, and the user's defaults.
+
+:data:`osfmodel.show.tables.listing.LISTED` has the columns shown.
+"""
 
 
 @click.command(name="list", cls=GroupedCommand)
@@ -94,8 +121,8 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
     """List everything that comes with osfmodel, or show one entry in full, with the source of its figures.
 
     KIND is workloads, architectures (of workloads in words), clusters, plans, targets, engines, cost-models, gpus (of
-    workloads and nccl: clusters in words), fabrics (of nccl: words), effects, compressions, formats or snippets (which
-    --lines prints).
+    workloads and nccl: clusters in words), fabrics (of nccl: words), effects, compressions, formats, snippets (which
+    --lines prints) or config: your own defaults, each with the file that sets it.
 
     \b
     Example:
@@ -104,7 +131,7 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
       osf list clusters azure-a100-hdr
       osf list workloads --format json
     """
-    found = {key: LISTINGS[key]() for key in ([kind] if kind else LISTINGS)}
+    found = {key: LISTINGS[key]() for key in ([kind] if kind else [key for key in LISTINGS if key != CONFIG])}
     rows = {key: entry.rows for key, entry in found.items()}
     if kind is not None and name is not None:
         rows = {kind: [row for row in rows[kind] if row.name == name]}

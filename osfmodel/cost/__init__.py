@@ -1,7 +1,8 @@
 """Cost models: cluster, workers -> Cost of a collective as a function of bytes.
 
 To add a model: one module with ``cost(cluster, workers, collective)``, ``fit(samples, gpus_per_node)`` and a MODEL of
-them, and one line in COST_MODELS. tests/conformance runs over the table.
+them, and one line in COST_MODELS; from another package, an entry point of ``osfmodel.cost_models``. tests/conformance
+runs over the table.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ COST_MODELS: LateTable[CostModel] = LateTable(
         "protocols": "cost.protocols:MODEL",
         "piecewise": "cost.per_count:PIECEWISE",
         "tabulated": "cost.per_count:TABULATED",
-    }
+    },
+    "osfmodel.cost_models",
+    CostModel,
 )
 
 

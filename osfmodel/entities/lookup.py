@@ -1,29 +1,112 @@
-"""Look up a name in a table; suggest the nearest names if it is not there."""
+"""Tables of entries, also of other packages; look up a name, and suggest the nearest ones if it is not there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import cached_property
 from importlib import import_module
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Entry = TypeVar("Entry")
 
 
+class Provided(Generic[Entry]):
+    """The entries of one table that other installed packages provide: entry points of ``group``, of type ``kind``.
+
+    Metadata of packages are read when somebody asks for a name that osfmodel does not have itself, since that takes
+    as long as 7 % of ``osf predict``. A package is imported when one of its entries is used or listed.
+    """
+
+    def __init__(self, group: str, kind: type[Entry]) -> None:
+        self.group, self.kind = group, kind
+        self._loaded: dict[str, Entry] = {}
+
+    @cached_property
+    def points(self) -> Mapping[str, Sequence[EntryPoint]]:
+        """The entry points by name: several of one name if several packages provide it."""
+        if not self.group:
+            return {}
+        from importlib.metadata import entry_points
+
+        found: dict[str, list[EntryPoint]] = defaultdict(list)
+        for point in entry_points(group=self.group):
+            found[point.name].append(point)
+        return dict(sorted(found.items()))
+
+    def package(self, name: str) -> str:
+        """The package that provides an entry, with its version; "" if none does."""
+        return " and ".join(map(_package, self.points.get(name, ())))
+
+    def load(self, name: str) -> Entry:
+        """The entry. Raises DataError if it does not load, is of another type, or is provided by two packages."""
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def _load(self, name: str) -> Entry:
+        point, *others = self.points[name]
+        if others:
+            raise DataError(f"{self.package(name)} both provide {name!r} in {self.group}: uninstall one of them")
+        said = f"{_package(point)}: its entry point {name!r} in {self.group} ({point.value})"
+        try:
+            entry = point.load()
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DataError(f"{said} does not load: {reason}: update or uninstall that package") from None
+        if not isinstance(entry, self.kind):
+            kind = f"{self.kind.__module__}.{self.kind.__qualname__}"
+            raise DataError(f"{said} is of type {type(entry).__name__}, not {kind}: update or uninstall that package")
+        return entry
+
+    def usable(self, taken: Sequence[str]) -> tuple[dict[str, Entry], list[str]]:
+        """The entries that load, and a sentence on each that does not, or whose name is among those ``taken``."""
+        found, problems = {}, []
+        for name in self.points:
+            if name in taken:
+                problems.append(
+                    f"{self.package(name)}: its entry point {name!r} in {self.group} is not used, as osfmodel has an "
+                    "entry of that name: it needs another name"
+                )
+                continue
+            try:
+                found[name] = self.load(name)
+            except DataError as error:
+                problems.append(str(error))
+        return found, problems
+
+
+def _package(point: EntryPoint) -> str:
+    return "an unnamed package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
 class LateTable(MutableMapping[str, Entry]):
     """A table whose entries are loaded on first use, so that a command loads only those that it needs.
+
+    Other packages can provide further entries, by entry points. These are found by name, like all others; iteration
+    is over osfmodel's own.
 
     >>> table = LateTable({"plain": "entities.plan:PLAIN"})
     >>> "plain" in table, table["plain"].channels
     (True, 1)
     """
 
-    def __init__(self, places: Mapping[str, Entry | str]) -> None:
-        """``places``: name -> ``module:attribute`` in osfmodel, or the entry itself."""
+    def __init__(self, places: Mapping[str, Entry | str], group: str = "", kind: type[Any] = object) -> None:
+        """A table of ``places``: name -> ``module:attribute`` in osfmodel, or the entry itself.
+
+        ``group`` names the entry points of further entries, of type ``kind``; without it there are none.
+        """
         self._places = dict(places)
+        self.provided: Provided[Entry] = Provided(group, kind)
 
     def __getitem__(self, name: str) -> Entry:
+        if name not in self._places and name in self.provided.points:
+            return self.provided.load(name)
         place = self._places[name]
         if not isinstance(place, str):
             return place
@@ -39,13 +122,29 @@ class LateTable(MutableMapping[str, Entry]):
         del self._places[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._places or name in self.provided.points
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def all_names(table: Iterable[str]) -> list[str]:
+    """The names in ``table``, those of other packages' entries after osfmodel's own."""
+    provided = table.provided.points if isinstance(table, LateTable) else {}
+    return list(dict.fromkeys([*table, *provided]))
+
+
+def provider(name: str, table: Mapping[str, Entry]) -> str:
+    """The package that provides an entry, with its version; "" if none but osfmodel does."""
+    return table.provided.package(name) if isinstance(table, LateTable) and name not in list(table) else ""
+
+
+def usable_others(table: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
+    """The entries of other packages, and a sentence on each that cannot be used."""
+    return table.provided.usable(list(table)) if isinstance(table, LateTable) else ({}, [])
 
 
 def require(name: str, table: Mapping[str, Entry], what: str) -> Entry:
@@ -67,9 +166,9 @@ def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, mo
     >>> suggestion("fast", ["wfbp", "optimal"])
     'known are wfbp, optimal'
     """
-    names = list(known)
-    all_names = f"known are {', '.join(names)}"
-    return did_you_mean(nearest(name, names, most)) or (all_names if otherwise is None else otherwise)
+    names = all_names(known)
+    listed = f"known are {', '.join(names)}"
+    return did_you_mean(nearest(name, names, most)) or (listed if otherwise is None else otherwise)
 
 
 def did_you_mean(names: Iterable[str]) -> str:

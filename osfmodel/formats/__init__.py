@@ -1,7 +1,8 @@
 """Files of other tools -> our entities.
 
-To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. If a job has several files, of
-any size and also in archives and folders, the module reads them as streams: traces with steps in
+To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here; from another package, an entry
+point of ``osfmodel.formats``, which is asked about files that no format here recognises. If a job has several files,
+of any size and also in archives and folders, the module reads them as streams: traces with steps in
 ``trace_of(files, hints)``, which gives a Trace, from which ``of_traces`` makes the nouns; any others in
 ``read_job(files, hints)``, which gives the nouns.
 Sniffing is exclusive: no file is recognised by two, which tests/formats checks over samples of all.
@@ -9,14 +10,13 @@ Sniffing is exclusive: no file is recognised by two, which tests/formats checks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import read
-from osfmodel.entities.lookup import require
+from osfmodel.entities.lookup import LateTable, all_names, require
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import kineto, nsight, own
 from osfmodel.formats.collectives import (
@@ -29,11 +29,13 @@ from osfmodel.formats.collectives import (
     osu,
 )
 from osfmodel.formats.collectives.one_cluster import as_one_cluster
+from osfmodel.formats.format import Format, of_traces
 from osfmodel.formats.horovod import autotune, timeline
 from osfmodel.formats.layers import ddp_logging, pipedream, tables
+from osfmodel.formats.sniffing import entries_that, known_of, others_that_know
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, shared_stem, silent
 from osfmodel.formats.streams.gzip_stream import unpacked
-from osfmodel.formats.streams.trace_files import head_of, recognised
+from osfmodel.formats.streams.trace_files import HEAD, head_of
 from osfmodel.formats.traces.cautions import nouns_of
 from osfmodel.formats.unknown import explained, foreign, unlike
 
@@ -43,141 +45,103 @@ __all__ = [
 ]  # fmt: skip
 
 NO_HINTS = Hints("")
-HEAD = 65_536
 
 
-class Format(NamedTuple):
-    """An entry of IMPORT_FORMATS.
-
-    sniff:   (the first characters of a file) -> whether it is of this format
-    read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
-    summary: shown by ``osf list``
-    trace:   (files, hints) -> the job that they show together, one rank each; None if they are no traces
-    job:     (files, hints) -> the nouns in the files of one job, of any size; None if each file is read by itself
-    endings: endings of such files' names, by which they are found in a folder
-    label:   name of such a file, for advice if it is given instead of our own: "nccl-tests output"
-    runs:    whether it may hold measured runs beside a workload and a cluster, so that --kind chooses
-    """
-
-    sniff: Callable[[str], bool]
-    read: Callable[[Text, Hints], Sequence[Noun]]
-    summary: str
-    trace: Callable[[Files, Hints], Trace] | None = None
-    job: Callable[[Files, Hints], Sequence[Noun]] | None = None
-    endings: tuple[str, ...] = ()
-    label: str = ""
-    runs: bool = False
-
-
-def of_traces(
-    sniff: Callable[[str], bool],
-    trace: Callable[[Files, Hints], Trace],
-    summary: str,
-    endings: tuple[str, ...],
-    label: str = "",
-) -> Format:
-    """A format of traces: a job may have several files of any size, also in archives and folders."""
-
-    def read(text: Text, hints: Hints) -> Sequence[Noun]:
-        return job(Files((text,), text.tell), hints)
-
-    def job(files: Files, hints: Hints) -> Sequence[Noun]:
-        return nouns_of(trace(files, hints), hints, files.tell)
-
-    return Format(sniff, read, summary, trace, job, endings, label, runs=True)
-
-
-IMPORT_FORMATS: Mapping[str, Format] = {
-    "nccl-tests": Format(
-        nccl_tests.sniff,
-        nccl_tests.read,
-        "what nccl-tests prints, one run or several, also through mpirun",
-        label="nccl-tests output",
-    ),
-    "nccl-tests-json": Format(
-        nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J", label="nccl-tests JSON"
-    ),
-    "nccl-inspector": Format(
-        inspector.sniff,
-        inspector.read,
-        "NCCL Inspector's logs of a job, one file for each process: collectives by size",
-        job=inspector.read_job,
-        endings=inspector.ENDINGS,
-        label=inspector.RECORDER.label,
-    ),
-    "flight-recorder": Format(
-        flight_recorder.sniff,
-        flight_recorder.read,
-        "dumps of PyTorch's flight recorder, one file for each rank: collectives by size, where NCCL timed them",
-        job=flight_recorder.read_job,
-        endings=flight_recorder.ENDINGS,
-        label=flight_recorder.RECORDER.label,
-    ),
-    "chakra": Format(
-        chakra.sniff,
-        chakra.read,
-        "Chakra execution traces in protobuf, one file for each rank: collectives by size; they have no steps",
-        job=chakra.read_job,
-        endings=chakra.ENDINGS,
-        label=chakra.RECORDER.label,
-    ),
-    "osu": Format(
-        osu.sniff,
-        osu.read,
-        "OSU micro-benchmarks of a collective: osu_allreduce, osu_reduce_scatter, osu_allgather",
-        label="OSU output",
-    ),
-    "csv-table": Format(
-        csv_table.sniff,
-        csv_table.read,
-        "CSV of collectives: n_gpus, bytes, time_us (or _ms, _s); or n_gpus, alpha_s, beta_s_per_byte",
-        label="a CSV file of collectives",
-    ),
-    "csv-layers": Format(
-        tables.sniff,
-        tables.read,
-        "CSV of layers: name, bytes (or params), forward_ms, backward_ms (or _us, _s)",
-        label="a CSV file of layers",
-    ),
-    "json-layers": Format(
-        tables.sniff_json,
-        tables.read_json,
-        "JSON list of layers, with the columns of csv-layers",
-        label="a JSON list of layers",
-    ),
-    "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt", label="PipeDream's graph"),
-    "ddp-logging": Format(
-        ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON", label="DDP's log"
-    ),
-    "horovod-timeline": Format(
-        timeline.sniff,
-        timeline.read,
-        "HOROVOD_TIMELINE, also cut off: iteration times, the model and the network as Horovod's loop saw them",
-        label="Horovod's timeline",
-        runs=True,
-    ),
-    "horovod-autotune": Format(
-        autotune.sniff,
-        autotune.read,
-        "HOROVOD_AUTOTUNE_LOG: says what its tuner found",
-        label="Horovod's autotune log",
-    ),
-    "kineto": of_traces(
-        kineto.sniff,
-        kineto.trace_of,
-        "torch.profiler's traces, of one rank or of all: the model, the network and the steps as they were",
-        kineto.ENDINGS,
-        kineto.LABEL,
-    ),
-    "nsight-systems": of_traces(
-        nsight.sniff,
-        nsight.trace_of,
-        "Nsight Systems' SQLite export, of one rank or of all: steps by NVTX ranges, kernels, NCCL's collectives",
-        nsight.ENDINGS,
-        nsight.LABEL,
-    ),
-    "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
-}
+IMPORT_FORMATS: LateTable[Format] = LateTable(
+    {
+        "nccl-tests": Format(
+            nccl_tests.sniff,
+            nccl_tests.read,
+            "what nccl-tests prints, one run or several, also through mpirun",
+            label="nccl-tests output",
+        ),
+        "nccl-tests-json": Format(
+            nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J", label="nccl-tests JSON"
+        ),
+        "nccl-inspector": Format(
+            inspector.sniff,
+            inspector.read,
+            "NCCL Inspector's logs of a job, one file for each process: collectives by size",
+            job=inspector.read_job,
+            endings=inspector.ENDINGS,
+            label=inspector.RECORDER.label,
+        ),
+        "flight-recorder": Format(
+            flight_recorder.sniff,
+            flight_recorder.read,
+            "dumps of PyTorch's flight recorder, one file for each rank: collectives by size, where NCCL timed them",
+            job=flight_recorder.read_job,
+            endings=flight_recorder.ENDINGS,
+            label=flight_recorder.RECORDER.label,
+        ),
+        "chakra": Format(
+            chakra.sniff,
+            chakra.read,
+            "Chakra execution traces in protobuf, one file for each rank: collectives by size; they have no steps",
+            job=chakra.read_job,
+            endings=chakra.ENDINGS,
+            label=chakra.RECORDER.label,
+        ),
+        "osu": Format(
+            osu.sniff,
+            osu.read,
+            "OSU micro-benchmarks of a collective: osu_allreduce, osu_reduce_scatter, osu_allgather",
+            label="OSU output",
+        ),
+        "csv-table": Format(
+            csv_table.sniff,
+            csv_table.read,
+            "CSV of collectives: n_gpus, bytes, time_us (or _ms, _s); or n_gpus, alpha_s, beta_s_per_byte",
+            label="a CSV file of collectives",
+        ),
+        "csv-layers": Format(
+            tables.sniff,
+            tables.read,
+            "CSV of layers: name, bytes (or params), forward_ms, backward_ms (or _us, _s)",
+            label="a CSV file of layers",
+        ),
+        "json-layers": Format(
+            tables.sniff_json,
+            tables.read_json,
+            "JSON list of layers, with the columns of csv-layers",
+            label="a JSON list of layers",
+        ),
+        "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt", label="PipeDream's graph"),
+        "ddp-logging": Format(
+            ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON", label="DDP's log"
+        ),
+        "horovod-timeline": Format(
+            timeline.sniff,
+            timeline.read,
+            "HOROVOD_TIMELINE, also cut off: iteration times, the model and the network as Horovod's loop saw them",
+            label="Horovod's timeline",
+            runs=True,
+        ),
+        "horovod-autotune": Format(
+            autotune.sniff,
+            autotune.read,
+            "HOROVOD_AUTOTUNE_LOG: says what its tuner found",
+            label="Horovod's autotune log",
+        ),
+        "kineto": of_traces(
+            kineto.sniff,
+            kineto.trace_of,
+            "torch.profiler's traces, of one rank or of all: the model, the network and the steps as they were",
+            kineto.ENDINGS,
+            kineto.LABEL,
+        ),
+        "nsight-systems": of_traces(
+            nsight.sniff,
+            nsight.trace_of,
+            "Nsight Systems' SQLite export, of one rank or of all: steps by NVTX ranges, kernels, NCCL's collectives",
+            nsight.ENDINGS,
+            nsight.LABEL,
+        ),
+        "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
+    },
+    "osfmodel.formats",
+    Format,
+)
 
 
 def import_file(
@@ -248,7 +212,8 @@ def _no_trace(path: Path | Text) -> str:
         if what := unlike(head) or foreign(head):
             return what
     if name is None:
-        return f"is not a profiler trace that osfmodel reads ({', '.join(_traces())}), nor a file for osf import"
+        traces = entries_that(IMPORT_FORMATS, lambda entry: entry.trace is not None)
+        return f"is not a profiler trace that osfmodel reads ({', '.join(traces)}), nor a file for osf import"
     if name == "osfmodel":
         return (
             "is a file of osfmodel, not a profiler trace: osf predict, osf tune and osf report take a workload, and "
@@ -277,7 +242,7 @@ def is_job(paths: Sequence[Path], form: str | None = None) -> bool:
 
 def _shared_format(paths: Sequence[Path | Text]) -> str | None:
     """The format of a job's files that all share; None if each is to be read by itself."""
-    found = [_known_of(path, _sniffs()) for path in paths]
+    found = [known_of(path, IMPORT_FORMATS, lambda entry: entry.job is not None) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
         raise DataError(f"{paths[0]} and {other} are not of one format: import each by itself")
@@ -289,23 +254,7 @@ def format_of(path: Path | Text) -> str | None:
 
     Raises DataError for what cannot be read or unpacked, and for an archive or a folder with nothing in it.
     """
-    return _known_of(path, {name: entry.sniff for name, entry in IMPORT_FORMATS.items()})
-
-
-def _known_of(path: Path | Text, sniffs: Mapping[str, Callable[[str], bool]]) -> str | None:
-    """The name in ``sniffs`` that recognises the file; None if none does."""
-    if isinstance(path, Text):
-        return next((name for name, sniff in sniffs.items() if sniff(path.content[:HEAD])), None)
-    return recognised(path, sniffs, [ending for name in sniffs for ending in IMPORT_FORMATS[name].endings])
-
-
-def _sniffs() -> Mapping[str, Callable[[str], bool]]:
-    """The ``sniff`` functions of the formats of a job's files, by name."""
-    return {name: entry.sniff for name, entry in IMPORT_FORMATS.items() if entry.job is not None}
-
-
-def _traces() -> Sequence[str]:
-    return [name for name, entry in IMPORT_FORMATS.items() if entry.trace is not None]
+    return known_of(path, IMPORT_FORMATS, lambda entry: True)
 
 
 def _entry(form: str) -> Format:
@@ -343,8 +292,11 @@ def recognise(text: Text) -> str:
     found = [name for name, entry in IMPORT_FORMATS.items() if entry.sniff(head)]
     if not found and nccl_tests.sniff(text.content):  # NCCL's own log may precede the table
         found = ["nccl-tests"]
+    problems: Sequence[str] = ()
+    if not found:
+        found, problems = others_that_know(head, IMPORT_FORMATS)
     if len(found) > 1:
         raise DataError(f"may be {' or '.join(found)}: say which with --as")
     if not found:
-        raise DataError(explained(head, list(IMPORT_FORMATS)))
+        raise DataError("; ".join([explained(head, all_names(IMPORT_FORMATS)), *problems]))
     return found[0]

@@ -20,8 +20,8 @@ from osfmodel.planning.report import BEST, TRACED, TUNED, MeasuredStep, Report
 from osfmodel.planning.results import Comparison
 from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.named_plans import NAMED_PLANS, STOCK_PLANS
+from osfmodel.targets import CONFIG_TARGETS, is_stock
+from osfmodel.targets.named_plans import STOCK_PLANS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def gather(request: ReportRequest) -> Report:
     workload, cluster, workers = request.changed(request.workers), request.cluster, request.workers
     seen = tuple(step for trace in request.traces for step in _measured(trace))
     tuning = tune(workload, cluster, workers, request.target).under(request.what_if)
-    default = request.target if request.target in NAMED_PLANS else "ddp"
+    default = request.target if is_stock(CONFIG_TARGETS[request.target]) else "ddp"
     both: list[Given] = [default, (TUNED, tuned_rule(tuning))]
     traced, remarks = _traced(request.traces, workload)
     others = [plan for plan in dict.fromkeys(request.plans) if plan != default]

@@ -1,7 +1,8 @@
 """Settings of frameworks and named plans, each turned into a plan and back.
 
-To add one: a module with a TARGET and one line here. Its default knobs are also a named plan of ``osf predict``
-(except for a dialect, which writes another target's knobs in other lines), and tests/conformance runs over the table.
+To add one: a module with a TARGET and one line here; from another package, an entry point of ``osfmodel.targets``. Its
+default knobs are also a named plan of ``osf predict`` (except for a dialect, which writes another target's knobs in
+other lines), and tests/conformance runs over the table.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import MEMORY, Limits
 from osfmodel.targets.target import Target
 
-__all__ = ["ALIASES", "CONFIG_TARGETS", "Target", "no_memory", "require_taken", "runs_on", "stock_targets"]
+__all__ = [
+    "ALIASES", "CONFIG_TARGETS", "Target", "is_stock", "no_memory", "require_taken", "runs_on", "stock_targets",
+]  # fmt: skip
 
 CONFIG_TARGETS: LateTable[Target] = LateTable(
     {
@@ -38,7 +41,9 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
         "fsdp1-lightning": "targets.fsdp1:IN_LIGHTNING",
         "torchtitan": "targets.torchtitan:TARGET",
         "runtime": "targets.executor:TARGET",
-    }
+    },
+    "osfmodel.targets",
+    Target,
 )
 
 ALIASES: Mapping[str, str] = MappingProxyType({"zero-1": "deepspeed"})
@@ -65,7 +70,12 @@ def no_memory(name: str) -> str:
 @cache
 def stock_targets() -> dict[str, Target]:
     """Targets of stock frameworks with a rule of their own; their defaults are named plans."""
-    return {name: one for name, one in CONFIG_TARGETS.items() if not one.executes and not one.dialect_of}
+    return {name: one for name, one in CONFIG_TARGETS.items() if is_stock(one)}
+
+
+def is_stock(target: Target) -> bool:
+    """Whether a target is a stock framework with a rule of its own, so that its default is a named plan."""
+    return not target.executes and not target.dialect_of
 
 
 def runs_on(plan: Plan, workload: Workload) -> tuple[str, ...]:

@@ -20,7 +20,18 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
-from osfmodel.targets import ALIASES, Target, ddp, decoupled, fsdp2, fsdp2_knobs, horovod, stock_targets
+from osfmodel.targets import (
+    ALIASES,
+    CONFIG_TARGETS,
+    Target,
+    ddp,
+    decoupled,
+    fsdp2,
+    fsdp2_knobs,
+    horovod,
+    is_stock,
+    stock_targets,
+)
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
 
@@ -218,12 +229,17 @@ def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Object
 
 
 def named_plan(name: str) -> PlanRule:
-    """The entry called ``name``. Raises UsageError for a name that is not in NAMED_PLANS."""
+    """The entry called ``name``: of NAMED_PLANS, of a family, or the default of another package's target.
+
+    Raises UsageError for any other name, and DataError for a target that does not load.
+    """
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]
     family = next((prefix for prefix in FAMILIES if name.startswith(prefix)), None)
     if family is not None:
         return FAMILIES[family].read(name)
+    if name in CONFIG_TARGETS and is_stock(CONFIG_TARGETS[name]):
+        return _default(CONFIG_TARGETS[name])
     with_parameters = ", ".join(example for family in FAMILIES.values() for example in family.examples)
     known = f"known are {', '.join(NAMED_PLANS)}, {with_parameters}, or give a plan file"
     raise UsageError(f"unknown plan {name!r}: {suggestion(name, NAMED_PLANS, known)}")

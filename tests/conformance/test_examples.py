@@ -128,7 +128,7 @@ NO_LAST_FIELD = "my-profiler v1\n0 20\n20\n"
 def examples_are_formats(example, monkeypatch):
     """Both formats of the page in the table."""
     added = {"my-bench": example.my_bench, "my-profiler": example.my_profiler}
-    monkeypatch.setattr(formats, "IMPORT_FORMATS", IMPORT_FORMATS | added)
+    monkeypatch.setattr(formats, "IMPORT_FORMATS", {**IMPORT_FORMATS, **added})
 
 
 def asked(folder, command, name, content, *words):

@@ -181,7 +181,8 @@ def listed_in(package: str, member: str) -> bool:
         for alias in node.names
         if inner(f"{node.module}.{alias.name}") == member
     }
-    tables = [node.value for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)]
+    assigned = [node.value for node in tree.body if isinstance(node, ast.AnnAssign) and node.value is not None]
+    tables = [node for value in assigned for node in ast.walk(value) if isinstance(node, ast.Dict)]
     rows = {node.func for table in tables for node in ast.walk(table) if isinstance(node, ast.Call)}
     found = {node for table in tables for node in ast.walk(table) if isinstance(node, ast.Name)} - rows
     return bool(names & {node.id for node in found if not node.id.isupper()})

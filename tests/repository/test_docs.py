@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import doctest
+import os
 import re
 import shlex
 import sys
@@ -48,6 +49,13 @@ def place_files(page: Path, folder: Path) -> None:
                 link.symlink_to(traces)
     for name, text in FILE.findall(page.read_text(encoding="utf-8")):
         (folder / name).write_text(text, encoding="utf-8")
+    os.environ["OSFMODEL_NO_CONFIG"] = str(int('title="osf.toml"' not in page.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration(monkeypatch):
+    """Set back what :func:`place_files` sets: only on a page that shows an osf.toml it is read."""
+    monkeypatch.setenv("OSFMODEL_NO_CONFIG", "1")
 
 
 def commands(block: str) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ from osfmodel.cli.app import COMMANDS
 from osfmodel.cost import COST_MODELS
 from osfmodel.diagnosis import CAUSES
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS
+from osfmodel.entities.files.configuration import SETTINGS
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.solve import SOLVERS
@@ -156,6 +157,7 @@ def missing_pages() -> dict[str, list[str]]:
         "a line '| `NAME` | ' in docs/how-to/is-my-network-healthy.md": _without_line(
             "how-to/is-my-network-healthy.md", NETWORK_FAULTS
         ),
+        "a line '| `NAME` | ' in docs/how-to/set-defaults.md": _without_line("how-to/set-defaults.md", SETTINGS),
         "docs/reference/*.md naming the plan `NAME`": [name for name in SOLVERS if f"`{name}`" not in reference],
         "docs/how-to/*.md naming the `TABLE`": [name for name in in_design() if f"`{name}`" not in how_to],
     }
@@ -173,7 +175,7 @@ def test_every_entry_of_a_table_has_its_page():
 
 
 def test_the_search_for_missing_pages_can_fail(monkeypatch):
-    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS, COST_MODELS, SOLVERS):
+    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS, COST_MODELS, SOLVERS, SETTINGS):
         monkeypatch.setitem(table, "unheard-of", None)
     for table in ("CAUSES", "NETWORK_FAULTS"):
         monkeypatch.setattr(sys.modules[__name__], table, {"unheard-of": None})
@@ -256,7 +258,12 @@ def names_in(text: str) -> set[str]:
 
 
 def is_there(name: str) -> bool:
-    """Whether a path is in the tree or a dotted name in the package; Torch's and what a reader is to write pass."""
+    """Whether a path is in the tree, or a dotted name in the package or a group of entry points.
+
+    Torch's paths and what a reader is to write pass.
+    """
+    if name in (COST_MODELS.provided.group, CONFIG_TARGETS.provided.group, IMPORT_FORMATS.provided.group):
+        return True
     if "/" in name:
         return name.startswith("torch/") or Path(name).stem == YOURS or (ROOT / name).exists()
     module = found = osfmodel

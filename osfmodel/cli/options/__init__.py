@@ -39,7 +39,7 @@ class TargetName(OneOf):
 def target_option(said: str, *also: str) -> Decorator:
     """--for: a command is handed ``target``, a key of CONFIG_TARGETS, or one of ``also``."""
     said = f"{said} 'osf list targets' shows all."
-    names = TargetName([*CONFIG_TARGETS, *also])
+    names = TargetName(CONFIG_TARGETS, *also)
     return click.option("--for", "target", type=names, metavar="TARGET", default="ddp", show_default=True, help=said)
 
 

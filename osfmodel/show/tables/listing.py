@@ -14,10 +14,11 @@ SHORT = 44
 
 
 class Entry(NamedTuple):
-    """A profile or a row of a table, and its name."""
+    """A profile or a row of a table, its name, and the package that provides it, if it is another one."""
 
     name: str
     entry: Any
+    package: str = ""
 
 
 def _who(source: str) -> str:
@@ -56,8 +57,13 @@ SOURCE: tuple[Column[Entry], ...] = (
     column("licence", None, lambda row: row.entry.source.licence),
 )
 """Columns of a profile's source."""
+PACKAGE: Column[Entry] = Column(
+    "package", "package", lambda row: row.package or "osfmodel", lambda row: row.package or ""
+)
 ENTRIES: tuple[Column[Entry], ...] = (NAME, SUMMARY)
 """Columns of a table's entries, unless LISTED has others."""
+PROVIDED: tuple[Column[Entry], ...] = (NAME, PACKAGE, SUMMARY)
+"""Columns of the entries of a table to which other packages add."""
 LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
     "workloads": (
         NAME,
@@ -98,6 +104,15 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("bytes_per_s", "per GPU", lambda row: (row.entry.node and row.entry.node.bandwidth) or None, _rate),
         column("priced_as", "priced as", lambda row: row.entry.node and row.entry.node.generation),
     ),
+    "config": (
+        NAME,
+        column("value", "value", lambda row: row.entry.value),
+        column("origin", "from", lambda row: row.entry.origin),
+        SUMMARY,
+    ),
+    "targets": PROVIDED,
+    "cost-models": PROVIDED,
+    "formats": PROVIDED,
     "effects": (
         NAME,
         column("unit", "unit", lambda row: row.entry.unit),

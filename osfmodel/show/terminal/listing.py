@@ -21,6 +21,7 @@ def show_list(console: Console, kind: str, rows: Sequence[Entry]) -> None:
     """Print one line per entry."""
     console.print(kind, style="bold")
     columns = for_people(columns_of(kind), TERMINAL)
+    columns = [one for one in columns if one.key != "package" or any(map(one.shown, rows))]  # all are osfmodel's own
     print_fitting(console, columns, rows, range(len(columns)), LEFT_OUT, wrapped=["meaning"], cut=["source"])
 
 

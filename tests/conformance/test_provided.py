@@ -1,0 +1,198 @@
+"""Entries of other packages: found by their entry points, used by the commands, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from osfmodel.entities.lookup import LateTable, all_names, usable_others
+from tests.conftest import ROOT
+
+EXAMPLE = ROOT / "tests/example_package"
+LOG = "example-bench v1\n1024 0.05\n1048576 1.2\n"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder where pip has installed the example package."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run([*pip, "--target", str(folder), str(EXAMPLE)], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def osf(installed, tmp_path):
+    """Run a command where the example package is installed, and other packages if folders of them are given."""
+
+    def run(*words, others=()):
+        path = os.pathsep.join(map(str, [installed, *others, ROOT]))
+        command = [sys.executable, "-m", "osfmodel", *map(str, words)]
+        return subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        )
+
+    return run
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Make a package with one entry point: metadata, and a module with this code."""
+
+    def make(group, name, code="", distribution="osf-other"):
+        module = distribution.replace("-", "_")
+        folder = tmp_path / distribution
+        info = folder / f"{module}-2.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 2.0\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:entry\n")
+        (folder / f"{module}.py").write_text(code)
+        return folder
+
+    return make
+
+
+def test_a_format_of_another_package(osf, tmp_path):
+    """Recognised, read, fitted with the package's cost model, and advised on; an error in it has file and line."""
+    (tmp_path / "run.txt").write_text(LOG)
+    assert osf("import", "run.txt", "--workers", 4).stdout.startswith("cluster run: all_reduce with 4 workers")
+    fitted = osf(
+        "import", "run.txt", "--as", "example-bench", "--workers", 4, "--fit", "example-switch", "-o", "c.json"
+    )
+    assert fitted.returncode == 0, fitted.stderr
+    assert json.loads((tmp_path / "c.json").read_text())["cost_model"] == "example-switch"
+    assert osf("predict", "googlenet-k80", "--cluster", "c.json", "--workers", 8).returncode == 0
+    given = osf("predict", "googlenet-k80", "--cluster", "run.txt", "--workers", 4)
+    assert "run.txt: looks like example-bench output: run `osf import" in given.stderr
+    (tmp_path / "bad.txt").write_text(LOG.replace("1.2", "fast"))
+    refused = osf("import", "bad.txt", "--workers", 4)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "bad.txt: line 3:" in refused.stderr
+
+
+def test_a_target_and_a_cost_model_of_another_package(osf):
+    """Tuned for, its default predicted by name; the prices are those of the model."""
+    subject = ["googlenet-k80", "--cluster", "example-switch:1ms,1Gbps", "--workers", 16, "--effect", "none", "--json"]
+    tuned = json.loads(osf("tune", *subject, "--for", "example-ddp").stdout)
+    assert tuned["target"] == "example-ddp"
+    assert tuned["rendered"] == f"bucket_elements: {tuned['config']['bucket_elements']}\n"
+    assert tuned["lower_bound_s"] <= tuned["tuned_iteration_time_s"] <= tuned["default_iteration_time_s"]
+    found = json.loads(osf("predict", *subject, "--plan", "example-ddp", "--plan", "single").stdout)["predictions"]
+    by_name = {row["plan"]: row for row in found}
+    assert by_name["example-ddp"]["iteration_time_s"] == pytest.approx(tuned["default_iteration_time_s"])
+    workload = json.loads((ROOT / "profiles/workloads/googlenet-k80.json").read_text())
+    size = sum(layer["gradient_bytes"] for layer in workload["layers"])
+    assert by_name["single"]["exposed_communication_s"] == pytest.approx(1e-3 + size * 8 / 1e9, rel=1e-6)
+
+
+def test_what_other_packages_provide_is_listed_with_their_names(osf):
+    for kind, name in (("formats", "example-bench"), ("targets", "example-ddp"), ("cost-models", "example-switch")):
+        rows = json.loads(osf("list", kind, "--json").stdout)[kind]
+        assert {row["name"] for row in rows if row["package"] == "osf-example 1.0"} == {name}
+        assert "osf-example 1.0" in osf("list", kind).stdout
+    assert (
+        "did you mean example-ddp?" in osf("tune", "x", "--cluster", "y", "--workers", 2, "--for", "exampl-ddp").stderr
+    )
+
+
+BROKEN = {
+    "fails": ("import no_such_module", "does not load: ModuleNotFoundError: No module named 'no_such_module'"),
+    "lacks": ("", "does not load: AttributeError"),
+    "exits": ("raise SystemExit(3)", "does not load: SystemExit: 3"),
+    "of-another-type": ("entry = {}", "is of type dict, not osfmodel.targets.target.Target"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_entry_is_refused_in_one_line_where_it_is_used(osf, package, name):
+    """Elsewhere it does no harm: the list shows all others, with a warning."""
+    code, reason = BROKEN[name]
+    others = [package("osfmodel.targets", name, code)]
+    subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
+    used = osf("tune", *subject, "--for", name, others=others)
+    assert used.returncode == 1
+    assert used.stderr.count("\n") == 1
+    start = f"osf: osf-other 2.0: its entry point '{name}' in osfmodel.targets (osf_other:entry)"
+    assert used.stderr.startswith(f"{start} {reason}")
+    assert used.stderr.endswith("update or uninstall that package\n")
+    for words in (["tune", *subject, "--for", "example-ddp"], ["predict", *subject], ["list", "formats"]):
+        done = osf(*words, others=others)
+        assert (done.returncode, "osf-other" in done.stderr) == (0, False)
+    listed = osf("list", "targets", others=others)
+    assert (listed.returncode, "osf-other 2.0" in listed.stderr) == (0, True)
+    assert "example-ddp" in listed.stdout
+
+
+def test_a_name_that_is_taken(osf, package):
+    """One of osfmodel's own stays as it is; two packages with one name are refused."""
+    listed = osf("list", "targets", others=[package("osfmodel.targets", "ddp", "import no_such_module")])
+    assert "osf-other 2.0: its entry point 'ddp' in osfmodel.targets is not used" in listed.stderr
+    other = package("osfmodel.targets", "example-ddp", distribution="osf-third")
+    subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
+    refused = osf("tune", *subject, "--for", "example-ddp", others=[other])
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "both provide 'example-ddp' in osfmodel.targets: uninstall one of them" in refused.stderr
+
+
+def test_broken_formats_do_not_stop_the_import_of_others(osf, package, tmp_path):
+    """Nor does a sniff that fails; the error about a file that nobody recognises names the package that is broken."""
+    others = [package("osfmodel.formats", "lost", "import no_such_module")]
+    failing = "from osfmodel.formats import Format\nentry = Format(lambda head: 1 / 0, None, 'fails')"
+    others.append(package("osfmodel.formats", "failing", failing, "osf-failing"))
+    (tmp_path / "run.txt").write_text(LOG)
+    done = osf("import", "run.txt", "--workers", 4, others=others)
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "odd.txt").write_text("something else\n")
+    refused = osf("import", "odd.txt", others=others)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "example-bench" in refused.stderr
+    assert "osf-other 2.0: its entry point 'lost'" in refused.stderr
+
+
+def test_traces_of_another_package_are_found_in_a_folder(osf, package, tmp_path):
+    code = """
+from osfmodel.formats import of_traces
+from osfmodel.formats.streams.trace_files import opened
+from osfmodel.formats.traces import RankTrace, Step, Trace
+
+def known(head):
+    return head.startswith("other-profiler")
+
+def trace_of(files, hints):
+    names = [name for name, pieces in opened(files, known, (".other",)) if list(pieces)]
+    return Trace("job", tuple(RankTrace(i, (Step(0, 0.0, 1.0, ((0.0, 1.0),)),), file=n) for i, n in enumerate(names)))
+
+entry = of_traces(known, trace_of, "other-profiler's traces", (".other",))
+"""
+    others = [package("osfmodel.formats", "other-profiler", code)]
+    (tmp_path / "job").mkdir()
+    for rank in range(2):
+        (tmp_path / f"job/{rank}.other").write_text("other-profiler\n")
+    for place in ("job", "job/0.other"):
+        done = osf("explain", place, others=others)
+        assert done.returncode == 0, done.stderr
+    alone = osf("explain", "job")
+    assert (alone.returncode, alone.stderr.count("\n")) == (1, 1)
+
+
+def test_no_metadata_are_read_for_what_osfmodel_has_itself():
+    """They take longer to read than all else in ``osf --version``."""
+    code = (
+        "import sys; from osfmodel.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print('importlib.metadata' in sys.modules, file=sys.stderr)"
+    )
+    subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8"]
+    for words in (["--version"], ["predict", *subject], ["tune", *subject, "--for", "ddp"], ["import", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+        assert done.stderr.splitlines()[-1] == "False", words
+
+
+def test_a_table_without_a_group_has_only_its_own_entries():
+    table = LateTable({"a": 1})
+    assert ("b" in table, all_names(table), usable_others(table)) == (False, ["a"], ({}, []))
+    with pytest.raises(KeyError):
+        table["b"]
