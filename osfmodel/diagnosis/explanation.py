@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.display import brief, how_many, show_time
+from osfmodel.entities.display import VIEWED, brief, how_many, show_time
 from osfmodel.entities.rounding import plain_sum
 
 COMPUTE = "compute"
@@ -120,6 +120,7 @@ class Explanation:
     networks: Mapping[int, float] = field(default_factory=dict)
     alone: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[GroupParts, ...] = ()
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
         job = f"{self.name}, {how_many(self.workers, 'worker')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
-from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.lookup import suggestion
@@ -282,6 +282,7 @@ class Cluster:
     in_flight: int = 1
     library: str = ""
     source: Source = Source()
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of the cluster")

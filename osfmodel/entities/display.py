@@ -1,13 +1,16 @@
-"""Figures and nouns as short text for people."""
+"""Figures and nouns as short text for people, and the views of a noun for programs and notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 LONGEST_REPR = 120
 """Maximum characters of the repr of a noun."""
+WRITER = "osfmodel.show.views"
+"""The module that makes the views of nouns, loaded when one is asked for."""
 
 
 def show_bytes(size: float) -> str:
@@ -77,3 +80,29 @@ def brief(noun: Any, text: str = "") -> str:
 
 def _brief_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
+
+
+def to_dict(noun: Any) -> dict[str, Any]:
+    """The JSON document that the command line writes for it."""
+    found: dict[str, Any] = import_module(WRITER).document(noun)
+    return found
+
+
+def to_records(noun: Any) -> list[dict[str, Any]]:
+    """The rows of its table, with units in their keys: flat dicts that all have the same keys."""
+    found: list[dict[str, Any]] = import_module(WRITER).records(noun)
+    return found
+
+
+def to_frame(noun: Any) -> Any:
+    """The rows of its table as a pandas DataFrame. Raises UsageError without pandas."""
+    return import_module(WRITER).frame(noun)
+
+
+def _repr_html_(noun: Any) -> str:
+    """Its table in HTML, which notebooks show."""
+    return str(import_module(WRITER).html(noun))
+
+
+VIEWED = (to_dict, to_records, to_frame, _repr_html_)
+"""Methods of every noun and result that has a document."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
-from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.sharding import Sharding
@@ -137,6 +137,7 @@ class Plan:
     mirror: bool = False
     sharding: Sharding | None = None
     _fits: Workload | None = field(init=False, repr=False, compare=False, default=None)
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __post_init__(self) -> None:
         _ = self.objective  # checks the channels

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time, require_unique
-from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
@@ -189,6 +189,7 @@ class Workload:
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
     _computation: tuple[Span, ...] = field(init=False, repr=False, compare=False, default=())
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of the workload")

@@ -185,6 +185,7 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
         timeline=timeline,
         bound=Bound(bound.question, plan) if plan.sparse or plan.release or plan.recompute or plan.sharding else bound,
         alone=subject.workload.compute_time,
+        subject=Comparison(subject.workload, subject.cluster, subject.pricing.workers, (), ()),
         caveats=caveats + subject.caveats,
         shared=subject.warnings,
         has_bands=subject.ours,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import brief, how_many, show_share, show_time
+from osfmodel.entities.display import VIEWED, brief, how_many, show_share, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
@@ -59,6 +59,7 @@ class Prediction:
     """The prediction of one iteration under one plan; slower parts are computed on first use.
 
     alone:     seconds of the iteration with perfect scaling, those of a single GPU
+    subject:   the workload, the cluster and the worker count, as a comparison without plans
     caveats:   assumptions of a prediction for this framework
     shared:    warnings about workload and cluster, the same for all plans
     has_bands: whether error bands were made for the engine
@@ -70,10 +71,12 @@ class Prediction:
     timeline: Timeline
     bound: Bound
     alone: float
+    subject: Comparison = field(compare=False)
     caveats: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     has_bands: bool = True
     formed_by: Callable[[Plan, Workload], tuple[str, ...]] | None = field(default=None, compare=False)
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
         exposed = f"{show_time(self.timeline.exposed_communication)} exposed"
@@ -150,6 +153,7 @@ class Comparison:
     bounds: tuple[Bound, ...]
     predictions: tuple[Prediction, ...]
     what_if: WhatIf = WhatIf()
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
         times = ", ".join(f"{one.name} {show_time(one.iteration_time)}" for one in self.predictions)
@@ -166,11 +170,19 @@ class Comparison:
         batch = self.workload.batch_size
         return None if batch is None else self.workers * batch / prediction.iteration_time
 
+    def of(self, predictions: Sequence[Prediction]) -> Comparison:
+        """The comparison of these plans alone."""
+        bounds = dict.fromkeys(one.bound for one in predictions)
+        return replace(self, bounds=tuple(bounds), predictions=tuple(predictions))
+
     def under(self, what_if: WhatIf, alone: float) -> Comparison:
         """The comparison marked as made under ``what_if``, with scaling factors relative to ``alone`` seconds."""
         said = what_if.caveats(self.workload, self.cluster)
-        predictions = tuple(replace(one, alone=alone, caveats=one.caveats + said) for one in self.predictions)
-        return replace(self, what_if=what_if, predictions=predictions)
+        subject = replace(self, what_if=what_if, predictions=())
+        predictions = (
+            replace(one, alone=alone, caveats=one.caveats + said, subject=subject) for one in self.predictions
+        )
+        return replace(subject, predictions=tuple(predictions))
 
 
 WORTHWHILE = 0.005
@@ -275,6 +287,7 @@ class Tuning:
     remarks: tuple[str, ...] = ()
     what_if: WhatIf = WhatIf()
     form: Form = EACH
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
         times = (f"{show_time(one.tuned_time)} with {how_many(one.workers, 'worker')}" for one in self.outcomes)

@@ -10,7 +10,7 @@ from itertools import groupby
 from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import LEAST, Band, extremes
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import brief, how_many, show_predicted_time
+from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.strategies import StrategyRow
@@ -169,6 +169,7 @@ class ScaleCurve:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     groups: Parallelism = Parallelism()
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
         changed = f" with {self.changes}" if self.changes else ""

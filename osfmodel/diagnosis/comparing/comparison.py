@@ -29,7 +29,7 @@ from osfmodel.diagnosis.comparing.statistics import (
     require_tolerance,
     step_change,
 )
-from osfmodel.entities.display import brief, how_many, listed, show_share, show_time
+from osfmodel.entities.display import VIEWED, brief, how_many, listed, show_share, show_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.trace import places
 
@@ -132,6 +132,7 @@ class RunComparison:
     modules: tuple[Difference, ...]
     facts: tuple[Fact, ...]
     remarks: tuple[str, ...]
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
         return brief(self, f"{' '.join(self.baselines)} -> {' '.join(self.candidates)}: {self.verdict}")

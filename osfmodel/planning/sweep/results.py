@@ -6,12 +6,11 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from osfmodel.entities.display import brief, how_many
+from osfmodel.entities.display import VIEWED, brief, how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
-from osfmodel.planning.sweep.columns import FIELDS, GOALS, Record
+from osfmodel.planning.sweep.columns import GOALS, Record
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.stores import open_store
 
@@ -27,6 +26,7 @@ class Sweep:
     path: str | None
     held: Sequence[Record] = ()
     remarks: tuple[str, ...] = ()
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
         there = f"in {self.path}" if self.path else how_many(len(self.held), "point")
@@ -49,14 +49,6 @@ class Sweep:
         A record without a value for a goal is left out. Raises UsageError for an unknown goal or condition.
         """
         return frontier(self, goals, condition(where))
-
-    def to_frame(self) -> Any:
-        """The records as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("pandas is not installed: pip install pandas") from None
-        return pandas.DataFrame.from_records(list(self), columns=list(FIELDS))
 
 
 def load_sweep(path: str | os.PathLike[str]) -> Sweep:

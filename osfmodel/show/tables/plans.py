@@ -7,8 +7,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.display import show_predicted, show_predicted_time, show_share
-from osfmodel.planning.results import Comparison, Outcome, Prediction
+from osfmodel.entities.display import how_many, show_predicted, show_predicted_time, show_share
+from osfmodel.planning.results import Comparison, Outcome, Prediction, Tuning
+from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import PAGE, TERMINAL, Column, column, spaced
 
 if TYPE_CHECKING:
@@ -35,6 +36,22 @@ def plan_rows(comparison: Comparison, paid: Sequence[Economics] = ()) -> Iterato
     """A row for each prediction; ``paid``: the costs of training, in the same order."""
     for prediction, costs in zip_longest(comparison.predictions, paid):
         yield PlanRow(comparison, prediction, costs)
+
+
+def varied(what_if: WhatIf) -> str:
+    """The end of a title that says what was changed; "" for nothing."""
+    return f" with {what_if.words}" if what_if.words else ""
+
+
+def comparison_title(one: Comparison) -> str:
+    """The workload, the cluster and the number of workers."""
+    where = f"{one.cluster.name}{varied(one.what_if)}"
+    return f"{one.workload.name} on {where}, {how_many(one.workers, 'worker')}"
+
+
+def tuning_title(one: Tuning) -> str:
+    """The workload, the cluster and the framework."""
+    return f"{one.workload.name} on {one.cluster.name}{varied(one.what_if)} for {one.target}"
 
 
 def band_value(band: Band | None) -> dict[str, Any] | None:

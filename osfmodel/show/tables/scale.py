@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
-from osfmodel.planning.scale_curve import ScalePoint
+from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
 from osfmodel.show.tables import TERMINAL, Column, column
 from osfmodel.show.tables.plans import band_text, band_value, half_width, three_digits
 from osfmodel.show.tables.strategies import FITS_WORDS
@@ -56,6 +56,11 @@ POINT: tuple[Column[ScalePoint], ...] = (
 """Columns of a point."""
 EMPTY = tuple(one.key for one in POINT if one.key not in ("workers", "strategy", "step_time_s", "error_band"))
 """Keys of columns that people do not see where no point has a value."""
+
+
+def curve_title(curve: ScaleCurve) -> str:
+    """The workload, the cluster, and what was changed."""
+    return f"{curve.workload.name} on {curve.cluster.name}{f' with {curve.changes}' if curve.changes else ''}"
 
 
 def told_columns(points: list[ScalePoint]) -> list[Column[ScalePoint]]:

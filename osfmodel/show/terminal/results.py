@@ -13,9 +13,19 @@ from osfmodel.entities.display import how_many, listed, show_bytes, show_predict
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.units import show_sizes
 from osfmodel.planning.results import Bound, Comparison, Prediction, Tuning
-from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import Column, headed, texts
-from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, band_text, plan_rows
+from osfmodel.show.tables.plans import (
+    EVERY,
+    OUTCOMES,
+    PLANS,
+    RATE,
+    PlanRow,
+    band_text,
+    comparison_title,
+    plan_rows,
+    tuning_title,
+    varied,
+)
 from osfmodel.show.terminal.tables import empty_table, fits, print_fitting, show_title
 
 MOST_COLUMNS = 4
@@ -27,9 +37,7 @@ LEFT_OUT = ("samples/s", "exposed", "buckets", "batch of each", "speed-up", "vs 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """Print the plans side by side at one worker count."""
     workload = comparison.workload
-    where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
-    title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
-    show_title(console, title)
+    show_title(console, comparison_title(comparison))
     columns = _with_bands((*PLANS, RATE) if workload.batch_size else PLANS, [comparison])
     print_fitting(console, columns, plan_rows(comparison), leave_out=LEFT_OUT)
     console.print(
@@ -48,10 +56,6 @@ def _alone(comparison: Comparison) -> str:
         return f"Single-worker time: {show_predicted_time(comparison.workload.compute_time)}."
     whole = comparison.predictions[0].alone * comparison.workers
     return f"Single-worker time with the whole global batch: {show_predicted_time(whole)}."
-
-
-def _varied(what_if: WhatIf) -> str:
-    return f" with {what_if.words}" if what_if.words else ""
 
 
 def _bounds(comparison: Comparison) -> str:
@@ -145,7 +149,7 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
 def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     """Print scaling factor and iteration time of every plan at every worker count; with many plans a row each."""
     first = plans[0][0].comparison
-    where = f"{first.cluster.name}{_varied(first.what_if)}"
+    where = f"{first.cluster.name}{varied(first.what_if)}"
     show_title(console, f"{first.workload.name} on {where}: iteration time and scaling factor")
     across = _side_by_side(plans)
     if len(first.predictions) > MOST_COLUMNS or not fits(console, across):
@@ -191,7 +195,7 @@ def show_scaling(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     """Print the gain from more workers, by plan: batch of each, throughput, speed-up over one worker, efficiency."""
     first = plans[0][0].comparison
     kind = "weak" if first.what_if.global_batch is None else "strong"
-    show_title(console, f"{first.workload.name} on {first.cluster.name}{_varied(first.what_if)}: {kind} scaling")
+    show_title(console, f"{first.workload.name} on {first.cluster.name}{varied(first.what_if)}: {kind} scaling")
     heads = ("plan", "workers", "batch of each", "iteration", "samples/s", "speed-up", "scaling factor", "error band")
     _print_by_plan(console, plans, heads)
     _show_below_sweep(console, [rows[0].comparison for rows in plans])
@@ -244,8 +248,7 @@ def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: 
 
 def show_tuning(console: Console, tuning: Tuning, executes: bool) -> None:
     """Print the verdict, the times, and the lines to paste; ``executes``: whether the plan is for our executor."""
-    title = f"{tuning.workload.name} on {tuning.cluster.name}{_varied(tuning.what_if)} for {tuning.target}"
-    show_title(console, title)
+    show_title(console, tuning_title(tuning))
     print_fitting(console, OUTCOMES, tuning.outcomes, leave_out=LEFT_OUT)
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
