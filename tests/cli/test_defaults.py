@@ -30,7 +30,7 @@ def osf(*words):
 
 
 def told(*words):
-    """What stderr says of defaults, for a command that succeeds."""
+    """The line of stderr on defaults, for a command that succeeds."""
     done = osf(*words)
     assert done.exit_code == 0, done.output
     return [line for line in done.stderr.splitlines() if "defaults from" in line]

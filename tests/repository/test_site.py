@@ -31,7 +31,7 @@ from tests.conftest import ROOT
 from tests.generated_pages import DOCS, accuracy_page, command_pages
 from tests.repository.test_docs import BLOCK
 
-SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
 def pages_of(nav: Any) -> Iterator[str]:
@@ -45,7 +45,7 @@ def pages_of(nav: Any) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_once():
     there = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
-    assert sorted(pages_of(SETTINGS["nav"])) == there
+    assert sorted(pages_of(MKDOCS["nav"])) == there
 
 
 def shallow(text: str) -> list[str]:

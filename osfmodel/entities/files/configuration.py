@@ -20,7 +20,7 @@ Words = tuple[str, ...]
 """Values of an option, as on the command line."""
 
 
-class Setting(NamedTuple):
+class ConfigurationKey(NamedTuple):
     """A key of the file.
 
     summary:  its meaning
@@ -56,32 +56,32 @@ def _form(value: Any) -> Words:
     return (value,) if value in ("table", "json", "yaml", "csv") else ()
 
 
-SETTINGS: Mapping[str, Setting] = {
-    "cluster": Setting(
+SETTINGS: Mapping[str, ConfigurationKey] = {
+    "cluster": ConfigurationKey(
         "--cluster of predict, tune, scale, report and memory",
         'a name, a file or words, such as "v100-10gbe"',
         _text,
         "none: --cluster must be given",
     ),
-    "workers": Setting(
+    "workers": ConfigurationKey(
         "--workers of the same commands",
         'a count such as 16, or a range such as "4..64"',
         _count,
         "none: --workers must be given",
     ),
-    "effects": Setting(
+    "effects": ConfigurationKey(
         "--effect, which replaces the usual effects",
         'a list of effects, such as ["none"]',
         _texts,
         "the usual effects of the cluster's GPU",
     ),
-    "price": Setting(
+    "price": ConfigurationKey(
         "--price of scale, and --price-per-gpu-hour of predict with --samples",
         "a number, such as 2.5",
         _number,
         "none: no costs are shown",
     ),
-    "format": Setting(
+    "format": ConfigurationKey(
         "--format of what is printed, without -o",
         'one of "table", "json", "yaml" and "csv"',
         _form,
