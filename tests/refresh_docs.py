@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from osfmodel.cli import main
 from osfmodel.ledger.check import check
-from tests.generated_pages import ACCURACY, accuracy_page, command_pages
+from tests.generated_pages import ACCURACY, accuracy_page, command_pages, schema_pages
 from tests.repository.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
 
 
@@ -41,7 +41,7 @@ def refreshed(text: str) -> str:
 def refresh(page: Path, text: str) -> None:
     """Write a page where it differs."""
     if not page.exists() or page.read_text(encoding="utf-8") != text:
-        page.parent.mkdir(exist_ok=True)
+        page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text, encoding="utf-8")
         print(f"refreshed {page}")
 
@@ -49,7 +49,11 @@ def refresh(page: Path, text: str) -> None:
 if __name__ == "__main__":
     chosen = [Path(name).resolve() for name in sys.argv[1:]] or [*PAGES, ACCURACY]
     os.chdir(tempfile.mkdtemp())
-    for page, text in {**command_pages(), **(accuracy_page(check()) if ACCURACY in chosen else {})}.items():
+    for page, text in {
+        **command_pages(),
+        **schema_pages(),
+        **(accuracy_page(check()) if ACCURACY in chosen else {}),
+    }.items():
         refresh(page, text)
     for page in chosen:
         place_files(page, Path.cwd())
