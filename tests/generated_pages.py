@@ -40,6 +40,7 @@ HOW_TO = {
     "bench": ("../how-to/measure-a-cluster.md",),
     "import": ("../reference/formats.md",),
     "profile": ("../how-to/profile-a-model.md",),
+    "list": ("../how-to/use-in-notebooks.md",),
 }
 """Pages that show a command at work; those that are not there are left out."""
 

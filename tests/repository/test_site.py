@@ -43,7 +43,8 @@ def pages_of(nav: Any) -> Iterator[str]:
 
 
 def test_every_page_is_in_the_navigation_once():
-    there = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    notebooks = [path.with_suffix(".md") for path in DOCS.rglob("*.ipynb")]
+    there = sorted(str(path.relative_to(DOCS)) for path in (*DOCS.rglob("*.md"), *notebooks))
     assert sorted(pages_of(SETTINGS["nav"])) == there
 
 
