@@ -38,7 +38,8 @@ def executed(path: Path) -> Any:
             config=Config({"ConnectionFileMixin": sockets}),
             resources={"metadata": {"path": folder}},
         )
-        client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("OSFMODEL", "IPYTHON"))}
+        client.execute(env={**own, "PYTHONPATH": str(ROOT), "IPYTHONDIR": f"{folder}/ipython"})
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times
     notebook.metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]  # without the version of Python
