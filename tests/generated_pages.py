@@ -1,4 +1,4 @@
-"""The pages of the docs that are made from the code: one a command, and the errors of the ledger.
+"""The pages of the docs that are made from the code: one a command, the errors of the ledger, and JSON Schemas.
 
 ``python -m tests.refresh_docs`` writes them; tests/repository/test_site.py says when they are stale.
 """
@@ -20,6 +20,7 @@ from osfmodel.cli.groups import GENERAL, grouped
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import overall, used_overall
 from osfmodel.ledger.results import TIME, Checked
+from osfmodel.show.documents.schemas import ENDING, SCHEMAS, schema_text
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -39,8 +40,14 @@ HOW_TO = {
     "bench": ("../how-to/measure-a-cluster.md",),
     "import": ("../reference/formats.md",),
     "profile": ("../how-to/profile-a-model.md",),
+    "list": ("../how-to/use-in-notebooks.md",),
 }
 """Pages that show a command at work; those that are not there are left out."""
+
+
+def schema_pages() -> dict[Path, str]:
+    """The JSON Schema of each kind of file, which the site publishes."""
+    return {DOCS / f"reference/schemas/{kind}{ENDING}": schema_text(kind) for kind in SCHEMAS}
 
 
 def command_pages() -> dict[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, output_options
+from osfmodel.cli.app import OneOf, emit, line, output_options, print_text, require_writable
 from osfmodel.cli.groups import GroupedCommand, user_defaults
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES, DEVICES
@@ -25,6 +26,7 @@ from osfmodel.entities.lookup import provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.show.documents.listing import Listed
+from osfmodel.show.documents.schemas import ENDING, SCHEMAS, schema_text
 from osfmodel.show.tables.listing import Entry
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
@@ -105,6 +107,7 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "compressions": _entries(COMPRESSIONS),
     "formats": _entries(IMPORT_FORMATS),
     "snippets": _entries(SNIPPETS),
+    "schemas": _entries(SCHEMAS),
     CONFIG: _configuration,
 }
 """The listings by kind: all that comes with osfmodel, and the user's defaults.
@@ -122,7 +125,8 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
 
     KIND is workloads, architectures (of workloads in words), clusters, plans, targets, engines, cost-models, gpus (of
     workloads and nccl: clusters in words), fabrics (of nccl: words), effects, compressions, formats, snippets (which
-    --lines prints) or config: your own defaults, each with the file that sets it.
+    --lines prints), schemas (JSON Schemas of our files; with the name of one it is printed, with -o FOLDER/ all are
+    written) or config: your own defaults, each with the file that sets it.
 
     \b
     Example:
@@ -130,6 +134,8 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
       osf list architectures
       osf list clusters azure-a100-hdr
       osf list workloads --format json
+      osf list schemas workload -o workload.schema.json
+      osf list schemas -o schemas/
     """
     found = {key: LISTINGS[key]() for key in ([kind] if kind else [key for key in LISTINGS if key != CONFIG])}
     rows = {key: entry.rows for key, entry in found.items()}
@@ -138,5 +144,32 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
         if not rows[kind]:
             meant = suggestion(name.lower(), [row.name for row in found[kind].rows], "", most=3)
             raise UsageError(f"there is no {name!r} in 'osf list {kind}'{meant and f': {meant}'}")
+    if kind == "schemas" and (name is not None or _is_folder(output)):
+        if style not in (None, "json"):
+            raise UsageError(f"--format {style}: a schema is JSON: leave it out")
+        _write_schemas(name, output)
+        return
     problems = [problem for entry in found.values() for problem in entry.problems]
     emit(style, as_json, output, Listed(rows, list(dict.fromkeys(problems)), whole=name is not None))
+
+
+def _is_folder(output: str | None) -> bool:
+    """Whether -o names a folder: one that is there, or a name that ends as a folder's."""
+    return output is not None and (output.endswith(("/", os.sep)) or Path(output).is_dir())
+
+
+def _write_schemas(name: str | None, output: str | None) -> None:
+    """Print the schema of a kind of file or write it to a file, or write those of all kinds to a folder."""
+    if name is not None and output in (None, "-"):
+        print_text(schema_text(name))
+        return
+    if name is not None and not _is_folder(output):
+        require_writable(str(output))
+        files = {Path(str(output)): name}
+    else:
+        folder = Path(str(output))
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {folder / f"{kind}{ENDING}": kind for kind in ([name] if name else SCHEMAS)}
+    for path, kind in files.items():
+        profiles.write_text(path, schema_text(kind))
+        line(f"wrote {path} (schema of {kind})")

@@ -283,7 +283,7 @@ def quantile(values: Sequence[float], part: float) -> float | None:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-class _Cell(documents.Strict):
+class BandCell(documents.Strict):
     setup: str
     below: list[float]
     above: list[float]
@@ -292,11 +292,11 @@ class _Cell(documents.Strict):
     without: str = ""
 
 
-class _Bands(documents.Strict):
+class BandsFile(documents.Strict):
     schema_version: int
     kind: str
     levels: list[float]
-    cells: list[_Cell]
+    cells: list[BandCell]
     gains: dict[str, float] = {}  # noqa: RUF012
 
 
@@ -318,17 +318,17 @@ def bands_document(distances: Iterable[Distances], gains: Mapping[str, float]) -
         return [math.ceil(value * 1000) / 1000 for value in values]
 
     rows = [
-        _Cell(one.kind, up(one.below), up(one.above), one.runs, list(one.sources), one.without) for one in distances
+        BandCell(one.kind, up(one.below), up(one.above), one.runs, list(one.sources), one.without) for one in distances
     ]
     doubts = dict(zip(gains, up(gains.values()), strict=True))
-    document = _Bands(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows, doubts)
+    document = BandsFile(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows, doubts)
     built: dict[str, Any] = msgspec.to_builtins(document)
     return built
 
 
 def decode_bands(text: bytes) -> BandValues:
     """The content of ``profiles/bands.json``. Raises DataError."""
-    document = documents.decode(text, "bands", _Bands)
+    document = documents.decode(text, "bands", BandsFile)
     distances = tuple(
         Distances(row.setup, row.without, tuple(row.below), tuple(row.above), row.runs, tuple(row.sources))
         for row in document.cells

@@ -251,15 +251,21 @@ class Contention:
 class Cluster:
     """The workers' machines and network.
 
-    ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
-    the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, ``tables``, ``nccl``, ``pieces``, or
-    ``protocols``. ``nodes`` is the largest number of nodes, if limited. Workers fill one node after the other. A
-    node has ``nics_per_node`` ``between_nodes`` links, which its workers share evenly (read by the hierarchical model).
-    ``fitted`` is the range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured
-    there. If there are none, those that are usual on its GPUs apply (``entities.files.usual_effects``) unless
-    ``usual_effects`` is false. ``doubt`` is a fraction by which prices may be off, either way, beyond what those of the
-    cost model are, as of a what-if. ``in_flight`` is how many collectives of one queue (a process group) the library
-    runs at once: 1 with NCCL, the worker threads of gloo. ``library`` is one of LIBRARIES.
+    cost_model:    the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here; it reads the data that it
+                   needs: links, ``fits``, ``tables``, ``nccl``, ``pieces`` or ``protocols``
+    gpus_per_node: workers of a node; they fill one node after the other
+    nodes:         largest number of nodes, if limited
+    nics_per_node: links ``between_nodes`` of a node, which its workers share evenly (read by the hierarchical model)
+    between_nodes, in_node: links
+    fitted:        the range of a fit, beyond which prices are extrapolated
+    effects:       those that were measured there; without any, those that are usual on its GPUs apply
+                   (``entities.files.usual_effects``)
+    usual_effects: whether they do
+    doubt:         fraction by which prices may be off, either way, beyond what those of the cost model are, as of a
+                   what-if
+    in_flight:     collectives of one queue (a process group) that the library runs at once: 1 with NCCL, the worker
+                   threads of gloo
+    library:       one of LIBRARIES
     """
 
     name: str

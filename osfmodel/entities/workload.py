@@ -254,10 +254,7 @@ class Workload:
         raise DataError(f"workload {self.name!r} has no segment {segment!r}: known are {known}")
 
     def recomputing(self, segments: Sequence[str]) -> Workload:
-        """The workload with the forward of these segments repeated before their backward.
-
-        Raises DataError for an unknown segment.
-        """
+        """The workload with these segments' forward repeated before their backward. Raises DataError for others."""
         layers = list(self.layers)
         for span in map(self.span, segments):
             again = plain_sum(layer.forward_time for layer in layers[span])

@@ -128,6 +128,17 @@ def test_plan_files_round_trip_and_tolerate_further_fields(tmp_path):
     assert osf.load_plan(tmp_path / "tuned.json") == plan
 
 
+def test_mirror_weights_of_a_plan_are_no_effect_in_its_file(tmp_path):
+    """Earlier versions wrote them under the key of the effect, which is still read."""
+    plan = Plan("w", (Bucket((Block("a", 0, 8),), density=0.5),), mirror=True)
+    document = document_of(plan)
+    assert document["mirror"] is True
+    older = {("mirror_s_per_byte" if key == "mirror" else key): value for key, value in document.items()}
+    for content in (document, older, {"schema_version": 1, "plan": older}):
+        (tmp_path / "plan.json").write_text(json.dumps(content))
+        assert osf.load_plan(tmp_path / "plan.json") == plan
+
+
 def test_plan_files_name_their_strategy(tmp_path):
     """By ``split``, as ever, where that says it; by its name else."""
     path = tmp_path / "plan.json"

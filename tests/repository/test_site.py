@@ -28,7 +28,7 @@ from osfmodel.planning.launch import SNIPPETS
 from osfmodel.solve import SOLVERS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
-from tests.generated_pages import DOCS, accuracy_page, command_pages
+from tests.generated_pages import DOCS, accuracy_page, command_pages, schema_pages
 from tests.repository.test_docs import BLOCK
 
 MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
@@ -44,7 +44,8 @@ def pages_of(nav: Any) -> Iterator[str]:
 
 
 def test_every_page_is_in_the_navigation_once():
-    there = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    notebooks = [path.with_suffix(".md") for path in DOCS.rglob("*.ipynb")]
+    there = sorted(str(path.relative_to(DOCS)) for path in (*DOCS.rglob("*.md"), *notebooks))
     assert sorted(pages_of(MKDOCS["nav"])) == there
 
 
@@ -190,6 +191,11 @@ def stale(pages: Mapping[Path, str]) -> list[str]:
 
 def test_pages_of_commands_are_as_the_code_makes_them():
     assert stale(command_pages()) == [], "python -m tests.refresh_docs"
+
+
+def test_schemas_are_as_the_code_makes_them():
+    assert stale(schema_pages()) == [], "python -m tests.refresh_docs"
+    assert {path.name for path in (DOCS / "reference/schemas").iterdir()} == {path.name for path in schema_pages()}
 
 
 def test_the_page_of_errors_is_as_the_code_makes_it(checked):

@@ -189,8 +189,20 @@ def test_no_name_breaks_out_of_the_html(one):
     text = one._repr_html_()
     page = Page(text)
     assert page.open == []
-    assert {tag for tag, _ in page.elements} <= {"div", "b", "i", "table", "thead", "tbody", "tr", "th", "td", "pre"}
-    assert {key for _, attributes in page.elements for key in attributes} <= {"style"}
+    assert {tag for tag, _ in page.elements} <= {
+        "div",
+        "b",
+        "i",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "pre",
+        "code",
+    }
+    assert {key for _, attributes in page.elements for key in attributes} <= {"class", "style"}
     assert "alert(1)" in "".join(page.text)
 
 

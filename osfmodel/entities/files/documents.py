@@ -62,6 +62,10 @@ KEYS = {
     "credit": "credit_bytes",
 }
 """JSON keys, with the unit, of fields whose names lack it."""
+OLD_MIRROR = KEYS["mirror"]
+"""Key of a plan's ``mirror``, which is no effect, in files of earlier versions."""
+PLAN_KEYS = {name: key for name, key in KEYS.items() if key != OLD_MIRROR}
+"""The same of a plan."""
 OPEN = (Plan, Bucket, Block)
 """Nouns whose documents may have further fields."""
 OTHER_KEYS = {"runs", "warm_ups", "iteration_time_s", "deviation_s", "conditions", "plan", "workload", "cluster"}
@@ -80,12 +84,12 @@ Noun = TypeVar("Noun")
 
 def decode_workload(text: bytes) -> Workload:
     """A workload file's content. Raises DataError saying what is wrong and where in the document."""
-    return _noun(Workload, decode(text, "workload", _top_level(Workload)))
+    return _noun(Workload, decode(text, "workload", document_type(Workload)))
 
 
 def decode_cluster(text: bytes) -> Cluster:
     """A cluster file's content. Raises DataError saying what is wrong and where in the document."""
-    return _noun(Cluster, decode(text, "cluster", _top_level(Cluster)))
+    return _noun(Cluster, decode(text, "cluster", document_type(Cluster)))
 
 
 def decode_plan(text: bytes) -> Plan:
@@ -94,8 +98,10 @@ def decode_plan(text: bytes) -> Plan:
     inner = raw.get("plan")
     if isinstance(inner, dict) and "buckets" not in raw:
         _require_version(raw)
-        text = msgspec.json.encode(inner)
-    document = decode(text, "plan", _plan_document())
+        raw, text = inner, msgspec.json.encode(inner)
+    if OLD_MIRROR in raw:
+        text = msgspec.json.encode({"mirror": raw.pop(OLD_MIRROR), **raw})
+    document = decode(text, "plan", plan_type())
     if document.split is not msgspec.UNSET:
         named = SPLIT if document.split else REPLICATED
         if document.strategy not in (msgspec.UNSET, named):
@@ -105,10 +111,15 @@ def decode_plan(text: bytes) -> Plan:
 
 
 @cache
-def _plan_document() -> Any:
+def plan_type() -> Any:
     """The msgspec type of a plan document, which may have ``split`` instead of ``strategy``."""
     rows = [("split", bool | msgspec.UnsetType, msgspec.UNSET)]
-    return msgspec.defstruct("Plan", rows, bases=(_top_level(Plan),), kw_only=True)
+    return msgspec.defstruct("Plan", rows, bases=(document_type(Plan),), kw_only=True)
+
+
+def keys_of(noun: type) -> Mapping[str, str]:
+    """JSON keys of the fields of a noun whose names lack their unit."""
+    return PLAN_KEYS if noun is Plan else KEYS
 
 
 def document_of(noun: Workload | Cluster | Plan) -> dict[str, Any]:
@@ -133,16 +144,16 @@ def _struct(noun: type) -> type[msgspec.Struct]:
             needed = field.default is MISSING
             rows.append((field.name, wire) if needed else (field.name, wire | msgspec.UnsetType, msgspec.UNSET))
     strict = noun not in OPEN
-    return msgspec.defstruct(noun.__name__, rows, rename=KEYS, forbid_unknown_fields=strict, kw_only=True)
+    return msgspec.defstruct(noun.__name__, rows, rename=keys_of(noun), forbid_unknown_fields=strict, kw_only=True)
 
 
 @cache
-def _top_level(noun: type) -> type[msgspec.Struct]:
+def document_type(noun: type) -> type[msgspec.Struct]:
     """The msgspec type of a whole document, with the fields with which every document begins."""
     rows: list[Any] = [("schema_version", int), ("kind", str, "")]
     strict = noun not in OPEN
     return msgspec.defstruct(
-        noun.__name__, rows, bases=(_struct(noun),), rename=KEYS, forbid_unknown_fields=strict, kw_only=True
+        noun.__name__, rows, bases=(_struct(noun),), rename=keys_of(noun), forbid_unknown_fields=strict, kw_only=True
     )
 
 
@@ -185,11 +196,11 @@ def _inner_noun(kind: Any) -> type | None:
 
 
 def _row(noun: Any) -> dict[str, Any]:
-    found = {}
+    found, keys = {}, keys_of(type(noun))
     for field in fields(noun):
         value = getattr(noun, field.name)
         if field.init and (field.default is MISSING or value != field.default or field.name in ALWAYS):
-            found[KEYS.get(field.name, field.name)] = _plain(value)
+            found[keys.get(field.name, field.name)] = _plain(value)
     return found
 
 
@@ -259,7 +270,7 @@ def _place(message: str) -> str:
 def _keys(noun: type) -> set[str]:
     """Every key that a document of ``noun`` may have, at any depth."""
     inner = [_keys(nested) for _, nested in _nested(noun) if nested is not None]
-    return {KEYS.get(name, name) for name, _ in _nested(noun)}.union(*inner)
+    return {keys_of(noun).get(name, name) for name, _ in _nested(noun)}.union(*inner)
 
 
 def _position(message: str, text: bytes) -> str:

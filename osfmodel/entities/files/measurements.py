@@ -21,7 +21,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.source import Source
 
 
-class _RunDocument(documents.Strict):  # in the order in which a file shows them
+class RunDocument(documents.Strict):  # in the order in which a file shows them
     workload: str
     cluster: str
     plan: str
@@ -32,18 +32,18 @@ class _RunDocument(documents.Strict):  # in the order in which a file shows them
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class _Measurements(documents.Strict, kw_only=True):
+class MeasurementsFile(documents.Strict, kw_only=True):
     schema_version: int
     kind: str = ""
     name: str
     warm_ups: int = 0
     source: Source = Source()
-    runs: list[_RunDocument]
+    runs: list[RunDocument]
 
 
 def decode_measurements(text: bytes) -> tuple[Measurement, ...]:
     """A measurement file's content. Raises DataError saying what is wrong, and in which run."""
-    document = documents.decode(text, "measurements", _Measurements)
+    document = documents.decode(text, "measurements", MeasurementsFile)
     if not document.runs:
         raise DataError("holds no runs")
     found = []
@@ -75,7 +75,7 @@ def measurements_document(name: str, runs: Sequence[Measurement]) -> dict[str, A
         raise DataError(f"the runs of {name!r} have {len(shared)} sources or warm-ups: a file holds those of one")
     ((source, warm_ups),) = shared
     rows = [
-        _RunDocument(
+        RunDocument(
             run.workload,
             run.cluster,
             run.plan,
@@ -87,7 +87,7 @@ def measurements_document(name: str, runs: Sequence[Measurement]) -> dict[str, A
         )
         for run in runs
     ]
-    document = _Measurements(
+    document = MeasurementsFile(
         schema_version=documents.SCHEMA_VERSION,
         kind="measurements",
         name=name,

@@ -42,7 +42,7 @@ class UsualValue(documents.Strict):
     without: str = ""
 
 
-class _Values(documents.Strict):
+class EffectsFile(documents.Strict):
     schema_version: int
     kind: str
     values: list[UsualValue]
@@ -50,7 +50,7 @@ class _Values(documents.Strict):
 
 def usual_effects_document(values: Sequence[UsualValue]) -> dict[str, Any]:
     """The JSON-ready form of ``profiles/effects.json``."""
-    built: dict[str, Any] = msgspec.to_builtins(_Values(documents.SCHEMA_VERSION, "effects", list(values)))
+    built: dict[str, Any] = msgspec.to_builtins(EffectsFile(documents.SCHEMA_VERSION, "effects", list(values)))
     return built
 
 
@@ -61,7 +61,7 @@ def usual_values() -> tuple[UsualValue, ...]:
 
 
 def _decode(content: bytes) -> list[UsualValue]:
-    return documents.decode(content, "effects", _Values).values
+    return documents.decode(content, "effects", EffectsFile).values
 
 
 def effects_for(generation: str, values: Iterable[UsualValue], without: str = "") -> Effects:

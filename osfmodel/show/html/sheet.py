@@ -58,7 +58,7 @@ def _parts(sheet: Sheet) -> Iterator[Markup]:
     if len(sheet.notes) > SAID:
         yield _left_out(len(sheet.notes) - SAID, "note")
     if sheet.code:
-        yield element("pre", sheet.code, style=CODE)
+        yield element("pre", element("code", sheet.code), style=CODE)
 
 
 def _table(table: ListedRows) -> Iterator[Markup]:
@@ -74,7 +74,7 @@ def _table(table: ListedRows) -> Iterator[Markup]:
     if table.title:
         yield element("div", element("b", table.title), style=WORDS)
     inner = element("thead", _row(head)) + element("tbody", *map(_row, body))
-    yield element("div", element("table", inner, style=TABLE), style=BOX)
+    yield element("div", element("table", inner, class_="osfmodel", style=TABLE), style=BOX)
     if left := table.left_out + len(table.rows) - len(rows):
         yield _left_out(left, "row")
 
@@ -84,8 +84,8 @@ def _row(cells: Iterable[Markup]) -> Markup:
 
 
 def _cell(tag: str, text: str, side: str) -> Markup:
-    whole = "" if len(text) > WRAPPED or tag == "th" else ";white-space:nowrap"
-    return element(tag, text, style=f"{CELL}text-align:{side}{whole}")
+    width = "min-width:14em" if len(text) > WRAPPED else "white-space:nowrap" if tag == "td" else "font-weight:bold"
+    return element(tag, text, style=f"{CELL}text-align:{side};{width}")
 
 
 def _is_figures(cells: Sequence[str]) -> bool:
