@@ -39,11 +39,12 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.batches import at_batch
+from osfmodel.entities.density import top_k
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements, save_measurements
 from osfmodel.entities.files.notation import read, written
 from osfmodel.entities.measurement import Measurement
-from osfmodel.entities.plan import Plan, one_by_one, top_k
+from osfmodel.entities.plan import Plan, one_by_one
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload

@@ -64,12 +64,12 @@ if TYPE_CHECKING:
     from osfmodel.entities.plan import Plan as Plan
     from osfmodel.entities.plan import contiguous_plan as contiguous_plan
     from osfmodel.entities.plan import grouped_plan as grouped_plan
+    from osfmodel.entities.segments import Segment as Segment
     from osfmodel.entities.source import Source as Source
     from osfmodel.entities.timeline import Span as Span
     from osfmodel.entities.timeline import Timeline as Timeline
     from osfmodel.entities.version import __version__ as __version__
     from osfmodel.entities.workload import Layer as Layer
-    from osfmodel.entities.workload import Segment as Segment
     from osfmodel.entities.workload import Workload as Workload
     from osfmodel.planning.economics import Economics as Economics
     from osfmodel.planning.economics import economics as economics
@@ -136,10 +136,11 @@ PUBLIC = {
     "entities.files.profiles": "load_plan save",
     "entities.measurement": "Measurement",
     "entities.plan": "Block Bucket Objective Plan contiguous_plan grouped_plan",
+    "entities.segments": "Segment",
     "entities.source": "Source",
     "entities.timeline": "Span Timeline",
     "entities.version": "__version__",
-    "entities.workload": "Layer Segment Workload",
+    "entities.workload": "Layer Workload",
     "planning.economics": "Economics economics knee",
     "planning.explaining": "explain",
     "planning.goals": "Answer Cheapest Goals Machine",

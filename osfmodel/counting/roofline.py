@@ -19,8 +19,9 @@ from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.segments import Segment
 from osfmodel.entities.source import Source
-from osfmodel.entities.workload import Layer, Segment, Workload
+from osfmodel.entities.workload import Layer, Workload
 
 NOTHING, SELECTIVE, FULL = "none", "selective", "full"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL)

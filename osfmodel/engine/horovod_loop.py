@@ -231,7 +231,7 @@ class _Run:
     def iteration(self) -> LoopIteration:
         """Simulate one iteration; clocks then count from its end."""
         compute = Compute(self.workload, None, self.pricing.effects, self.pricing.workers)
-        ready = list(compute.ready.values())
+        ready = compute.ready
         batches: list[tuple[int, ...]] = []
         releases: list[float] = []
         end: float = 0

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from osfmodel.cost.shapes import Cost
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
-from osfmodel.entities.timeline import Span, Timeline
+from osfmodel.entities.timeline import LateSpans, Span, Timeline
 from osfmodel.entities.workload import Workload
 
 
@@ -35,43 +36,51 @@ def predict_timeline(
     does not belong to the workload, or asks for what this engine does not model.
     """
     _require_supported(plan)
-    plan.require_valid(workload)
+    last = plan.completed_by(workload)
     compute = Compute(workload, plan, effects, workers)
-    ready = compute.ready
-    communication: list[Span] = []
+    ready, starts, arrivals = compute.ready, [], []
     end: float = 0
-    for number, bucket in enumerate(plan.buckets):
-        layers = tuple(block.layer for block in bucket.blocks)
-        start = max(end, bucket.release_time, compute.clock(max([ready[layer] for layer in layers])))
+    for bucket, completes in zip(plan.buckets, last, strict=True):
+        start = max(end, bucket.release_time, compute.clock(ready[completes]))
         end = start + _price(bucket, cost, effects)
         compute.add_collective(start, end)
-        communication.append(Span("all_reduce", "channel 0", layers, start, end, number))
-    arrivals = [span.end for span in communication]
-    computed = compute.clock(compute.end)
-    last, finish = after_backward(plan, effects.copy_out, workload.update_time, computed, arrivals)
-    return Timeline((*compute.spans(), *communication, *last), workload.compute_time, finish)
+        starts.append(start)
+        arrivals.append(end)
+    copied = _copied(plan, effects.copy_out, compute.clock(compute.end), arrivals)
+
+    def spans() -> tuple[Span, ...]:
+        sent = [
+            Span("all_reduce", "channel 0", bucket.layers, start, arrival, number)
+            for number, (bucket, start, arrival) in enumerate(zip(plan.buckets, starts, arrivals, strict=True))
+        ]
+        return (*compute.spans(), *sent, *_after_backward(plan, workload.update_time, arrivals, copied))
+
+    finish = copied[-1] + workload.update_time if workload.update_time else copied[-1]
+    return Timeline(LateSpans(spans), workload.compute_time, finish)
 
 
-def after_backward(
-    plan: Plan, copy_out: float, update: float, computed: float, arrivals: Sequence[float]
-) -> tuple[list[Span], float]:
-    """Spans between the end of backward and the end of the iteration, and that end: buckets copied out, and the update.
+def _copied(plan: Plan, copy_out: float, computed: float, arrivals: Sequence[float]) -> list[float]:
+    """Seconds at which each bucket has been copied out, after the end of backward; without copies, one time for all.
 
     Bucket by bucket, in the order of the plan, its arrival is awaited and its gradients are copied back (reducer.cpp,
     ``finalize_backward``), so early buckets are dealt with while later ones are on their way. ``copy_out``: seconds per
-    byte; ``update``, ``computed`` (when backward has ended) and ``arrivals``: seconds.
+    byte; ``computed``: when backward has ended.
     """
-    finish = computed if copy_out else max([computed, *arrivals])
-    spans: list[Span] = []
-    for number, (bucket, arrival) in enumerate(zip(plan.buckets, arrivals, strict=True)) if copy_out else ():
-        start = max(finish, arrival)
-        finish = start + copy_out * bucket.size
-        layers = tuple(block.layer for block in bucket.blocks)
-        spans.append(Span("copy", "compute", layers, start, finish, number))
+    if not copy_out:
+        return [max([computed, *arrivals])]
+    ends = [computed]
+    for bucket, arrival in zip(plan.buckets, arrivals, strict=True):
+        ends.append(max(ends[-1], arrival) + copy_out * bucket.size)
+    return ends
+
+
+def _after_backward(plan: Plan, update: float, arrivals: Sequence[float], copied: Sequence[float]) -> Iterator[Span]:
+    """Spans between the end of backward and the end of the iteration: buckets copied out, and the update."""
+    for number, (before, end) in enumerate(pairwise(copied)):
+        start = max(before, arrivals[number])
+        yield Span("copy", "compute", plan.buckets[number].layers, start, end, number)
     if update:
-        spans.append(Span("update", "compute", (), finish, finish + update))
-        finish = finish + update
-    return spans, finish
+        yield Span("update", "compute", (), copied[-1], copied[-1] + update)
 
 
 def communication_finish(release_times: Iterable[float], durations: Iterable[float]) -> float:
@@ -98,6 +107,7 @@ class Compute:
     """The compute stream: when each gradient is ready in the stream's own time, and the wall clock at any such time.
 
     Its own time stands still for what slows it: ``ready`` and ``end`` count work, ``clock`` turns work into seconds.
+    ``ready``, and ``extra`` of hooks and copies (empty without), are those of the gradients in ready order.
     """
 
     def __init__(self, workload: Workload, plan: Plan | None, effects: Effects, workers: int) -> None:
@@ -107,28 +117,26 @@ class Compute:
         self.starts: list[float] = []
         self.ends: list[float] = []
         self.done: list[float] = []
-        gradients = workload.gradients
-        self.extra: Mapping[str, float] = {}
-        self.ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
+        self.ready: Sequence[float] = workload.gradients.ready_times
+        self.extra: Sequence[float] = ()
         self.end: float = workload.forward_time + workload.backward_time
         if plan is not None and (effects.copy_in or effects.hook_time):
             self._load(plan)
         elif self.stretch != 1:
-            self.ready = {name: time * self.stretch for name, time in self.ready.items()}
+            self.ready = [time * self.stretch for time in self.ready]
             self.end *= self.stretch
 
     def _load(self, plan: Plan) -> None:
         """Add the work of hooks, copies and stragglers."""
-        order = {name: position for position, name in enumerate(self.workload.gradients.names)}
-        hooks = Counter(max((block.layer for block in bucket.blocks), key=order.__getitem__) for bucket in plan.buckets)
-        sizes = dict(zip(self.workload.gradients.names, self.workload.gradients.sizes, strict=True))
-        self.extra = {
-            name: self.effects.copy_in * size + self.effects.hook_time * hooks[name] for name, size in sizes.items()
-        }
+        hooks, gradients = Counter(plan.completed_by(self.workload)), self.workload.gradients
+        copy_in, hook_time = self.effects.copy_in, self.effects.hook_time
+        self.extra = [copy_in * size + hook_time * hooks[place] for place, size in enumerate(gradients.sizes)]
         added: float = 0
-        for name, time in self.ready.items():
-            added += self.extra[name]
-            self.ready[name] = time * self.stretch + added
+        ready: list[float] = []
+        for time, extra in zip(gradients.ready_times, self.extra, strict=True):
+            added += extra
+            ready.append(time * self.stretch + added)
+        self.ready = ready
         self.end = self.end * self.stretch + added
 
     def add_collective(self, start: float, end: float) -> None:
@@ -147,6 +155,8 @@ class Compute:
 
     def clock(self, work: float) -> float:
         """Seconds after the start of the iteration at which ``work`` is done."""
+        if not self.done:
+            return work
         last = bisect_right(self.done, work) - 1
         if last < 0:
             return work
@@ -158,6 +168,7 @@ class Compute:
         """The spans of the compute stream, once all collectives are known."""
         if self.stretch == 1 and not self.extra and not self.done:
             return self.workload.computation
+        extra = dict(zip(self.workload.gradients.names, self.extra, strict=False))
         forward: float = 0
         spans = []
         for layer in self.workload.layers:
@@ -169,7 +180,7 @@ class Compute:
             # Summed as in Workload, so that a gradient is ready exactly when its span ends.
             start = (self.workload.forward_time + elapsed) * self.stretch + added
             elapsed += layer.backward_time
-            added += self.extra.get(layer.name, 0)
+            added += extra.get(layer.name, 0)
             spans.append(
                 self._span("backward", layer.name, start, (self.workload.forward_time + elapsed) * self.stretch + added)
             )

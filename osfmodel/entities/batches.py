@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from osfmodel.entities.checks import require_count
@@ -159,12 +158,15 @@ def _require_alike(workload: Workload, other: Workload) -> None:
         )
 
 
-@lru_cache(maxsize=64)
 def lengthened(workload: Workload, factor: float, tensor_time: float) -> Workload:
     """``workload`` with computation ``factor`` times as long, and ``tensor_time`` seconds before each gradient.
 
     The update takes ``factor`` times as long too; the host submits as before.
     """
+    return workload.variant(("lengthened", factor, tensor_time), lambda: _lengthened(workload, factor, tensor_time))
+
+
+def _lengthened(workload: Workload, factor: float, tensor_time: float) -> Workload:
     layers = tuple(
         replace(
             layer,

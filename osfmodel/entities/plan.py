@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
+<<<<<<< HEAD
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
+=======
+from osfmodel.entities.density import require_density
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+>>>>>>> speed
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.sharding import Sharding
@@ -104,6 +108,11 @@ class Bucket:
         return brief(self, f"{how_many(len(self.blocks), 'block')}, {show_bytes(self.size)}{released}{sparse}")
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """The layer of each block."""
+        return tuple(block.layer for block in self.blocks)
+
+    @property
     def size(self) -> int:
         """Bytes of the gradients in it; they are the message unless the bucket is sparse."""
         if self._size < 0:
@@ -136,8 +145,13 @@ class Plan:
     release: bool = False
     mirror: bool = False
     sharding: Sharding | None = None
+<<<<<<< HEAD
     _fits: Workload | None = field(init=False, repr=False, compare=False, default=None)
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
+=======
+    _fits: tuple[object, ...] = field(init=False, repr=False, compare=False, default=())
+    _last: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
+>>>>>>> speed
 
     def __post_init__(self) -> None:
         _ = self.objective  # checks the channels
@@ -216,18 +230,30 @@ class Plan:
         )
 
     def require_valid(self, workload: Workload) -> None:
-        """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once. Checked only once."""
-        if self._fits is workload:
-            return
-        self._require_valid(workload)
-        object.__setattr__(self, "_fits", workload)
+        """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once.
+
+        Checked only once for workloads with the same gradients, whatever their times are.
+        """
+        gradients = workload.gradients
+        sent = (workload.name, gradients.names, gradients.sizes, gradients.dtypes)
+        if self._fits != sent:
+            self._require_valid(workload)
+            place = {name: place for place, name in enumerate(gradients.names)}
+            last = tuple(max([place[block.layer] for block in bucket.blocks]) for bucket in self.buckets)
+            object.__setattr__(self, "_last", last)
+            object.__setattr__(self, "_fits", sent)
+
+    def completed_by(self, workload: Workload) -> tuple[int, ...]:
+        """The gradient that completes each bucket: its place in ready order. Raises as :meth:`require_valid`."""
+        self.require_valid(workload)
+        return self._last
 
     def _require_valid(self, workload: Workload) -> None:
         if self.workload != workload.name:
             raise PlanError(f"the plan is for workload {self.workload!r}, not for {workload.name!r}")
-        self._require_whole_where_sparse(workload)
         gradients = workload.gradients
         sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
+        self._require_whole_where_sparse(sizes)
         if len(set(gradients.dtypes)) > 1:
             self._require_pure(dict(zip(gradients.names, gradients.dtypes, strict=True)))
         if sum(bucket.size for bucket in self.buckets) == sum(sizes.values()) and self._whole(sizes):
@@ -251,11 +277,7 @@ class Plan:
                         f"{dtypes[block.layer]} ({element} bytes)"
                     )
 
-    def _require_whole_where_sparse(self, workload: Workload) -> None:
-        if not self.sparse:
-            return
-        gradients = workload.gradients
-        sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
+    def _require_whole_where_sparse(self, sizes: Mapping[str, int]) -> None:
         for number, bucket in enumerate(self.buckets):
             for block in bucket.blocks if bucket.density is not None else ():
                 if block.bytes != sizes.get(block.layer, block.bytes):
@@ -298,20 +320,6 @@ class Plan:
                 position += block.bytes
             if position != sizes[name]:
                 raise PlanError(f"the plan sends {position} bytes of {name!r}, whose gradient has {sizes[name]}")
-
-
-def top_k(elements: int, density: float) -> int:
-    """Number of ``elements`` that a sparse bucket sends: the density times their number, rounded up."""
-    return min(elements, math.ceil(density * elements))
-
-
-def require_density(density: float) -> None:
-    """Raise PlanError unless the density is above 0 and at most 1."""
-    if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
-        raise PlanError(
-            f"the density is {density!r}: it must be above 0, since nothing would be sent, and at most 1, since no "
-            "tensor has more elements than it has"
-        )
 
 
 def contiguous_plan(workload: Workload, ends: Sequence[int]) -> Plan:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.rounding import plain_sum
@@ -38,6 +40,51 @@ class Span:
         return self.end - self.start
 
 
+class LateSpans(Sequence[Span]):
+    """Spans that are made when they are first read: many questions are about the iteration time alone.
+
+    Equal to a tuple of the same spans, which is also what is pickled.
+    """
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], tuple[Span, ...]]) -> None:
+        self._make: Callable[[], tuple[Span, ...]] | None = make
+        self._made: tuple[Span, ...] = ()
+
+    @property
+    def made(self) -> tuple[Span, ...]:
+        """The spans."""
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        return self._made
+
+    @overload
+    def __getitem__(self, place: int) -> Span: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Span]: ...
+    def __getitem__(self, place: int | slice) -> Span | Sequence[Span]:
+        return self.made[place]
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.made)
+
+    def __eq__(self, other: object) -> bool:
+        return self.made == (other.made if isinstance(other, LateSpans) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.made)
+
+    def __repr__(self) -> str:
+        return repr(self.made)
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[Span, ...]]]:
+        return tuple, (self.made,)
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """One iteration: its spans; ``compute_time`` of a single GPU, and ``iteration_time``.
@@ -45,7 +92,7 @@ class Timeline:
     ``engine`` is the name of the engine that computed it.
     """
 
-    spans: tuple[Span, ...]
+    spans: Sequence[Span]
     compute_time: float
     iteration_time: float
     engine: str = "recursion"

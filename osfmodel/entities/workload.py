@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time, require_unique
@@ -11,9 +11,12 @@ from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.segments import Segment, require_segments, span_of
 from osfmodel.entities.source import Source
 from osfmodel.entities.timeline import Span
 
+MOST_VARIANTS = 32
+"""Most changed workloads that a workload keeps."""
 GRAINS = ("", "gradient", "bucket")
 """Kinds of layers: "" for layers or tensors of the model under their names, else parts of a trace."""
 
@@ -73,29 +76,6 @@ class Layer:
     def __repr__(self) -> str:
         times = f"{show_time(self.forward_time)} forward, {show_time(self.backward_time)} backward"
         return brief(self, f"{self.name}: {times}, {show_bytes(self.gradient_bytes)} of {self.dtype}")
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of the model, such as a residual or transformer block, that can be recomputed in backward.
-
-    name:        of the module
-    first, last: the layers that it spans, in the order of the workload
-    kept_bytes:  of activations that it keeps from forward to backward, without its output: recomputing it frees
-                 them until then
-    """
-
-    name: str
-    first: str
-    last: str
-    kept_bytes: int
-
-    def __post_init__(self) -> None:
-        require_name(self.name, "the name of a segment")
-        require_count(self.kept_bytes, f"kept bytes of segment {self.name!r}")
-
-    def __repr__(self) -> str:
-        return brief(self, f"{self.name}: {show_bytes(self.kept_bytes)} kept, {self.first} to {self.last}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +169,11 @@ class Workload:
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
     _computation: tuple[Span, ...] = field(init=False, repr=False, compare=False, default=())
+<<<<<<< HEAD
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
+=======
+    _variants: dict[object, Workload] = field(init=False, repr=False, compare=False, default_factory=dict)
+>>>>>>> speed
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of the workload")
@@ -212,8 +196,9 @@ class Workload:
         if self.computing is not None and not 0 < self.computing <= 1:
             said = f"the computing fraction of workload {self.name!r} is {self.computing!r}"
             raise DataError(f"{said}: above 0, 1 at most")
-        require_unique([layer.name for layer in self.layers], f"workload {self.name!r}", "layers")
-        _require_segments(self.segments, self.layers, self.name)
+        names = [layer.name for layer in self.layers]
+        require_unique(names, f"workload {self.name!r}", "layers")
+        require_segments(self.segments, names, self.name)
         forward_time = plain_sum(layer.forward_time for layer in self.layers)
         backward_time, gradients = _backward(self.layers, forward_time)
         require_count(sum(gradients.sizes), f"gradient bytes of workload {self.name!r} in all")
@@ -245,11 +230,26 @@ class Workload:
         """Bytes that every worker contributes to all-reduce per iteration."""
         return sum(self.gradients.sizes)
 
+    def variant(self, change: tuple[object, ...], make: Callable[[], Workload]) -> Workload:
+        """The workload under a change, made once while this one lives; of many changes, the last MOST_VARIANTS.
+
+        A change is known by its values and their types, since exact numbers stay exact.
+        """
+        key = tuple((type(value), value) for value in change)
+        if key not in self._variants:
+            made = make()
+            if made is self:
+                return self
+            if len(self._variants) >= MOST_VARIANTS:
+                self._variants.pop(next(iter(self._variants)), None)
+            self._variants[key] = made
+        return self._variants[key]
+
     def span(self, segment: str) -> slice:
         """The slice of ``layers`` that a segment spans. Raises DataError for an unknown segment."""
         for one in self.segments:
             if one.name == segment:
-                return _span(one, {layer.name: place for place, layer in enumerate(self.layers)})
+                return span_of(one, {layer.name: place for place, layer in enumerate(self.layers)})
         known = ", ".join(one.name for one in self.segments[:8]) or "none: profile it with this version of osfmodel"
         raise DataError(f"workload {self.name!r} has no segment {segment!r}: known are {known}")
 
@@ -265,6 +265,9 @@ class Workload:
     def scaled(self, factor: float) -> Workload:
         """The workload with all times ``factor`` times as long, as on another device. Raises DataError at 0 or less."""
         require_positive(factor, f"the factor on the times of workload {self.name!r}")
+        return self.variant(("scaled", factor), lambda: self._scaled(factor))
+
+    def _scaled(self, factor: float) -> Workload:
         layers = tuple(
             replace(
                 layer,
@@ -290,28 +293,6 @@ class Workload:
             for layer in self.layers
         )
         return replace(self, layers=layers)
-
-
-def _span(segment: Segment, places: Mapping[str, int]) -> slice:
-    return slice(places[segment.first], places[segment.last] + 1)
-
-
-def _require_segments(segments: Sequence[Segment], layers: Sequence[Layer], workload: str) -> None:
-    """Raise DataError for segments without layers, out of order or with a layer or a name in common."""
-    places = {layer.name: place for place, layer in enumerate(layers)}
-    before, names = 0, set()
-    for segment in segments:
-        for name in (segment.first, segment.last):
-            if name not in places:
-                raise DataError(f"segment {segment.name!r} of workload {workload!r} has no layer {name!r}")
-        span = _span(segment, places)
-        if span.start < before or span.stop <= span.start or segment.name in names:
-            raise DataError(
-                f"segment {segment.name!r} of workload {workload!r} is empty, is there twice, or has layers of the "
-                "segment before it: segments follow each other as the layers do"
-            )
-        before = span.stop
-        names.add(segment.name)
 
 
 def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Gradients]:

@@ -66,9 +66,8 @@ def compare(
     Each plan is predicted under its own rules, or those that a named plan was made for; fields of Objective in
     ``rules``, such as {"channels": 2}, replace them for all plans.
     """
-    require_nouns(workload, cluster)
-    subject = _Subject(workload, cluster, workers, engine)
-    predictions = tuple(_said_of_optimal([_predict(subject, plan, rules) for plan in plans]))
+    subject = Subject(workload, cluster, workers, engine)
+    predictions = tuple(_said_of_optimal([subject.predict(plan, rules) for plan in plans]))
     bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
         subject.bound(PLAIN, subject.paid(PLAIN), REPLICATED),
     )
@@ -93,10 +92,11 @@ NOT_THE_FASTEST = (
 )
 
 
-class _Subject:
+class Subject:
     """Prices, caveats and bounds that all plans of a comparison share."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str) -> None:
+    def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str = AUTO) -> None:
+        require_nouns(workload, cluster)
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
         self.cluster = cluster
         self.pricing = pricing_of(cluster, workers, workload)
@@ -105,6 +105,10 @@ class _Subject:
             self.caveats += effect_caveats(self.pricing, cluster, workload) + flight_caveats(cluster)
         self.warnings = size_warnings(workload, workers) + cluster_warnings(cluster, workers)
         self._bounds: list[Bound] = []
+
+    def predict(self, plan: Given, rules: Mapping[str, Any] = MappingProxyType({})) -> Prediction:
+        """The prediction of a plan, as :func:`compare` makes it."""
+        return _predict(self, plan, rules)
 
     def paid(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
         """Prices for plans under these rules and this executor, as far as the engine models them."""
@@ -133,6 +137,20 @@ class _Subject:
         return solution.require()[1] if self.ours else self.engine.carry_out(question.workload, plan, question.pricing)
 
 
+class Subjects:
+    """Subjects that are asked for again and again, as in a sweep: each is made once while this lives."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int, int], Subject] = {}
+
+    def of(self, workload: Workload, cluster: Cluster, workers: int) -> Subject:
+        """The subject of this very workload and cluster. Raises as :func:`compare`."""
+        key = id(workload), id(cluster), workers  # of objects that the subject keeps alive
+        if key not in self._made:
+            self._made[key] = Subject(workload, cluster, workers)
+        return self._made[key]
+
+
 def _labelled(given: Given) -> tuple[str, Plan | PlanRule]:
     if isinstance(given, str):
         return given, named_plan(given)
@@ -154,7 +172,7 @@ def _require_as_many(planned: int, asked: int, label: str) -> None:
         raise PlanError(f"{label}: the plan is for {planned} micro-batches a step, not {asked}: --accumulate {planned}")
 
 
-def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Prediction:
+def _predict(subject: Subject, given: Given, rules: Mapping[str, Any]) -> Prediction:
     label, entry = _labelled(given)
     if isinstance(entry, PlanRule):
         objective = replace(PLAIN if entry.chooses and rules else entry.objective, **rules)

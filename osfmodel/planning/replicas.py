@@ -168,6 +168,8 @@ def in_groups(workload: Workload, groups: Parallelism, micro_batches: int, gpus:
     sharded between fewer ranks than other parameters, as many times fewer as ranks share the experts; the memory for
     that is never too small, and too large for plans that replicate parameters.
     """
+    if groups.pipeline == groups.expert == 1:
+        return workload
     layers: tuple[Layer, ...] = workload.layers
     ranks, more = groups.ranks(gpus), 0
     if groups.pipeline > 1:

@@ -21,7 +21,7 @@ from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS, NETWORK
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
-from osfmodel.planning.predictions import compare
+from osfmodel.planning.predictions import Subjects, compare
 from osfmodel.planning.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
@@ -157,14 +157,19 @@ class ScaleTask:
     options: ScaleOptions
     limit: MemoryLimit | None
     sized: bool
+    subjects: Subjects
 
     @classmethod
-    def of(cls, workload: Workload, cluster: Cluster, options: ScaleOptions) -> ScaleTask:
+    def of(
+        cls, workload: Workload, cluster: Cluster, options: ScaleOptions, subjects: Subjects | None = None
+    ) -> ScaleTask:
         """The task of a workload; without a limit of memory in ``options``, with that of its GPU."""
         wanted = options.limit or room_of(workload)
         known = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
         sized = options.sized and known
-        return cls(strided(cluster, options.groups.tensor), options, wanted if sized else None, sized)
+        return cls(
+            strided(cluster, options.groups.tensor), options, wanted if sized else None, sized, subjects or Subjects()
+        )
 
     def points(self, workload: Workload, counts: Sequence[int]) -> Iterator[ScalePoint]:
         """The point at each count that the cluster can price. Raises CostError if there is none."""
@@ -184,7 +189,7 @@ class ScaleTask:
         what_if, groups = self.options.what_if, self.options.groups
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
         plans = [in_stages(name, groups) for name in self.options.plans]
-        found = strategies_at(self.changed(workload, workers), self.cluster, ranks, plans)
+        found = strategies_at(self.subjects.of(self.changed(workload, workers), self.cluster, ranks), plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
         rows = tuple(strategy_row(one, ranks, self.limit, self.sized) for one in found if alike[one.plan] is one)
         size = what_if.share(replicas) or workload.batch_size

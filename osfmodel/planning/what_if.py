@@ -102,9 +102,15 @@ class WhatIf:
         Raises UsageError where the global batch is not shared evenly, DataError as :func:`~entities.batches.at_batch`.
         """
         size = self.share(workers)
+        if also is not None:
+            return self._changed(workload, size, also)
+        change = ("what if", size, self.compute, self.compression, self.accumulate)
+        return workload.variant(change, lambda: self._changed(workload, size))
+
+    def _changed(self, workload: Workload, size: int | None, also: Workload | None = None) -> Workload:
         if size is not None and (workload.batch_size is not None or self.global_batch is not None):
             workload = workload if workload.batch_size == size else at_batch(workload, size, also, FIXED_SHARE)
-        workload = workload if size is None else replace(workload, batch_size=size)
+        workload = workload if size in (None, workload.batch_size) else replace(workload, batch_size=size)
         return accumulating(compressed(faster_device(workload, self.compute), self.compression), self.accumulate)
 
     def share(self, workers: int) -> int | None:

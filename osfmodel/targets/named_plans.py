@@ -10,11 +10,12 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, osf_model, sparse
 from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.density import require_density
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, require_density
+from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 
 from osfmodel.entities.errors import OsfError
+from osfmodel.planning.predictions import Subjects
 from osfmodel.planning.scale import ScaleOptions, ScaleTask
 from osfmodel.planning.scale_curve import ScalePoint, TrainingLength
 from osfmodel.planning.strategies import StrategyRow
@@ -18,21 +19,24 @@ MILLION = 1e6
 
 def records(batch: Batch) -> list[Record]:
     """The record of each point of a batch. An impossible point has an ``error`` and nothing that is predicted."""
-    return [_record(batch, key, point) for key, point in batch.points]
+    # A workload of its own: changed ones, which are kept on it, go with the batch.
+    batch = batch if batch.workload is None else batch._replace(workload=replace(batch.workload))
+    subjects = Subjects()
+    return [_record(batch, subjects, key, point) for key, point in batch.points]
 
 
-def _record(batch: Batch, key: int, point: Point) -> Record:
+def _record(batch: Batch, subjects: Subjects, key: int, point: Point) -> Record:
     found: Record = {**dict.fromkeys(KEYS), **point, "point": key, "command": _command(batch, point)}
     if batch.workload is None:
         return found | {"error": batch.error}
     try:
-        row, made = _predicted(batch, point)
+        row, made = _predicted(batch, subjects, point)
     except OsfError as error:
         return found | {"error": " ".join(str(error).split())}
     return found | _values(row, made)
 
 
-def _predicted(batch: Batch, point: Point) -> tuple[StrategyRow, ScalePoint]:
+def _predicted(batch: Batch, subjects: Subjects, point: Point) -> tuple[StrategyRow, ScalePoint]:
     assert batch.workload is not None
     price = point["price"]
     compute = point["compute"]
@@ -47,7 +51,9 @@ def _predicted(batch: Batch, point: Point) -> tuple[StrategyRow, ScalePoint]:
         training=TrainingLength(batch.samples, None if price is None else float(price)),
         groups=groups_of(point),
     )
-    made = ScaleTask.of(batch.workload, batch.cluster, options).point(batch.workload, int(point["workers"] or 1))
+    made = ScaleTask.of(batch.workload, batch.cluster, options, subjects).point(
+        batch.workload, int(point["workers"] or 1)
+    )
     (row,) = made.rows
     return row, replace(made, best=row)
 

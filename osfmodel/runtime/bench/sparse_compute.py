@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from osfmodel.entities.plan import top_k
+from osfmodel.entities.density import top_k
 from osfmodel.runtime.bench.copies import apart
 from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual
 from osfmodel.runtime.executor.separate import Groups

@@ -13,8 +13,8 @@ from itertools import accumulate
 from typing import Any
 
 from osfmodel.engine.sparse import ALIGNMENT, WIDE
+from osfmodel.entities.density import top_k
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.plan import top_k
 from osfmodel.runtime.executor.largest import largest
 from osfmodel.runtime.executor.separate import Groups
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from osfmodel.entities.workload import Layer, Segment
+from osfmodel.entities.segments import Segment
+from osfmodel.entities.workload import Layer
 
 PAIR = 2
 """Modules with tensors, such as a convolution and its norm, that form no block if the model has larger ones."""
