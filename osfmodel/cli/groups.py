@@ -102,8 +102,13 @@ class GroupedCommand(click.Command):
         return super().invoke(ctx)
 
 
-def user_defaults(ctx: click.Context) -> Configuration | None:
-    """The user's own file, unless --no-config is given. Raises DataError for one that cannot be read."""
+def user_defaults(ctx: click.Context | None) -> Configuration | None:
+    """The user's own file, unless --no-config is given; None without a command.
+
+    Raises DataError for a file that cannot be read.
+    """
+    if ctx is None:
+        return None
     try:
         here = Path.cwd()
     except OSError:  # a folder that was deleted

@@ -83,7 +83,7 @@ def _gpus() -> Listing:
 
 def _configuration() -> Listing:
     """The user's defaults: each key, its value, and the file that sets it."""
-    found = user_defaults(click.get_current_context())
+    found = user_defaults(click.get_current_context(silent=True))
     rows = []
     for key, setting in SETTINGS.items():
         words = found.words.get(key, ()) if found else ()
