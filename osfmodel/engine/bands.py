@@ -284,6 +284,8 @@ def quantile(values: Sequence[float], part: float) -> float | None:
 
 
 class BandCell(documents.Strict):
+    """Distances of runs of one kind of set-up from their predictions, at each level."""
+
     setup: str
     below: list[float]
     above: list[float]
@@ -293,6 +295,8 @@ class BandCell(documents.Strict):
 
 
 class BandsFile(documents.Strict):
+    """The content of ``profiles/bands.json``."""
+
     schema_version: int
     kind: str
     levels: list[float]
@@ -321,9 +325,8 @@ def bands_document(distances: Iterable[Distances], gains: Mapping[str, float]) -
         BandCell(one.kind, up(one.below), up(one.above), one.runs, list(one.sources), one.without) for one in distances
     ]
     doubts = dict(zip(gains, up(gains.values()), strict=True))
-    document = BandsFile(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows, doubts)
-    built: dict[str, Any] = msgspec.to_builtins(document)
-    return built
+    made = BandsFile(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows, doubts)
+    return msgspec.to_builtins(made)  # type: ignore[no-any-return]
 
 
 def decode_bands(text: bytes) -> BandValues:
@@ -348,8 +351,5 @@ def bundled_distances() -> tuple[Distances, ...]:
 
 
 def gain_doubt(pricing: Pricing) -> float:
-    """The part by which the ratio of two plans' times may be off in such set-ups, whatever the prices are.
-
-    Those of sharded plans have the doubt of others in the same place.
-    """
+    """The part by which the ratio of two plans' times may be off there, whatever the prices and the strategy."""
     return bundled_bands().gains.get(_place(pricing), 0.0)

@@ -37,7 +37,7 @@ MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 def pages_of(nav: Any) -> Iterator[str]:
     """The pages that a navigation leads to, in order."""
     if isinstance(nav, str):
-        yield from sorted(str(path.relative_to(DOCS)) for path in DOCS.glob(nav))
+        yield from sorted(str(path.relative_to(DOCS)) for path in DOCS.glob(nav)) if "*" in nav else [nav]
     else:
         for entry in nav.values() if isinstance(nav, dict) else nav:
             yield from pages_of(entry)

@@ -21,7 +21,9 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.source import Source
 
 
-class RunDocument(documents.Strict):  # in the order in which a file shows them
+class RunDocument(documents.Strict):
+    """A run; fields in the order in which a file shows them."""
+
     workload: str
     cluster: str
     plan: str
@@ -33,6 +35,8 @@ class RunDocument(documents.Strict):  # in the order in which a file shows them
 
 
 class MeasurementsFile(documents.Strict, kw_only=True):
+    """A file of measured runs."""
+
     schema_version: int
     kind: str = ""
     name: str

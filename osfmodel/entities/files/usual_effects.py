@@ -43,6 +43,8 @@ class UsualValue(documents.Strict):
 
 
 class EffectsFile(documents.Strict):
+    """The content of ``profiles/effects.json``."""
+
     schema_version: int
     kind: str
     values: list[UsualValue]
