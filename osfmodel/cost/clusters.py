@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from osfmodel.cost import COST_MODELS, cost_of, worker_counts
 from osfmodel.cost.pricing import BROADCAST, Pricing
@@ -84,18 +83,24 @@ def pricing_of(
         assumed=tuple(assumed),
         uncertainty_large=large,
         usual=assume,
-        parts=partial(_between, cluster, workload, usual),
+        parts=_Between(cluster, workload, usual),
     )  # fmt: skip
 
 
-def _between(
-    cluster: Cluster,
-    workload: Workload | None,
-    usual: Callable[[Workload, Cluster], Effects],
-    ranks: int,
-    apart: int,
-) -> Pricing:
-    return pricing_of(strided(cluster, apart), ranks, workload, usual)
+class _Between:
+    """Prices between some of the workers of a cluster, each computed once."""
+
+    def __init__(
+        self, cluster: Cluster, workload: Workload | None, usual: Callable[[Workload, Cluster], Effects]
+    ) -> None:
+        self.cluster, self.workload, self.usual = cluster, workload, usual
+        self.made: dict[tuple[int, int], Pricing] = {}
+
+    def __call__(self, ranks: int, apart: int) -> Pricing:
+        if (ranks, apart) not in self.made:
+            found = pricing_of(strided(self.cluster, apart), ranks, self.workload, self.usual)
+            self.made[ranks, apart] = found
+        return self.made[ranks, apart]
 
 
 def strided(cluster: Cluster, apart: int) -> Cluster:

@@ -18,8 +18,10 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
 
-def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
+def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Timeline:
     """One iteration of ``workload`` under ``plan`` at the prices of ``pricing``.
+
+    like: a timeline of the plan for as many workers and the same tensors, at other prices or times of computation
 
     Each channel of the plan keeps as many collectives in flight as ``pricing`` says. Both engines agree where both
     apply. Raises PlanError if the plan does not belong to the workload.
@@ -30,17 +32,22 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
     workload, plan = plan.computed(workload)
     if plan.plain:
         return recursion.predict_timeline(workload, plan, pricing.cost(), pricing.effects, pricing.workers)
-    return simulate(workload, plan, pricing)
+    return simulate(workload, plan, pricing, like)
 
 
-def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
+def simulate(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Timeline:
     """One iteration in the steady state. Raises PlanError if the plan does not belong to the workload."""
-    from osfmodel.engine.simulator import run  # not loaded where all plans are plain
+    from osfmodel.engine.run import issued_run  # these are not loaded where all plans are plain
+    from osfmodel.engine.simulator import run
+    from osfmodel.engine.works import timed
 
     workload, pricing = pricing.loaded(workload)
     count = plan.sharding.micro_batches if plan.sharding else 1
-    alone = accumulating(plan.computed(workload)[0], count).compute_time
-    return run(lower(workload, plan, pricing), pricing).timeline(alone)
+    workload, plan = plan.computed(workload)
+    alone = accumulating(workload, count).compute_time
+    known = issued_run(like)
+    program = lower(workload, plan, pricing) if known is None else timed(known.program, workload, pricing)
+    return run(program, pricing).timeline(alone)
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:

@@ -146,7 +146,7 @@ def extremes(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricin
     On GPUs effects that are left out are among what may be worse: runs of frameworks pay the usual ones.
     """
     rows = ((pricing, -1), (_charged(workload, pricing), 1))
-    best, worst = (_shifted(plan, *prices.loaded(workload), sign) for prices, sign in rows)
+    best, worst = (_shifted(plan, timeline, *prices.loaded(workload), sign) for prices, sign in rows)
     return min(best, timeline.iteration_time), max(worst, timeline.iteration_time)
 
 
@@ -157,12 +157,13 @@ def _charged(workload: Workload, pricing: Pricing) -> Pricing:
     return replace(pricing, effects=effects_of_any(), usual=True)
 
 
-def _shifted(plan: Plan, workload: Workload, pricing: Pricing, sign: int) -> float:
+def _shifted(plan: Plan, timeline: Timeline, workload: Workload, pricing: Pricing, sign: int) -> float:
     """Seconds with network and computation slower by what is doubtful about them, or faster for ``sign`` -1."""
     network = (1 + pricing.uncertainty_of(plan)) * (1 + beyond(plan, pricing))
     compute = 1 + workload.doubt
     slowed = workload if compute == 1 else workload.scaled(compute**sign)
-    return predict_timeline(slowed, plan, pricing if network == 1 else pricing.slower(network**sign)).iteration_time
+    changed = pricing if network == 1 else pricing.slower(network**sign)
+    return predict_timeline(slowed, plan, changed, timeline).iteration_time
 
 
 def beyond(plan: Plan, pricing: Pricing) -> float:

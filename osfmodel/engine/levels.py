@@ -7,10 +7,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import TypeAlias
 
 from osfmodel.engine.program import COMPUTE, Hold, Instant, Program
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.timeline import Timeline
+
+Place: TypeAlias = tuple[float, int, bool]
+"""An instant in the order in which memory changes: seconds, turn of the computation, and whether it is its end."""
+ALWAYS: Place = (-math.inf, -1, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +64,76 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
     If several operations end at one instant, memory changes in the order in which they were done, collectives first.
     The last moment, the update of all, goes on until ``finish``.
     """
-    computed = [number for number, operation in enumerate(program.operations) if program.computes(operation)]
-    turns = {number: turn for turn, number in enumerate(sorted(computed, key=lambda at: (starts[at], ends[at], at)))}
-
-    def place(instant: Instant) -> tuple[float, int, bool]:
-        number, ended = instant
-        return (ends[number] if ended else starts[number], turns.get(number, -1), ended)
-
-    def begun(hold: Hold) -> tuple[float, int, bool]:
-        first = max(map(place, hold.since), default=(-math.inf, -1, False))
-        return first if hold.latest is None else min(first, place(hold.latest))
-
-    comes = deque(sorted(((begun(one), one) for one in program.holds), key=itemgetter(0)))
-    goes = deque(sorted(((place(one.until), one) for one in program.holds if one.until), key=itemgetter(0)))
-    held = dict.fromkeys([hold.owner for hold in program.holds], 0)
-    lasting = {hold.owner for hold in program.holds if not hold.passing}
-    before = dict(_before(program))
-    levels = []
-    for number in sorted(program.moments, key=turns.__getitem__):
-        begin, end = place(Instant(number, ended=False)), place(Instant(number, ended=True))
-        while comes and comes[0][0] < end:
-            held[comes[0][1].owner] += comes.popleft()[1].bytes
-        while goes and goes[0][0] <= begin:
-            held[goes[0][1].owner] -= goes.popleft()[1].bytes
-        # The memory of what is quiet is that of the time since the last operation that was not.
-        start = ends[before[number]] if program.operations[number].quiet and number in before else starts[number]
-        until = ends[number] if program.operations[number].layers else finish
-        there = {owner: size for owner, size in held.items() if size or owner in lasting}
-        levels.append(Level(program.moments[number], start, until, there))
+    moments = _Moments(program, starts, ends, finish)
+    levels = [moments.level(number, held) for number, held, _ in moments.held()]
     return Memory(tuple(sorted(levels, key=lambda level: level.start)))
+
+
+def highest(program: Program, starts: Sequence[float], ends: Sequence[float], finish: float) -> Level:
+    """The first of the highest levels of :func:`curve`, without the others."""
+    moments = _Moments(program, starts, ends, finish)
+    best = -1
+    found: Level | None = None
+    for number, held, total in moments.held():
+        if total > best or (found is not None and total == best and moments.start(number) < found.start):
+            best, found = total, moments.level(number, held)
+    assert found is not None
+    return found
+
+
+class _Moments:
+    """Bytes that are held at the moments of an executed program."""
+
+    def __init__(self, program: Program, starts: Sequence[float], ends: Sequence[float], finish: float) -> None:
+        self.program, self.starts, self.ends, self.finish = program, starts, ends, finish
+        computed = [number for number, operation in enumerate(program.operations) if program.computes(operation)]
+        turns = {
+            number: turn for turn, number in enumerate(sorted(computed, key=lambda at: (starts[at], ends[at], at)))
+        }
+        self.order = sorted(program.moments, key=turns.__getitem__)
+        turn = [turns.get(number, -1) for number in range(len(starts))]
+        self.places = (
+            [(start, turn[number], False) for number, start in enumerate(starts)],
+            [(end, turn[number], True) for number, end in enumerate(ends)],
+        )
+        self.before = dict(_before(program))
+        self.lasting = {hold.owner for hold in program.holds if not hold.passing}
+
+    def _place(self, instant: Instant) -> Place:
+        return self.places[instant.ended][instant.operation]
+
+    def _begun(self, hold: Hold) -> Place:
+        first = max(map(self._place, hold.since)) if hold.since else ALWAYS
+        return first if hold.latest is None else min(first, self._place(hold.latest))
+
+    def held(self) -> Iterator[tuple[int, dict[str, int], int]]:
+        """(operation, bytes by owner, bytes in all) at each moment, in turn; the mapping is one that changes."""
+        holds = self.program.holds
+        comes = deque(sorted(((self._begun(one), one) for one in holds), key=itemgetter(0)))
+        goes = deque(sorted(((self._place(one.until), one) for one in holds if one.until), key=itemgetter(0)))
+        held, total = dict.fromkeys([hold.owner for hold in holds], 0), 0
+        for number in self.order:
+            begin, end = self.places[False][number], self.places[True][number]
+            while comes and comes[0][0] < end:
+                hold = comes.popleft()[1]
+                held[hold.owner] += hold.bytes
+                total += hold.bytes
+            while goes and goes[0][0] <= begin:
+                hold = goes.popleft()[1]
+                held[hold.owner] -= hold.bytes
+                total -= hold.bytes
+            yield number, held, total
+
+    def start(self, number: int) -> float:
+        """The start of a moment; the memory of what is quiet is that since the last operation that was not."""
+        quiet = self.program.operations[number].quiet and number in self.before
+        return self.ends[self.before[number]] if quiet else self.starts[number]
+
+    def level(self, number: int, held: Mapping[str, int]) -> Level:
+        """The level of a moment."""
+        until = self.ends[number] if self.program.operations[number].layers else self.finish
+        there = {owner: size for owner, size in held.items() if size or owner in self.lasting}
+        return Level(self.program.moments[number], self.start(number), until, there)
 
 
 def _before(program: Program) -> Iterator[tuple[int, int]]:

@@ -14,10 +14,10 @@ backward to the start of the next, and times count from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 COMPUTE = "compute"
 """The stream of computations."""
@@ -48,8 +48,7 @@ PLAIN = Stream()
 """One operation at a time, first in, first out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation of a step.
 
     kind:       ``forward``, ``backward``, ``hook``, ``copy``, ``spread``, ``update``, or a collective
@@ -87,8 +86,7 @@ class Instant(NamedTuple):
     ended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """Bytes of an owner in memory, from the last of ``since`` (none: the start of the step) ``until`` an instant.
 
     until:  None for the end of the step
@@ -107,6 +105,33 @@ class Hold:
         return self.until is not None and any(one.operation == self.until.operation for one in self.since)
 
 
+class Wiring(NamedTuple):
+    """The dependencies of a program, by number of the operation.
+
+    waits:     how many operations, or a clock, each waits for
+    followers: operations that wait for one
+    own:       collectives, by stream
+    computed:  computations in order
+    between:   operations in gaps between these
+    """
+
+    waits: list[int]
+    followers: dict[int, list[int]]
+    own: dict[str, list[int]]
+    computed: list[int]
+    between: list[int]
+
+
+@dataclass(slots=True)
+class Taken:
+    """Bytes of an owner from one place in the order of issue to another; None while that is not known."""
+
+    owner: str
+    bytes: int
+    since: int
+    until: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Operations in the order of issue, the streams that are not plain (width 1, in order), and holds of memory.
@@ -115,12 +140,25 @@ class Program:
     streams:    by name; one that is not named here is a plain Stream
     moments:    numbers of the operations whose memory is of interest, and what each is called
     holds:      all that is in memory
+    works:      of the operations, for ``engine.works``; empty where a program has to be lowered again for other prices
+    seconds:    (start-up, transfer) of the operations, where they are not those of the operations themselves
+    taken:      memory that is taken and given back in the order of issue
+    wiring:     the dependencies, where they have been counted
     """
 
     operations: tuple[Operation, ...]
     streams: Mapping[str, Stream] = field(default_factory=lambda: MappingProxyType({}))
     moments: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     holds: tuple[Hold, ...] = ()
+    works: tuple[tuple[Any, ...], ...] = ()
+    seconds: tuple[tuple[float, float], ...] = ()
+    taken: tuple[Taken, ...] = ()
+    wiring: Wiring | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def durations(self) -> Sequence[tuple[float, float]]:
+        """(start-up, transfer) of each operation, in seconds."""
+        return self.seconds or [(one.startup, one.transfer) for one in self.operations]
 
     def stream(self, operation: Operation) -> Stream:
         """The stream of ``operation``."""
@@ -129,3 +167,21 @@ class Program:
     def computes(self, operation: Operation) -> bool:
         """Whether ``operation`` is a computation, not a collective."""
         return operation.stream == COMPUTE or self.stream(operation).between
+
+    def wired(self) -> Wiring:
+        """The dependencies, which all timings of a program share."""
+        if self.wiring is not None:
+            return self.wiring
+        found = Wiring([], {}, {}, [], [])
+        for number, operation in enumerate(self.operations):
+            found.waits.append(len(operation.waits) + (operation.not_before > 0))
+            for before in operation.waits:
+                found.followers.setdefault(before, []).append(number)
+            if operation.stream == COMPUTE:
+                found.computed.append(number)
+            elif self.stream(operation).between:
+                found.between.append(number)
+            else:
+                found.own.setdefault(operation.stream, []).append(number)
+        object.__setattr__(self, "wiring", found)
+        return found

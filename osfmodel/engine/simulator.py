@@ -14,45 +14,14 @@ steady state.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import COMPUTE, Program, Stream
+from osfmodel.engine.program import Program, Stream
+from osfmodel.engine.run import Run
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.timeline import Span, Timeline
-
-if TYPE_CHECKING:
-    from osfmodel.engine.levels import Memory
-
-
-@dataclass(slots=True)
-class Run:
-    """An executed program: seconds by number of the operation, and spans in the order in which they ended.
-
-    begun: numbers of collectives in the order in which they began, by stream
-    """
-
-    program: Program
-    starts: list[float]
-    ends: list[float]
-    begun: dict[str, list[int]] = field(default_factory=dict)
-    computed: list[Span] = field(default_factory=list)
-    sent: list[Span] = field(default_factory=list)
-    finish: float = 0
-
-    def timeline(self, compute_time: float) -> Timeline:
-        """The timeline of the run; ``compute_time``: seconds of a single GPU."""
-        return Timeline((*self.computed, *self.sent), compute_time, self.finish, "simulator")
-
-    @property
-    def memory(self) -> Memory:
-        """Memory at the moments of the program, which ``engine.strategies.holdings`` adds to it."""
-        from osfmodel.engine.levels import curve
-
-        return curve(self.program, self.starts, self.ends, self.finish)
 
 
 def run(program: Program, pricing: Pricing) -> Run:
@@ -69,10 +38,9 @@ def run(program: Program, pricing: Pricing) -> Run:
     now: float = 0
     while True:
         network.arrive(now)
-        for number in compute.ended(now):
-            network.done(number)
+        compute.end(now, network.done)
         network.launch(now)
-        speed = disturbed if network.flows and compute.slowed else 1
+        speed = disturbed if slowdown and network.flows and compute.slowed else 1
         steps = network.steps(now)
         if compute.number >= 0:
             steps.append(compute.left / speed)
@@ -101,29 +69,26 @@ class _Compute:
     """
 
     def __init__(self, program: Program, run: Run, missing: Sequence[int]) -> None:
-        self.operations, self.missing, self.run = program.operations, missing, run
-        self.queue = deque(number for number, one in enumerate(self.operations) if one.stream == COMPUTE)
-        self.later = deque(number for number, one in enumerate(self.operations) if program.stream(one).between)
+        self.operations, self.seconds, self.missing, self.run = program.operations, program.durations, missing, run
+        self.queue, self.later = deque(program.wired().computed), deque(program.wired().between)
         self.number = -1
         self.yielded = False
         self.left: float = 0
 
-    def ended(self, now: float) -> Iterator[int]:
+    def end(self, now: float, done: Callable[[int], None]) -> None:
         """End the operations that end now, those without work included, and begin the next one."""
         while True:
             if self.number < 0:
                 self.number = self._next()
                 if self.number < 0:
                     return
-                self.run.starts[self.number], self.left = now, self.operations[self.number].startup
+                self.run.starts[self.number], self.left = now, self.seconds[self.number][0]
             if self.left:
                 return
             number, self.number = self.number, -1
             self.run.ends[number] = now
-            operation, start = self.operations[number], self.run.starts[number]
-            if not operation.quiet or now > start:
-                self.run.computed.append(Span(operation.kind, COMPUTE, operation.layers, start, now, operation.bucket))
-            yield number
+            self.run.computed.append(number)
+            done(number)
 
     def _next(self) -> int:
         """The operation that begins now; -1 if none can."""
@@ -152,6 +117,7 @@ class _Flow:
     number: int
     communicator: _Communicator
     channel: int
+    link: str
     latent: float
     left: float
 
@@ -170,17 +136,11 @@ class _Network:
     """All communicators, the collectives in flight, and how many operations each operation still waits for."""
 
     def __init__(self, program: Program, pricing: Pricing, run: Run) -> None:
-        self.operations, self.run = program.operations, run
-        self.missing = [len(operation.waits) + (operation.not_before > 0) for operation in program.operations]
+        self.operations, self.seconds, self.run = program.operations, program.durations, run
+        wiring = program.wired()
+        self.missing, self.followers, own = list(wiring.waits), wiring.followers, wiring.own
         clock = ((op.not_before, number) for number, op in enumerate(program.operations) if op.not_before > 0)
         self.releases = deque(sorted(clock))
-        self.followers: dict[int, list[int]] = {}
-        own: dict[str, list[int]] = {}
-        for number, operation in enumerate(program.operations):
-            for before in operation.waits:
-                self.followers.setdefault(before, []).append(number)
-            if not program.computes(operation):
-                own.setdefault(operation.stream, []).append(number)
         self.communicators = {
             name: _Communicator(program.stream(program.operations[numbers[0]]), numbers)
             for name, numbers in own.items()
@@ -195,19 +155,16 @@ class _Network:
         """End the collectives that end now; they free their channels and their credit, and unblock their followers."""
         while self.releases and self.releases[0][0] <= now:
             self._unblock(self.releases.popleft()[1])
-        ended = [flow for flow in self.flows if not flow.latent and not flow.left]
+        ended = [flow for flow in self.flows if not flow.latent and not flow.left] if self.flows else []
         if not ended:
             return
         self.flows = [flow for flow in self.flows if flow.latent or flow.left]
         for flow in ended:
-            operation, start = self.operations[flow.number], self.run.starts[flow.number]
             self.run.ends[flow.number] = now
-            if not operation.quiet or now > start:
-                lane = f"{operation.stream} {flow.channel}"
-                self.run.sent.append(Span(operation.kind, lane, operation.layers, start, now, operation.bucket))
+            self.run.sent.append((flow.number, flow.channel))
             flow.communicator.free.append(flow.channel)
             if flow.communicator.credit is not None:
-                flow.communicator.credit += operation.size
+                flow.communicator.credit += self.operations[flow.number].size
             self.done(flow.number)
 
     def done(self, number: int) -> None:
@@ -229,19 +186,17 @@ class _Network:
                 one.credit -= self.operations[one.queue[-1]].size
             while one.free and one.queue and not self.missing[one.queue[0]]:
                 number = one.queue.popleft()
-                operation = self.operations[number]
                 self.run.starts[number] = now
                 self.run.begun[name].append(number)
-                self.flows.append(_Flow(number, one, one.free.pop(), operation.startup, operation.transfer))
+                self.flows.append(_Flow(number, one, one.free.pop(), one.link, *self.seconds[number]))
 
     def steps(self, now: float) -> list[float]:
         """Seconds to the end of each start-up and each transfer at the present speeds, and to the next release."""
-        moving: dict[str, int] = {}
-        for flow in self.flows:
-            if not flow.latent:
-                moving[flow.communicator.link] = moving.get(flow.communicator.link, 0) + 1
-        self.speeds = {link: self.shares[count] for link, count in moving.items()}
-        steps = [flow.latent or (flow.left and flow.left / self.speeds[flow.communicator.link]) for flow in self.flows]
+        steps: list[float] = []
+        if self.flows:
+            links = [flow.link for flow in self.flows if not flow.latent]
+            self.speeds = {link: self.shares[links.count(link)] for link in links}
+            steps = [flow.latent or (flow.left and flow.left / self.speeds[flow.link]) for flow in self.flows]
         if self.releases:
             steps.append(self.releases[0][0] - now)
         return steps
@@ -252,5 +207,5 @@ class _Network:
             if flow.latent:
                 flow.latent = flow.latent - step if flow.latent > step else 0
             else:
-                speed = self.speeds[flow.communicator.link]
+                speed = self.speeds[flow.link]
                 flow.left = flow.left - step * speed if flow.left / speed > step else 0

@@ -89,13 +89,15 @@ class LateSpans(Sequence[Span]):
 class Timeline:
     """One iteration: its spans; ``compute_time`` of a single GPU, and ``iteration_time``.
 
-    ``engine`` is the name of the engine that computed it.
+    ``engine`` is the name of the engine that computed it; ``run``: its own record, with which it answers further
+    questions about the same step.
     """
 
     spans: Sequence[Span]
     compute_time: float
     iteration_time: float
     engine: str = "recursion"
+    run: object = field(default=None, compare=False, repr=False)
 
     def __repr__(self) -> str:
         times = f"{show_time(self.iteration_time)}, {show_time(self.compute_time)} of them computation"

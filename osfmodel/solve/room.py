@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osfmodel.engine.levels import Level
-from osfmodel.engine.memory import memory_as_known
+from osfmodel.engine.memory import peak_as_known
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
 from osfmodel.entities.display import show_bytes
@@ -32,7 +32,7 @@ def peak_of(
     Raises DataError where neither the workload nor ``optimizer`` says what the optimizer keeps.
     """
     keeper = DDP if DDP.carries(plan.plain) else RUNTIME
-    return memory_as_known(workload, plan, timeline, workers, keeper.name, optimizer, communicator).peak
+    return peak_as_known(workload, plan, timeline, workers, keeper.name, optimizer, communicator)
 
 
 def largest_part(level: Level) -> str:

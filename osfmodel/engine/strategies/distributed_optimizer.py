@@ -143,7 +143,7 @@ class OptimizerHoldings(Holdings):
 
     def _scratch(self) -> Iterator[Hold]:
         """Scratch memory of the update of a shard."""
-        yield from (replace(hold, bytes=-(-hold.bytes // self.workers)) for hold in super()._scratch())
+        yield from (hold._replace(bytes=-(-hold.bytes // self.workers)) for hold in super()._scratch())
 
 
 STRATEGY = Strategy(

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import CHANNEL, COMPUTE, Operation
+from osfmodel.engine.program import CHANNEL, COMPUTE
 from osfmodel.engine.strategies.fully_sharded import ShardedHoldings, ShardedStep
 from osfmodel.engine.strategies.issued import WHOLE
 from osfmodel.engine.strategies.lowering import Strategy
@@ -150,10 +150,8 @@ class FlatStep(ShardedStep):
             waits = (*waits, self.freed.popleft())
         size = self.gathered[group]
         self.whole[group] = self.take(WHOLE, size)
-        startup, transfer = self.between(self.ranks).split("all_gather", size)
-        self.gathers[group] = self.add(
-            Operation("all_gather", CHANNEL, self.names[group], startup, transfer, waits, size=size, bucket=group)
-        )
+        work = ("send", "all_gather", size, self.ranks)
+        self.gathers[group] = self.add("all_gather", CHANNEL, self.names[group], work, waits, group)
 
     def _oldest(self) -> tuple[int, ...]:
         """Give inputs of reduce-scatters back, the oldest first, until there is room; computation waits for none."""

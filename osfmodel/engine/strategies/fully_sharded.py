@@ -21,15 +21,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cache
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream
+from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import GRADIENTS
-from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep, Taken
+from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
+from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan
@@ -48,7 +47,6 @@ class ShardedStep(IssuedStep):
     left:     numbers of the groups in the order in which forward left them
     gathered: bytes of each group as it is gathered, padded
     gathers:  all-gathers whose groups have not been copied out, by group
-    between:  (ranks, apart) -> prices between that many ranks
     after:    the copy out for which all-gathers wait from now on
     inputs:   reduce-scatters whose inputs are in memory, the oldest first
     """
@@ -57,7 +55,6 @@ class ShardedStep(IssuedStep):
         if plan.sharding is None:
             raise PlanError(f"the plan has the strategy {plan.strategy!r}, and does not say how its groups are sharded")
         super().__init__(workload, plan.sharding, pricing)
-        self.between = cache(pricing.between)
         layers = {layer.name: layer for layer in workload.layers}
         self.members = [[layers[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
         self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
@@ -115,27 +112,26 @@ class ShardedStep(IssuedStep):
         for number in range(1, self.rules.micro_batches + 1):
             self.last = number == self.rules.micro_batches
             self._micro_batch()
-        time = self.workload.update_time / self.ranks
-        self.add(Operation("update", COMPUTE, (), time, waits=tuple(self.ends), quiet=True))
+        self.add("update", COMPUTE, (), ("update", self.ranks), tuple(self.ends))
         link = Stream(link="node") if self.ranks <= self.pricing.per_host else Stream()
-        return Program(tuple(self.in_turn()), {CHANNEL: link, REDUCE: link})
+        return self.finished({CHANNEL: link, REDUCE: link})
 
     def _micro_batch(self) -> None:
         """Forward and backward. Both begin when all that came before has ended, reduce-scatters included."""
         self.before, self.ends = tuple(self.ends), []
         self.after = (len(self.operations) - 1, *self.before) if self.operations else ()
         self.left.clear()
-        for place, layer in enumerate(self.workload.layers):
+        for place in range(len(self.workload.layers)):
             for group in self.entered.get(place, ()):
                 self._enter(group)
-            self.compute("forward", layer, layer.forward_time)
+            self.compute("forward", place)
             for group in self.leaving.get(place, ()):
                 self._leave(group)
         self._drop()
         for place, layer in reversed(list(enumerate(self.workload.layers))):
             for group in reversed(self.leaving.get(place, ())):
                 self._enter_backward(group)
-            self.compute("backward", layer, layer.backward_time)
+            self.compute("backward", place)
             self._take_gradient(layer)
             for group in reversed(self.entered.get(place, ())):
                 if not self.rules.groups[group].reduced_last:
@@ -200,20 +196,16 @@ class ShardedStep(IssuedStep):
         layers, size = self.names[group], self.gathered[group]
         self.give(self.buffers.get(group))
         self.buffers[group] = self.take(GATHERED, size)
-        time = self.effects.copy_in * size / self.ranks
-        copied = self.add(Operation("copy_in", COPY_IN, layers, time, waits=self.after, bucket=group, quiet=True))
+        copied = self.add("copy_in", COPY_IN, layers, ("copy_part_in", size, self.ranks), self.after, group)
         among = rules.reshard if backward and not isinstance(rules.reshard, bool) else self.ranks
-        startup, transfer = self.between(among).split("all_gather", size)
-        self.gathers[group] = self.add(
-            Operation("all_gather", CHANNEL, layers, startup, transfer, (copied,), size=size, bucket=group)
-        )
+        work = ("send", "all_gather", size, among)
+        self.gathers[group] = self.add("all_gather", CHANNEL, layers, work, (copied,), group)
 
     def _copy_out(self, group: int) -> int:
         """Copy a gathered group out into parameters; the number of the copy."""
         size, waits = self.gathered[group], (self.gathers.pop(group),)
         self.whole[group] = self.take(WHOLE, size)
-        time = self.effects.copy_out * size
-        return self.add(Operation("copy", COMPUTE, self.names[group], time, waits=waits, bucket=group, quiet=True))
+        return self.add("copy", COMPUTE, self.names[group], ("copy_out", size), waits, group)
 
     def _leave_backward(self, group: int) -> None:
         """After a group's backward, free its parameters and reduce its gradients, if this micro-batch does so."""
@@ -259,25 +251,20 @@ class ShardedStep(IssuedStep):
         layers, size, waits = self.names[group], self.reduced_bytes(self.members[group]), self._oldest()
         if group in self.added:
             self._give_gradients(group)
-        taken, time = self.take(REDUCED, size), self.effects.copy_in * size
-        packed = self.add(Operation("pack", COMPUTE, layers, time, waits=waits, bucket=group, quiet=True))
+        taken = self.take(REDUCED, size)
+        packed = self.add("pack", COMPUTE, layers, ("copy_in", size), waits, group)
         self._give_gradients(group)
         self.give(self.added.pop(group, None))
-        startup, transfer = self.between(self.ranks).split("reduce_scatter", size)
         stream = REDUCE if self.rules.separate else CHANNEL
-        self.ends.append(
-            self.add(Operation("reduce_scatter", stream, layers, startup, transfer, (packed,), size=size, bucket=group))
-        )
+        work = ("send", "reduce_scatter", size, self.ranks)
+        self.ends.append(self.add("reduce_scatter", stream, layers, work, (packed,), group))
         self.inputs.append((self.ends[-1], taken))
         if group not in self.reduced:
             self.reduced.add(group)
             self.take(GRADIENTS, self.split_bytes(self.members[group]))
         if self.rules.replicas > 1 and (self.last or self.rules.replicas_each):
-            share, waits = size // self.ranks, (self.ends[-1],)
-            startup, transfer = self.between(self.rules.replicas, self.ranks).split("all_reduce", share)
-            self.ends.append(
-                self.add(Operation("all_reduce", REPLICAS, layers, startup, transfer, waits, size=share, bucket=group))
-            )
+            shared: Work = ("send", "all_reduce", size // self.ranks, self.rules.replicas, self.ranks)
+            self.ends.append(self.add("all_reduce", REPLICAS, layers, shared, (self.ends[-1],), group))
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters."""
@@ -293,7 +280,7 @@ class ShardedStep(IssuedStep):
             return
         host: tuple[int, ...] = ()
         for number, operation in enumerate(self.operations):
-            yield replace(operation, waits=operation.waits + host)
+            yield operation._replace(waits=operation.waits + host)
             if operation.stream in (COMPUTE, COPY_IN):
                 host = (number,)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
 
 from osfmodel.engine.optimizers import state_bytes, update_scratch
 from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Hold, Instant, Program
@@ -141,6 +141,7 @@ class Holdings:
         """
         layers, again = self.workload.layers, self._again()
         kept, alive = self._kept(), activation_levels(self.workload, self.plan.recompute)
+        so_far = list(accumulate(kept))
         for numbers, (place, layer) in product(self._passes(), enumerate(layers)):
             forward, backward = numbers["forward", layer.name], numbers["backward", layer.name]
             done, begins = Instant(backward, ended=True), Instant(forward, ended=False)
@@ -149,7 +150,7 @@ class Holdings:
                 yield Hold(ACTIVATIONS, kept[place], (begins,))
             else:
                 yield Hold(ACTIVATIONS, kept[place], (begins,), done)
-            there = sum(kept[: place + 1])
+            there = so_far[place]
             if place in again:
                 begun, last = again[place]
                 there += sum(layer.activation_bytes or 0 for layer in layers[begun : place + 1])
@@ -185,6 +186,8 @@ class Holdings:
     def _scratch(self) -> Iterator[Hold]:
         """Scratch memory of hooks and updates while they run."""
         for number, one in enumerate(self.bare.operations):
+            if one.kind not in ("hook", "update"):
+                continue
             begin, end = Instant(number, ended=False), Instant(number, ended=True)
             if one.kind == "hook":
                 yield Hold(ACTIVATIONS, self.sizes[one.layers[0]], (begin,), end)

@@ -3,48 +3,57 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import state_bytes
-from osfmodel.engine.program import COMPUTE, Hold, Instant, Operation, Program
+from osfmodel.engine.program import COMPUTE, Hold, Instant, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
+from osfmodel.engine.works import Clock, Work
 from osfmodel.entities.sharding import Sharding
-from osfmodel.entities.workload import Layer, Workload
+from osfmodel.entities.workload import Workload
 
 GATHERED, WHOLE, REDUCED = "all-gather buffers", "unsharded groups", "reduce-scatter inputs"
 """Owners of memory: buffers in which parameters arrive, whole parameters, and copies of gradients to be reduced."""
 
-
-@dataclass(slots=True)
-class Taken:
-    """Bytes of an owner from one place in the order of issue to another; None while that is not known."""
-
-    owner: str
-    bytes: int
-    since: int
-    until: int | None = None
+PLAIN_STREAMS: Mapping[str, Stream] = MappingProxyType({})
 
 
 class IssuedStep:
     """A program under construction, with its memory.
 
     ranks:  ranks between which each parameter is split
+    clock:  seconds of its work
     before: operations for which the next computation waits
     """
 
     def __init__(self, workload: Workload, rules: Sharding, pricing: Pricing) -> None:
-        self.workload, self.rules, self.pricing, self.effects = workload, rules, pricing, pricing.effects
+        self.workload, self.rules, self.pricing = workload, rules, pricing
         self.ranks = rules.ranks(pricing.workers)
-        self.stretch = pricing.effects.stretch(pricing.workers)
+        self.clock = Clock(workload, pricing)
         self.operations: list[Operation] = []
+        self.works: list[Work] = []
         self.taken: list[Taken] = []
         self.before: tuple[int, ...] = ()
 
-    def add(self, operation: Operation) -> int:
+    def add(
+        self,
+        kind: str,
+        stream: str,
+        layers: tuple[str, ...],
+        work: Work,
+        waits: tuple[int, ...] = (),
+        bucket: int = -1,
+    ) -> int:
         """Add an operation, and return its number."""
-        self.operations.append(operation)
+        startup, transfer = self.clock.of(work)
+        size = work[2] if work[0] == "send" else 0
+        quiet = work[0] not in ("forward", "backward", "send")
+        self.operations.append(
+            Operation(kind, stream, layers, startup, transfer, waits, size=size, bucket=bucket, quiet=quiet)
+        )
+        self.works.append(work)
         return len(self.operations) - 1
 
     def take(self, owner: str, size: int) -> Taken:
@@ -57,16 +66,21 @@ class IssuedStep:
         if taken is not None and taken.until is None:
             taken.until = len(self.operations)
 
-    def compute(self, kind: str, layer: Layer, time: float) -> int:
-        """Add the computation of a layer, which waits for what is ``before`` it; its number."""
+    def compute(self, kind: str, place: int) -> int:
+        """Add the forward or backward of a layer, which waits for what is ``before`` it; its number."""
         waits, self.before = self.before, ()
-        return self.add(Operation(kind, COMPUTE, (layer.name,), time * self.stretch, waits=waits))
+        return self.add(kind, COMPUTE, (self.workload.layers[place].name,), (kind, place), waits)
+
+    def finished(self, streams: Mapping[str, Stream] = PLAIN_STREAMS) -> Program:
+        """The program of all operations; where launching a collective blocks, it is another one at other prices."""
+        works = () if self.pricing.blocking else tuple(self.works)
+        return Program(tuple(self.in_turn()), streams, works=works, taken=tuple(self.taken))
 
     def in_turn(self) -> Iterator[Operation]:
         """The operations; where launching a collective blocks, each waits for the one before it."""
         blocks = self.pricing.blocking and not self.rules.asynchronous
         for number, operation in enumerate(self.operations):
-            yield replace(operation, waits=(number - 1,)) if blocks and number else operation
+            yield operation._replace(waits=(number - 1,)) if blocks and number else operation
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters."""
@@ -81,13 +95,12 @@ class IssuedHoldings(Holdings):
     """The memory of a step with sharded parameters, gradients and optimizer state."""
 
     def issued(self) -> IssuedStep:
-        """A new step of the plan, whose operations are not yet added. Any prices will do: only holds are used."""
+        """A new step of the plan, without operations. Any prices will do: only its rules and sizes are used."""
         raise NotImplementedError
 
     def program(self) -> Program:
         """The program with its moments and all of its holds."""
         self.step = self.issued()
-        self.step.program()
         return super().program()
 
     def _moments(self) -> Iterator[tuple[int, str]]:
@@ -111,15 +124,15 @@ class IssuedHoldings(Holdings):
 
     def _scratch(self) -> Iterator[Hold]:
         """Scratch memory of the update of the shards."""
-        yield from (replace(hold, bytes=-(-hold.bytes // self.step.ranks)) for hold in super()._scratch())
+        yield from (hold._replace(bytes=-(-hold.bytes // self.step.ranks)) for hold in super()._scratch())
 
     def gradients(self) -> Iterator[Hold]:
         """Gradients, gathered parameters, and the inputs of reduce-scatters, from one computation to another."""
         computed = [number for number, one in enumerate(self.bare.operations) if one.stream == COMPUTE]
-        for taken in self.step.taken:
-            since, until = (
-                next((Instant(number, ended=False) for number in computed[bisect_left(computed, place) :]), None)
-                for place in (taken.since, len(self.bare.operations) if taken.until is None else taken.until)
-            )
-            if since is not None:
-                yield Hold(taken.owner, taken.bytes, (since,), until)
+        begins = [Instant(number, ended=False) for number in computed]
+        for taken in self.bare.taken:
+            first = bisect_left(computed, taken.since)
+            last = len(begins) if taken.until is None else bisect_left(computed, taken.until)
+            if first < len(begins):
+                until = begins[last] if last < len(begins) else None
+                yield Hold(taken.owner, taken.bytes, (begins[first],), until)

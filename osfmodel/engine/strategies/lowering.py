@@ -10,7 +10,6 @@ with ``release`` the compute stream turns to a bucket that has arrived as soon a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
@@ -140,7 +139,7 @@ class Lowering:
         It is the update, or one of no duration if buckets update themselves.
         """
         last = max(number for number, one in enumerate(self.operations) if one.stream == COMPUTE)
-        self.operations[last] = replace(self.operations[last], yields=False)
+        self.operations[last] = self.operations[last]._replace(yields=False)
         return self.add(Operation("update", COMPUTE, (), time, waits=waits, quiet=True))
 
     def _release(self, arrivals: Sequence[int]) -> None:

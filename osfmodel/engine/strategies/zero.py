@@ -19,7 +19,6 @@ largest tensor that is left goes to the rank that has least. With replicas the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 
@@ -189,7 +188,7 @@ class ZeroHoldings(Holdings):
     def _scratch(self) -> Iterator[Hold]:
         """Scratch memory of the update of the shard."""
         ranks = rules_of(self.plan).ranks(self.workers)
-        yield from (replace(hold, bytes=-(-hold.bytes // ranks)) for hold in super()._scratch())
+        yield from (hold._replace(bytes=-(-hold.bytes // ranks)) for hold in super()._scratch())
 
     def gradients(self) -> Iterator[Hold]:
         """All gradients, from the first backward to the end of the update."""

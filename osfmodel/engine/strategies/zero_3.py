@@ -23,17 +23,18 @@ reduce-scatters block. Gradients are reduced in every micro-batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program
+from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Taken
 from osfmodel.engine.strategies.handover import handovers
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
-from osfmodel.engine.strategies.issued import GATHERED, WHOLE, IssuedHoldings, IssuedStep, Taken
+from osfmodel.engine.strategies.issued import GATHERED, WHOLE, IssuedHoldings, IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.used_modules import UsedModule, elements_of, persistent, used_modules
+from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
@@ -107,28 +108,31 @@ class FetchingStep(IssuedStep):
         self.take(WHOLE, sum(self._gathered([self.own[name]]) for name in self.staying))
         for _ in range(self.rules.micro_batches):
             self._micro_batch()
-        time = self.workload.update_time / self.ranks
-        update = self.add(Operation("update", COMPUTE, (), time, waits=tuple(self.scatters), quiet=True))
+        update = self.add("update", COMPUTE, (), ("update", self.ranks), tuple(self.scatters))
         for layer in (one for module in self.trace[: len(self.trace) // 2] for one in module.layers):
             if layer.name in self.staying:
                 self._send("all_gather", [layer], self._gathered([layer]), (update,))
-        return Program(tuple(self.operations))
+        return self.finished()
+
+    def in_turn(self) -> Iterator[Operation]:
+        """The operations; a library that blocks is in what each waits for already."""
+        yield from self.operations
 
     def _micro_batch(self) -> None:
         """Forward and backward; all that is whole, but for persistent parameters, is freed by the end."""
         self.step = self.live = 0
         self.passed.clear()
         self.queue = deque((layer, use) for use, module in enumerate(self.trace) for layer in module.layers)
-        for place, layer in enumerate(self.workload.layers):
+        for place in range(len(self.workload.layers)):
             for module in self.entered.get(place, ()):
                 self._fetch(module)
-            self.compute("forward", layer, layer.forward_time)
+            self.compute("forward", place)
             for module in self.left.get(place, ()):
                 self._release(module)
         for place, layer in reversed(list(enumerate(self.workload.layers))):
             for module in reversed(self.left.get(place, ())):
                 self._fetch(module)
-            ready = self.compute("backward", layer, layer.backward_time)
+            ready = self.compute("backward", place)
             handed = self.handed.get(layer.name, ())
             full = [number for number in handed if self._makes_way(number, layer)]
             for number in full:
@@ -182,7 +186,7 @@ class FetchingStep(IssuedStep):
         buffer = self.take(GATHERED, self._gathered(layers)) if several else None
         for those in alike:
             size = self._gathered(those)
-            copied = self._copy("copy_in", self._stream(GATHERS), those, size // self.ranks, (), self.effects.copy_in)
+            copied = self._copy("copy_in", self._stream(GATHERS), those, ("copy_in", size // self.ranks), ())
             gathers.append(self._send("all_gather", those, size, (copied,)))
         call = Call(alike, gathers, buffer)
         for layer in layers:
@@ -197,7 +201,7 @@ class FetchingStep(IssuedStep):
         if not call.arrived:
             for those, gathered in zip(call.layers, call.gathers, strict=True):
                 size = self._gathered(those)
-                copied = self._copy("copy_out", self._stream(GATHERS), those, size, (gathered,), self.effects.copy_out)
+                copied = self._copy("copy_out", self._stream(GATHERS), those, ("copy_out", size), (gathered,))
                 call.arrived = (*call.arrived, copied)
                 for layer in those:
                     self.whole[layer.name] = self.take(WHOLE, self._gathered([layer]))
@@ -208,12 +212,9 @@ class FetchingStep(IssuedStep):
         """The stream of copies: their own, or the compute stream without overlap."""
         return own if self.background else COMPUTE
 
-    def _copy(
-        self, kind: str, stream: str, layers: Sequence[Layer], size: int, waits: tuple[int, ...], price: float
-    ) -> int:
-        """Add a copy of so many bytes at a price for each; its number."""
-        names = tuple(layer.name for layer in layers)
-        return self.add(Operation(kind, stream, names, price * size if price else 0, waits=waits, quiet=True))
+    def _copy(self, kind: str, stream: str, layers: Sequence[Layer], work: Work, waits: tuple[int, ...]) -> int:
+        """Add a copy; its number."""
+        return self.add(kind, stream, tuple(layer.name for layer in layers), work, waits)
 
     def _release(self, module: UsedModule) -> None:
         """Free the parameters of a module that compute leaves, but for those to keep."""
@@ -236,9 +237,7 @@ class FetchingStep(IssuedStep):
             size = elements_of(layer) * element_bytes(self._gathered_type(layer))
             self.held[layer.name] = self.take(GRADIENTS, size)
             waits = (ready, *self.scatters[-1:]) if self.background else (ready,)
-            self.packed[layer.name] = self._copy(
-                "keep", self._stream(PACKS), [layer], size, waits, self.effects.copy_in
-            )
+            self.packed[layer.name] = self._copy("keep", self._stream(PACKS), [layer], ("copy_in", size), waits)
 
     def _reduce(self, number: int) -> None:
         """Reduce a bucket to shards; what is launched then waits as the thread that launches it does."""
@@ -246,7 +245,7 @@ class FetchingStep(IssuedStep):
         size = self._padded(layers, self._reduced_type)
         taken = self.take(BUCKETS, size)
         copies = tuple(self.packed[layer.name] for layer in layers)
-        packed = self._copy("pack", self._stream(PACKS), layers, size, copies, self.effects.copy_in)
+        packed = self._copy("pack", self._stream(PACKS), layers, ("copy_in", size), copies)
         for layer in layers:
             self.give(self.held.pop(layer.name))
         self.scatters.append(self._send("reduce_scatter", layers, size, (packed,), number))
@@ -256,8 +255,7 @@ class FetchingStep(IssuedStep):
 
     def _send(self, kind: str, layers: Sequence[Layer], size: int, waits: tuple[int, ...], number: int = -1) -> int:
         names = tuple(layer.name for layer in layers)
-        startup, transfer = self.pricing.split(kind, size)
-        return self.add(Operation(kind, CHANNEL, names, startup, transfer, waits, size=size, bucket=number))
+        return self.add(kind, CHANNEL, names, ("send", kind, size, self.ranks), waits, number)
 
     def _gathered_type(self, layer: Layer) -> str:
         return self.rules.gather_dtype or layer.dtype
