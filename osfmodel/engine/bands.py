@@ -162,8 +162,8 @@ def _shifted(plan: Plan, timeline: Timeline, workload: Workload, pricing: Pricin
     network = (1 + pricing.uncertainty_of(plan)) * (1 + beyond(plan, pricing))
     compute = 1 + workload.doubt
     slowed = workload if compute == 1 else workload.scaled(compute**sign)
-    changed = pricing if network == 1 else pricing.slower(network**sign)
-    return predict_timeline(slowed, plan, changed, timeline).iteration_time
+    slower = pricing if network == 1 else pricing.slower(network**sign)
+    return predict_timeline(slowed, plan, slower, timeline).iteration_time
 
 
 def beyond(plan: Plan, pricing: Pricing) -> float:

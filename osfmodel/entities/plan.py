@@ -7,12 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
-<<<<<<< HEAD
-from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
-=======
 from osfmodel.entities.density import require_density
-from osfmodel.entities.display import brief, how_many, show_bytes, show_time
->>>>>>> speed
+from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.sharding import Sharding
@@ -145,13 +141,9 @@ class Plan:
     release: bool = False
     mirror: bool = False
     sharding: Sharding | None = None
-<<<<<<< HEAD
-    _fits: Workload | None = field(init=False, repr=False, compare=False, default=None)
-    to_dict, to_records, to_frame, _repr_html_ = VIEWED
-=======
     _fits: tuple[object, ...] = field(init=False, repr=False, compare=False, default=())
     _last: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
->>>>>>> speed
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __post_init__(self) -> None:
         _ = self.objective  # checks the channels

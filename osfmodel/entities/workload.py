@@ -169,11 +169,8 @@ class Workload:
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
     _computation: tuple[Span, ...] = field(init=False, repr=False, compare=False, default=())
-<<<<<<< HEAD
-    to_dict, to_records, to_frame, _repr_html_ = VIEWED
-=======
     _variants: dict[object, Workload] = field(init=False, repr=False, compare=False, default_factory=dict)
->>>>>>> speed
+    to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of the workload")
