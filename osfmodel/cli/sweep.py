@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,7 +24,7 @@ from osfmodel.planning.sweep.influences import influences
 from osfmodel.planning.sweep.results import Sweep, frontier, load_sweep
 from osfmodel.planning.sweep.running import sweep
 from osfmodel.planning.sweep.stores import STORES
-from osfmodel.show.curves.sweep import SweptPoints, plot_sweep, points_of
+from osfmodel.show.curves.sweep import SweptPoints, plot_sweep, points_of, show_cloud
 from osfmodel.show.documents.sweep import Swept
 from osfmodel.show.plotting import require_matplotlib
 
@@ -102,7 +103,11 @@ def sweep_command(
         return frontier(found, goals, holds) if goals else filter(holds, found)
 
     shares = None if influence is None else influences(filter(holds, found), influence)
-    swept = Swept(found, asked, points, influence, shares)
+
+    def chart(console: Any) -> None:
+        show_cloud(console, points_of(swept, holds))
+
+    swept = Swept(found, asked, points, influence, shares, chart if len(goals) > 1 else None)
     if form is None:
         emit(style, as_json, output, swept)
     else:

@@ -160,8 +160,7 @@ def _charged(workload: Workload, pricing: Pricing) -> Pricing:
 def _shifted(plan: Plan, timeline: Timeline, workload: Workload, pricing: Pricing, sign: int) -> float:
     """Seconds with network and computation slower by what is doubtful about them, or faster for ``sign`` -1."""
     network = (1 + pricing.uncertainty_of(plan)) * (1 + beyond(plan, pricing))
-    compute = 1 + workload.doubt
-    slowed = workload if compute == 1 else workload.scaled(compute**sign)
+    slowed = workload.scaled((1 + workload.doubt) ** sign) if workload.doubt else workload
     slower = pricing if network == 1 else pricing.slower(network**sign)
     return predict_timeline(slowed, plan, slower, timeline).iteration_time
 

@@ -15,7 +15,7 @@ backward to the start of the next, and times count from there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -143,7 +143,6 @@ class Program:
     works:      of the operations, for ``engine.works``; empty where a program has to be lowered again for other prices
     seconds:    (start-up, transfer) of the operations, where they are not those of the operations themselves
     taken:      memory that is taken and given back in the order of issue
-    wiring:     the dependencies, where they have been counted
     """
 
     operations: tuple[Operation, ...]
@@ -153,7 +152,7 @@ class Program:
     works: tuple[tuple[Any, ...], ...] = ()
     seconds: tuple[tuple[float, float], ...] = ()
     taken: tuple[Taken, ...] = ()
-    wiring: Wiring | None = field(default=None, compare=False, repr=False)
+    _wiring: Wiring | None = field(init=False, default=None, compare=False, repr=False)
 
     @property
     def durations(self) -> Sequence[tuple[float, float]]:
@@ -170,8 +169,8 @@ class Program:
 
     def wired(self) -> Wiring:
         """The dependencies, which all timings of a program share."""
-        if self.wiring is not None:
-            return self.wiring
+        if self._wiring is not None:
+            return self._wiring
         found = Wiring([], {}, {}, [], [])
         for number, operation in enumerate(self.operations):
             found.waits.append(len(operation.waits) + (operation.not_before > 0))
@@ -183,5 +182,11 @@ class Program:
                 found.between.append(number)
             else:
                 found.own.setdefault(operation.stream, []).append(number)
-        object.__setattr__(self, "wiring", found)
+        object.__setattr__(self, "_wiring", found)
+        return found
+
+    def timed(self, seconds: Sequence[tuple[float, float]]) -> Program:
+        """The program at other ``durations``; the dependencies, once counted, stay."""
+        found = replace(self, seconds=tuple(seconds))
+        object.__setattr__(found, "_wiring", self._wiring)
         return found

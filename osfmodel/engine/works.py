@@ -5,7 +5,6 @@ Sharded steps are issued once: a program that keeps its ``works`` is timed again
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -68,4 +67,4 @@ class Clock:
 def timed(program: Program, workload: Workload, pricing: Pricing) -> Program:
     """A program that keeps its works, for a workload with the same tensors, at other prices between as many workers."""
     clock = Clock(workload, pricing)
-    return replace(program, seconds=tuple(map(clock.of, program.works)))
+    return program.timed([clock.of(work) for work in program.works])

@@ -16,7 +16,7 @@ from osfmodel.entities.source import Source
 from osfmodel.entities.timeline import Span
 
 MOST_VARIANTS = 32
-"""Most changed workloads that a workload keeps."""
+"""Maximum number of changed workloads that a workload keeps."""
 GRAINS = ("", "gradient", "bucket")
 """Kinds of layers: "" for layers or tensors of the model under their names, else parts of a trace."""
 

@@ -26,7 +26,7 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.chances import chance, plan_times
-from osfmodel.planning.predictions import Given, Subject, compare
+from osfmodel.planning.predictions import Given, PricedSubject, compare
 from osfmodel.planning.results import WORTHWHILE, Chance, Prediction
 from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTuning
 from osfmodel.planning.tuning import tune, tuned_rule
@@ -112,7 +112,7 @@ def _choice(
     workload: Workload, cluster: Cluster, workers: int, limit: MemoryLimit | None, sized: bool
 ) -> StrategyChoice:
     """The strategies at one worker count. Raises CostError where the cluster has no prices."""
-    predictions = strategies_at(Subject(workload, cluster, workers))
+    predictions = strategies_at(PricedSubject(workload, cluster, workers))
     alike = {one.plan: one for one in reversed(predictions)}  # HSDP with one replica is FSDP2
     rows = tuple(strategy_row(one, workers, limit, sized) for one in predictions if alike[one.plan] is one)
     room = {row.name: row for row in rows if row.fits is not False}
@@ -126,7 +126,7 @@ def _choice(
     return StrategyChoice(workers, rows, base, fastest, fastest if found.sure else base, found)
 
 
-def strategies_at(subject: Subject, plans: Sequence[Given] | None = None) -> list[Prediction]:
+def strategies_at(subject: PricedSubject, plans: Sequence[Given] | None = None) -> list[Prediction]:
     """Predictions of ``plans``, or of all strategies, that the cluster can price; HSDP needs prices inside nodes too.
 
     Raises CostError if there are none.

@@ -66,7 +66,7 @@ def compare(
     Each plan is predicted under its own rules, or those that a named plan was made for; fields of Objective in
     ``rules``, such as {"channels": 2}, replace them for all plans.
     """
-    subject = Subject(workload, cluster, workers, engine)
+    subject = PricedSubject(workload, cluster, workers, engine)
     predictions = tuple(_said_of_optimal([subject.predict(plan, rules) for plan in plans]))
     bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
         subject.bound(PLAIN, subject.paid(PLAIN), REPLICATED),
@@ -92,7 +92,7 @@ NOT_THE_FASTEST = (
 )
 
 
-class Subject:
+class PricedSubject:
     """Prices, caveats and bounds that all plans of a comparison share."""
 
     def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str = AUTO) -> None:
@@ -137,17 +137,17 @@ class Subject:
         return solution.require()[1] if self.ours else self.engine.carry_out(question.workload, plan, question.pricing)
 
 
-class Subjects:
-    """Subjects that are asked for again and again, as in a sweep: each is made once while this lives."""
+class PricedSubjects:
+    """Priced subjects that are asked for again and again, as in a sweep: each is made once while this lives."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, int, int], Subject] = {}
+        self._made: dict[tuple[int, int, int], PricedSubject] = {}
 
-    def of(self, workload: Workload, cluster: Cluster, workers: int) -> Subject:
+    def of(self, workload: Workload, cluster: Cluster, workers: int) -> PricedSubject:
         """The subject of this very workload and cluster. Raises as :func:`compare`."""
         key = id(workload), id(cluster), workers  # of objects that the subject keeps alive
         if key not in self._made:
-            self._made[key] = Subject(workload, cluster, workers)
+            self._made[key] = PricedSubject(workload, cluster, workers)
         return self._made[key]
 
 
@@ -172,7 +172,7 @@ def _require_as_many(planned: int, asked: int, label: str) -> None:
         raise PlanError(f"{label}: the plan is for {planned} micro-batches a step, not {asked}: --accumulate {planned}")
 
 
-def _predict(subject: Subject, given: Given, rules: Mapping[str, Any]) -> Prediction:
+def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> Prediction:
     label, entry = _labelled(given)
     if isinstance(entry, PlanRule):
         objective = replace(PLAIN if entry.chooses and rules else entry.objective, **rules)

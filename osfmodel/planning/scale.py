@@ -21,7 +21,7 @@ from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS, NETWORK
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
-from osfmodel.planning.predictions import Subjects, compare
+from osfmodel.planning.predictions import PricedSubjects, compare
 from osfmodel.planning.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
@@ -157,18 +157,22 @@ class ScaleTask:
     options: ScaleOptions
     limit: MemoryLimit | None
     sized: bool
-    subjects: Subjects
+    subjects: PricedSubjects
 
     @classmethod
     def of(
-        cls, workload: Workload, cluster: Cluster, options: ScaleOptions, subjects: Subjects | None = None
+        cls, workload: Workload, cluster: Cluster, options: ScaleOptions, subjects: PricedSubjects | None = None
     ) -> ScaleTask:
         """The task of a workload; without a limit of memory in ``options``, with that of its GPU."""
         wanted = options.limit or room_of(workload)
         known = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
         sized = options.sized and known
         return cls(
-            strided(cluster, options.groups.tensor), options, wanted if sized else None, sized, subjects or Subjects()
+            strided(cluster, options.groups.tensor),
+            options,
+            wanted if sized else None,
+            sized,
+            subjects or PricedSubjects(),
         )
 
     def points(self, workload: Workload, counts: Sequence[int]) -> Iterator[ScalePoint]:

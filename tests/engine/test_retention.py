@@ -15,7 +15,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.plan import Bucket, Plan, contiguous_plan
 from osfmodel.solve import Status
-from osfmodel.solve.retention import Room, choose
+from osfmodel.solve.retention import CLOSE, Room, choose
 
 WORKERS = 4
 ALWAYS = 10
@@ -123,8 +123,8 @@ def test_the_choice_is_the_best_of_all(workload, pricing, limit, release, densit
         return
     assert found.status is Status.OPTIMAL
     assert found.bound <= min(values) * (1 + 1e-9)
-    assert least_time(workload, pricing, found.recompute, found.sparse, release, density) <= min(values) * (1 + 2e-4)
-    assert found.bound >= min(values) * (1 - 2e-4)
+    assert least_time(workload, pricing, found.recompute, found.sparse, release, density) <= min(values) * (1 + CLOSE)
+    assert found.bound >= min(values) * (1 - CLOSE) - 1e-5
     assert keeps(workload, found.recompute, found.sparse, release) <= limit * (1 + 1e-6)
 
 

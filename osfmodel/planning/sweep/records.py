@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 
 from osfmodel.entities.errors import OsfError
-from osfmodel.planning.predictions import Subjects
+from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scale import ScaleOptions, ScaleTask
 from osfmodel.planning.scale_curve import ScalePoint, TrainingLength
 from osfmodel.planning.strategies import StrategyRow
@@ -21,11 +21,11 @@ def records(batch: Batch) -> list[Record]:
     """The record of each point of a batch. An impossible point has an ``error`` and nothing that is predicted."""
     # A workload of its own: changed ones, which are kept on it, go with the batch.
     batch = batch if batch.workload is None else batch._replace(workload=replace(batch.workload))
-    subjects = Subjects()
+    subjects = PricedSubjects()
     return [_record(batch, subjects, key, point) for key, point in batch.points]
 
 
-def _record(batch: Batch, subjects: Subjects, key: int, point: Point) -> Record:
+def _record(batch: Batch, subjects: PricedSubjects, key: int, point: Point) -> Record:
     found: Record = {**dict.fromkeys(KEYS), **point, "point": key, "command": _command(batch, point)}
     if batch.workload is None:
         return found | {"error": batch.error}
@@ -36,7 +36,7 @@ def _record(batch: Batch, subjects: Subjects, key: int, point: Point) -> Record:
     return found | _values(row, made)
 
 
-def _predicted(batch: Batch, subjects: Subjects, point: Point) -> tuple[StrategyRow, ScalePoint]:
+def _predicted(batch: Batch, subjects: PricedSubjects, point: Point) -> tuple[StrategyRow, ScalePoint]:
     assert batch.workload is not None
     price = point["price"]
     compute = point["compute"]

@@ -8,7 +8,6 @@ from typing import Any
 
 from osfmodel.entities.display import how_many
 from osfmodel.entities.files.documents import SCHEMA_VERSION
-from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.results import Sweep
 from osfmodel.show.tables import json_row
 from osfmodel.show.tables.sweep import INFLUENCES, Record
@@ -23,6 +22,7 @@ class Swept:
     asked:      the questions, JSON-ready
     points:     () -> the records that are asked for; the best come whole, others as a long list
     influences: on ``goal``; None if not asked for
+    chart:      draws the points on a console; None for none
     """
 
     def __init__(
@@ -32,8 +32,10 @@ class Swept:
         points: Callable[[], Iterable[Record]],
         goal: str | None = None,
         influences: Sequence[Any] | None = None,
+        chart: Callable[[Any], None] | None = None,
     ) -> None:
         self.sweep, self.asked, self.points, self.goal = sweep, asked, points, goal
+        self.chart = chart
         self.influences = None if influences is None else [json_row(INFLUENCES, one) for one in influences]
 
     def document(self) -> dict[str, Any]:
@@ -54,11 +56,9 @@ class Swept:
         from osfmodel.show.terminal.sweep import show_influences, show_points
 
         if "best" in self.asked:
-            from osfmodel.show.curves.sweep import points_of, show_cloud
-
             show_points(console, list(self.points()))
-            if len(self.asked["best"]) > 1:
-                show_cloud(console, points_of(self, condition(str(self.asked.get("where", "")))))
+            if self.chart is not None:
+                self.chart(console)
         elif self.influences is None:
             points = list(islice(self.points(), SHOWN + 1))
             show_points(console, points[:SHOWN])
