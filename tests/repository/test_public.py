@@ -9,7 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
 import pytest
@@ -104,7 +104,7 @@ def parts(value) -> Iterator[object]:
             yield from parts(getattr(value, field.name, None))
     elif isinstance(value, Mapping):
         yield from parts(tuple(value.values()))
-    elif isinstance(value, tuple):
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for one in value:
             yield from parts(one)
 
