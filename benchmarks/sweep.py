@@ -46,7 +46,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "workloads": [
             f"{model}:h100,seq{tokens},batch{batch},bf16"
             for tokens, batch in ((4096, 1), (2048, 1), (8192, 1), (2048, 4))
-            for model in ("llama3-8b", "llama2-7b", "qwen2.5-7b", "mistral-7b", "gpt2-xl")
+            for model in ("llama3-8b", "gemma2-9b", "qwen2.5-7b", "mistral-7b", "qwen3-8b")
         ],
         "clusters": [
             "nccl-a100-hdr", "nccl-h100-ndr", "nccl:h100x8,200Gbps,ib", "nccl:h100x4,400Gbps,ib",

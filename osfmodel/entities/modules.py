@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from osfmodel.entities.compression import require_shardable_sending
 from osfmodel.entities.errors import PlanError
@@ -61,26 +62,31 @@ def blocks(workload: Workload) -> tuple[str, ...]:
     two members or more. In a profile of whole layers, whose names have no dots, each layer is a block; a row named
     ``layers.0`` is one as well. Embeddings, final norms and heads are in none. Empty if nothing is numbered.
     """
-    trained = [layer for layer in workload.layers if layer.gradient_bytes]
-    if not any("." in layer.name for layer in trained):
-        return tuple(layer.name for layer in trained)
+    return _blocks(tuple((layer.name, layer.gradient_bytes) for layer in workload.layers if layer.gradient_bytes))
+
+
+@lru_cache(maxsize=64)
+def _blocks(trained: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
+    """The blocks of tensors, given as (name, bytes) in forward order."""
+    if not any("." in name for name, _ in trained):
+        return tuple(name for name, _ in trained)
     numbered = _listed(trained, NUMBERED)
     if numbered:
         return tuple(numbered)
-    least = SMALL * workload.gradient_bytes
+    least = SMALL * sum(size for _, size in trained)
     return tuple(name for name, size in _listed(trained, ENDING).items() if size >= least)
 
 
-def _listed(layers: Sequence[Layer], pattern: re.Pattern[str]) -> dict[str, int]:
+def _listed(tensors: Sequence[tuple[str, int]], pattern: re.Pattern[str]) -> dict[str, int]:
     """Bytes of each member of a list, by name: the outermost part of a name that matches ``pattern``."""
     sizes: dict[str, int] = {}
-    for layer in layers:
-        parts = layer.name.split(".")
+    for tensor, size in tensors:
+        parts = tensor.split(".")
         modules = parts if NUMBERED.fullmatch(parts[-1]) else parts[:-1]
         place = next((place for place, part in enumerate(modules, 1) if pattern.fullmatch(part)), None)
         if place is not None:
             name = ".".join(parts[:place])
-            sizes[name] = sizes.get(name, 0) + layer.gradient_bytes
+            sizes[name] = sizes.get(name, 0) + size
     members = Counter(name.rstrip("0123456789") for name in sizes)
     return {name: size for name, size in sizes.items() if members[name.rstrip("0123456789")] > 1}
 
@@ -118,10 +124,11 @@ def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Shardin
     return Plan(workload.name, tuple(bucket for bucket, _ in made), strategy=strategy, sharding=sharding)
 
 
-def around(name: str) -> list[str]:
+@lru_cache(maxsize=2**14)
+def around(name: str) -> tuple[str, ...]:
     """The names of the modules that hold ``name``, the outermost first, and ``name`` itself."""
     ends = [place for place, letter in enumerate(name) if letter == "."]
-    return [*(name[:end] for end in ends), name]
+    return (*(name[:end] for end in ends), name)
 
 
 def _require_held(modules: Iterable[str], names: Sequence[str], workload: str) -> None:
