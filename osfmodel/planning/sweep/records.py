@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from osfmodel.entities.errors import OsfError
@@ -22,7 +25,19 @@ def records(batch: Batch) -> list[Record]:
     # A workload of its own: changed ones, which are kept on it, go with the batch.
     batch = batch if batch.workload is None else batch._replace(workload=replace(batch.workload))
     subjects = PricedSubjects()
-    return [_record(batch, subjects, key, point) for key, point in batch.points]
+    with _seldom_collected():
+        return [_record(batch, subjects, key, point) for key, point in batch.points]
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Let Python look less often for objects in circles: points make many objects, and hardly any circles."""
+    usual = gc.get_threshold()
+    gc.set_threshold(max(usual[0], 100_000) if usual[0] else 0, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _record(batch: Batch, subjects: PricedSubjects, key: int, point: Point) -> Record:
