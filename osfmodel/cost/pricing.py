@@ -149,10 +149,8 @@ class Pricing:
         if not (effects.tensor_time or effects.node_slowdown):
             return workload, self
         stretch = 1 + effects.node_slowdown if self.per_host > 1 else 1
-        seen = lengthened(workload, stretch, effects.tensor_time)
-        if self.usual:
-            added = seen.compute_time / workload.compute_time - 1
-            seen = replace(seen, doubt=seen.doubt + EFFECTS_DOUBT * added)
+        doubt = EFFECTS_DOUBT if self.usual else 0.0
+        seen = lengthened(workload, stretch, effects.tensor_time, doubt)
         return seen, replace(self, effects=effects.apart_from_compute)
 
     def uncertainty_of(self, plan: Plan) -> float:

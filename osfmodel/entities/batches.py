@@ -158,15 +158,17 @@ def _require_alike(workload: Workload, other: Workload) -> None:
         )
 
 
-def lengthened(workload: Workload, factor: float, tensor_time: float) -> Workload:
+def lengthened(workload: Workload, factor: float, tensor_time: float, doubt: float = 0.0) -> Workload:
     """``workload`` with computation ``factor`` times as long, and ``tensor_time`` seconds before each gradient.
 
-    The update takes ``factor`` times as long too; the host submits as before.
+    The update takes ``factor`` times as long too; the host submits as before. The workload becomes more doubtful by
+    ``doubt`` of the part that is added to its time.
     """
-    return workload.variant(("lengthened", factor, tensor_time), lambda: _lengthened(workload, factor, tensor_time))
+    change = ("lengthened", factor, tensor_time, doubt)
+    return workload.variant(change, lambda: _lengthened(workload, factor, tensor_time, doubt))
 
 
-def _lengthened(workload: Workload, factor: float, tensor_time: float) -> Workload:
+def _lengthened(workload: Workload, factor: float, tensor_time: float, doubt: float) -> Workload:
     layers = tuple(
         replace(
             layer,
@@ -175,7 +177,9 @@ def _lengthened(workload: Workload, factor: float, tensor_time: float) -> Worklo
         )
         for layer in workload.layers
     )
-    return replace(workload, layers=layers, update_time=workload.update_time * factor)
+    longer = replace(workload, layers=layers, update_time=workload.update_time * factor)
+    added = longer.compute_time / workload.compute_time - 1
+    return replace(longer, doubt=longer.doubt + doubt * added) if doubt else longer
 
 
 MOST = 10**6

@@ -19,6 +19,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import PART
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import DRAWS, Chance
 from osfmodel.planning.tuning_task import TuningProblem
@@ -102,10 +103,11 @@ def doubted(workload: Workload, pricing: Pricing) -> Iterator[tuple[Workload, Pr
 
 def plan_times(workload: Workload, stock: Pricing, plan: Plan, rule: PlanRule) -> list[float]:
     """Seconds of a step under ``plan``, which ``rule`` made, under each draw. ``stock``: prices without an executor."""
-    return [
-        predict_timeline(drawn, plan, pricing.for_rules(rule.objective, rule.executor)).iteration_time
-        for drawn, pricing in doubted(workload, stock)
-    ]
+    timelines: list[Timeline] = []
+    for drawn, drawn_stock in doubted(workload, stock):
+        pricing, like = drawn_stock.for_rules(rule.objective, rule.executor), timelines[0] if timelines else None
+        timelines.append(predict_timeline(drawn, plan, pricing, like))
+    return [timeline.iteration_time for timeline in timelines]
 
 
 def chance(mine: Sequence[float], theirs: Sequence[float], doubt: float = 0.0) -> Chance:
@@ -122,7 +124,7 @@ def chance(mine: Sequence[float], theirs: Sequence[float], doubt: float = 0.0) -
 
 def times(problems: Sequence[TuningProblem], knobs: Any) -> list[float]:
     """Seconds of the step with ``knobs`` in each problem."""
-    return [problem.times(knobs)[0] for problem in problems]
+    return [problem.times(knobs, like=problems[0])[0] for problem in problems]
 
 
 def best_of(problem: TuningProblem, options: Sequence[Any]) -> Any:

@@ -255,7 +255,7 @@ def _margin(task: TuningProblem, knobs: Any) -> list[str]:
         return []  # it loses on this network too, as the verdict says
     for factor in MARGINS:
         slower = task.slower(factor)
-        pairs = zip(slower.judged(knobs), slower.usual.judged(default), strict=True)
+        pairs = zip(slower.judged(knobs, task), slower.usual.judged(default, task.usual), strict=True)
         if any(mine > theirs * (1 + NEGLIGIBLE) for mine, theirs in pairs):
             return [f"if the real network is {factor:g} times slower than described, this plan loses to the default"]
     return []

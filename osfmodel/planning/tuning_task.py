@@ -116,12 +116,21 @@ class TuningProblem:
         whole = self._planner(replace(question, objective=replace(question.objective, strategy=REPLICATED)))
         return min(solution, replace(whole, question=question), key=_iteration_time)
 
-    def planned(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
-        """The plan that the target makes of ``knobs`` at each price, and its timeline there."""
+    def planned(self, knobs: Any, like: TuningProblem | None = None) -> list[tuple[Plan, Timeline]]:
+        """The plan that the target makes of ``knobs`` at each price, and its timeline there.
+
+        like: this problem at other prices or times of computation; a sharded step that it issued is only timed again
+        """
         if knobs not in self._timed:
-            pairs = [(self._plan(knobs, pricing), pricing) for pricing in self._paid(knobs)]
-            self._timed[knobs] = [(plan, predict_timeline(self.workload, plan, pricing)) for plan, pricing in pairs]
+            known = [None] * len(self.stock) if like is None or like is self else like.planned(knobs)
+            rows = zip(self._paid(knobs), known, strict=True)
+            self._timed[knobs] = [self._step(knobs, pricing, other) for pricing, other in rows]
         return self._timed[knobs]
+
+    def _step(self, knobs: Any, pricing: Pricing, known: tuple[Plan, Timeline] | None) -> tuple[Plan, Timeline]:
+        plan = self._plan(knobs, pricing)
+        like = known[1] if known and plan.sharding and known[0] == plan else None
+        return plan, predict_timeline(self.workload, plan, pricing, like)
 
     def _plan(self, knobs: Any, pricing: Pricing) -> Plan:
         plan = self.target.convert.to_plan(knobs, self.workload, pricing)
@@ -142,14 +151,14 @@ class TuningProblem:
         """The target's ways to accumulate, its own first; none for one micro-batch."""
         return tuple(self.target.text.accumulation.forms) if self.micro_batches[0] > 1 else ()
 
-    def times(self, knobs: Any) -> list[float]:
-        """Iteration time of ``knobs`` at each price."""
-        return [timeline.iteration_time for _, timeline in self.planned(knobs)]
+    def times(self, knobs: Any, like: TuningProblem | None = None) -> list[float]:
+        """Iteration time of ``knobs`` at each price; ``like``: as for :meth:`planned`."""
+        return [timeline.iteration_time for _, timeline in self.planned(knobs, like)]
 
-    def judged(self, knobs: Any) -> list[float]:
-        """Iteration time of ``knobs`` at each price, with the host lead that is worst for them."""
+    def judged(self, knobs: Any, like: TuningProblem | None = None) -> list[float]:
+        """Iteration time of ``knobs`` at each price, with the host lead that is worst; ``like``: without leads."""
         if not self.leads:
-            return self.times(knobs)
+            return self.times(knobs, like)
         return [max(times) for times in zip(*(problem.times(knobs) for problem in self._led), strict=True)]
 
     def bounds(self, knobs: Any) -> list[float]:

@@ -11,9 +11,11 @@ import osfmodel as osf
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.units import MIB
-from osfmodel.planning.chances import TIE, best_of, chance, draws, gain_over
+from osfmodel.planning.chances import TIE, best_of, chance, drawn, draws, gain_over, times
 from osfmodel.planning.results import DRAWS, Chance, Outcome
 from osfmodel.planning.settling import less_tiny
+from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.targets import CONFIG_TARGETS
 
 WORKLOAD = osf.load_workload("resnet50-v100")
 
@@ -97,7 +99,7 @@ class Options:
         self.drawn, self.gains, self.buckets = [self] * DRAWS, gains, buckets
         self.target = SimpleNamespace(convert=SimpleNamespace(default_knobs=lambda: 0))
 
-    def times(self, knobs):
+    def times(self, knobs, like=None):
         return [1 - self.gains[knobs] / 100]
 
     def planned(self, knobs):
@@ -127,6 +129,19 @@ def test_what_does_best_on_plausible_networks_is_recommended(monkeypatch):
     found = osf.tune(WORKLOAD, osf.load_cluster("v100-10gbe"), 16)
     assert found.knobs.limits == asked[-1].limits
     assert len({knobs.limits for knobs in asked}) > 3
+
+
+def test_draws_of_a_sharded_step_take_as_long_as_each_would_if_issued_by_itself():
+    """Draws share one issued step for speed alone: not even the last bit of a time may differ."""
+    workload = osf.load_workload("resnet50-cpu")
+    pricing = pricing_of(osf.load_cluster("v100-10gbe"), 16)
+    for name in ("fsdp2", "hsdp", "zero-3"):
+        target = CONFIG_TARGETS[name]
+        problem = TuningProblem(workload, target, (pricing,), objective=target.objective)
+        knobs = target.convert.default_knobs()
+        shared, alone = times(drawn(problem), knobs), [one.times(knobs)[0] for one in drawn(replace(problem))]
+        assert shared == alone
+        assert len(set(shared)) == DRAWS
 
 
 def test_no_bucket_is_so_small_that_a_message_of_its_own_is_not_worth_it():
