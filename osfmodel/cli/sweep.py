@@ -107,7 +107,7 @@ def sweep_command(
     def chart(console: Any) -> None:
         show_cloud(console, points_of(swept, holds))
 
-    swept = Swept(found, asked, points, influence, shares, chart if len(goals) > 1 else None)
+    swept = Swept(found, asked, points, shares, chart if len(goals) > 1 else None)
     if form is None:
         emit(style, as_json, output, swept)
     else:

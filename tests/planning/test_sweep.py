@@ -355,7 +355,7 @@ def test_influences_are_the_parts_of_a_sum():
     for workers, accumulate in product((1, 2, 4), (1, 2)):
         whole = {"workers": workers, "accumulate": accumulate, "step_time_s": workers**2 * accumulate**0.5}
         rows.append(dict.fromkeys(GIVEN) | whole)
-    found = {one.column: one for one in influences(rows, "step_time_s")}
+    found = {one.column: one for one in influences(rows, "step_time_s").columns}
     parts = {"workers": 4 * 2 / 3, "accumulate": 0.25 / 4}  # variances of 2 log2(w) and of log2(a) / 2
     for name, part in parts.items():
         assert found[name].alone == pytest.approx(part / sum(parts.values()))
@@ -370,9 +370,36 @@ def test_what_columns_do_together_is_no_part_of_what_they_do_alone():
         | {"workers": one, "accumulate": other, "step_time_s": math.exp((one - 1.5) * (other - 1.5))}
         for one, other in product((1, 2), (1, 2))
     ]
-    for one in influences(rows, "step_time_s"):
+    for one in influences(rows, "step_time_s").columns:
         assert one.alone == pytest.approx(0)
         assert one.together == pytest.approx(1)
+
+
+def test_words_for_the_gpu_of_each_cluster_are_one_value():
+    """One model on two clusters in words: all that differs is due to the cluster, and nothing is missing."""
+    grid = {
+        "workloads": ["gpt2:h100,seq512,batch1", "gpt2-medium:h100,seq512,batch1"],
+        "clusters": ["nccl:h100x8,400Gbps", "nccl:a100x8,200Gbps"],
+        "workers": [8, 16],
+    }
+    records = list(osf.sweep(grid))
+    assert len({record["workload"] for record in records}) == 4
+    found = influences(records, "step_time_s")
+    assert {one.column for one in found.columns} == {"workload", "cluster", "workers"}
+    assert not found.remarks
+    assert all(0 < one.alone <= one.together for one in found.columns)
+
+
+def test_missing_combinations_and_unlike_costs_are_said():
+    whole = [
+        dict.fromkeys(GIVEN) | {"workers": one, "accumulate": other, "cost": 1.0 * one * other, "cost_of": "training"}
+        for one, other in product((1, 2), (1, 2))
+    ]
+    assert not influences(whole, "cost").remarks
+    (remark,) = influences(whole[1:], "cost").remarks
+    assert remark.startswith("1 combination of the grid's values has no cost")
+    with pytest.raises(UsageError, match="cost is of a million tokens or training: add --where"):
+        influences([whole[0] | {"cost_of": "million tokens"}, *whole[1:]], "cost")
 
 
 def test_the_command_line(tmp_path):

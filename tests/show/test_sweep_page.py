@@ -51,7 +51,7 @@ def shown(records, best=(), where="", influences=None, name="grid.yaml"):
     def points():
         return frontier(found, best, holds) if best else filter(holds, found)
 
-    return points_of(Swept(found, asked, points, None, influences), holds)
+    return points_of(Swept(found, asked, points, influences), holds)
 
 
 def some():

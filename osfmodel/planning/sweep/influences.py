@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from osfmodel.counting import in_words
+from osfmodel.counting.words import on_gpu
+from osfmodel.entities.display import how_many
 from osfmodel.entities.lookup import require
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.planning.sweep.columns import GIVEN, GOALS, Record
+from osfmodel.planning.sweep.results import like_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +32,34 @@ class Influence:
     ratio: float
 
 
-def influences(records: Iterable[Record], goal: str) -> list[Influence]:
-    """The influence of each column of the grid that varies, the largest first.
+class Influences(NamedTuple):
+    """The influences on ``goal``, the largest first; ``missing``: combinations of their values without a point."""
 
-    Exact for all combinations of a grid: its values count as equally likely. Points without the goal are left out,
-    and then the parts are those of the remaining points. Raises UsageError for an unknown goal.
+    goal: str
+    columns: Sequence[Influence]
+    missing: int
+
+    @property
+    def remarks(self) -> list[str]:
+        """A remark if the parts are not exact, since combinations are missing."""
+        if not self.missing:
+            return []
+        few = f"{how_many(self.missing, 'combination')} of the grid's values {'has' if self.missing == 1 else 'have'}"
+        return [f"{few} no {self.goal}: the parts are those of the others, and are not exact"]
+
+
+def influences(records: Iterable[Record], goal: str) -> Influences:
+    """The influence of each column of the grid that varies.
+
+    Exact for all combinations of a grid: its values count as equally likely. Points without the goal are left out.
+    A workload in words for the GPU of each cluster counts as one value. Raises UsageError for an unknown goal, and for
+    costs of unlike amounts.
     """
     require(goal, GOALS, "goal")
-    values: list[float] = []
-    places: dict[str, list[Any]] = {name: [] for name in GIVEN}
-    for record in records:
-        if record[goal] is not None and record[goal] > 0:
-            values.append(math.log(record[goal]))
-            for name, column in places.items():
-                column.append(record[name])
+    kept = [record for record in like_costs(records, [goal]) if record[goal] > 0]
+    values = [math.log(record[goal]) for record in kept]
+    places = {name: [record[name] for record in kept] for name in GIVEN}
+    places["workload"] = _of_the_grid(places["workload"], places["cluster"])
     found = []
     whole = _variance(values)
     varying: list[str] = []
@@ -54,7 +72,18 @@ def influences(records: Iterable[Record], goal: str) -> list[Influence]:
         rest = _means(values, list(zip(*others, strict=True)) or [()] * len(values))
         spread = [math.exp(mean) for mean, _ in means]
         found.append(Influence(name, _of_means(means) / whole, 1 - _of_means(rest) / whole, max(spread) / min(spread)))
-    return sorted(found, key=lambda one: -one.together)
+    columns = [places[name] for name in varying]
+    combinations = math.prod(len(set(column)) for column in columns)
+    missing = combinations - len(set(zip(*columns, strict=True))) if columns else 0
+    return Influences(goal, sorted(found, key=lambda one: -one.together), missing)
+
+
+def _of_the_grid(workloads: Sequence[Any], clusters: Sequence[Any]) -> list[Any]:
+    """The workload that the grid lists behind each: words but for their GPU, unless a cluster has several of these."""
+    words = {name: on_gpu(name, "") if in_words(str(name)) else name for name in set(workloads)}
+    counts = Counter((words[name], cluster) for name, cluster in set(zip(workloads, clusters, strict=True)))
+    several = {one for (one, _), count in counts.items() if count > 1}
+    return [name if words[name] in several else words[name] for name in workloads]
 
 
 def _follows(column: Sequence[Any], other: Sequence[Any]) -> bool:

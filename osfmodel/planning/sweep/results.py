@@ -68,18 +68,24 @@ def frontier(
     if not goals:
         raise UsageError("a frontier needs a goal, such as step_time_s, or tokens_per_s and cost")
     kept: list[tuple[tuple[float, ...], Record]] = []
-    costs: set[str] = set()
-    for record in records:
+    for record in like_costs(filter(holds, records), goals):
         values = [record[goal] for goal in goals]
-        if any(value is None for value in values) or not holds(record):
-            continue
-        costs.add(str(record.get(COST_OF)))
-        if COST in goals and len(costs) > 1:
-            amounts = " or ".join(sorted(costs))
-            raise UsageError(f"{COST} is of a {amounts}: add --where '{COST_OF} == \"{max(costs)}\"'")
         score = tuple(sign * value for sign, value in zip(signs, values, strict=True))
         if any(all(map(operator.ge, other, score)) for other, _ in kept):
             continue
         kept = [(other, one) for other, one in kept if not all(map(operator.ge, score, other))]
         kept.append((score, record))
     return [record for _, record in sorted(kept, key=lambda pair: pair[0], reverse=True)]
+
+
+def like_costs(records: Iterable[Record], goals: Sequence[str]) -> Iterator[Record]:
+    """The records that have all of ``goals``. Raises UsageError for costs of unlike amounts: of tokens, of samples."""
+    costs: set[str] = set()
+    for record in records:
+        if any(record[goal] is None for goal in goals):
+            continue
+        costs.add(str(record.get(COST_OF)))
+        if COST in goals and len(costs) > 1:
+            amounts = " or ".join(sorted(costs))
+            raise UsageError(f"{COST} is of a {amounts}: add --where '{COST_OF} == \"{max(costs)}\"'")
+        yield record

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from osfmodel.entities.display import how_many
 from osfmodel.entities.files.documents import SCHEMA_VERSION
+from osfmodel.planning.sweep.influences import Influences
 from osfmodel.planning.sweep.results import Sweep
 from osfmodel.show.tables import json_row
 from osfmodel.show.tables.sweep import INFLUENCES, Record
@@ -21,7 +22,7 @@ class Swept:
 
     asked:      the questions, JSON-ready
     points:     () -> the records that are asked for; the best come whole, others as a long list
-    influences: on ``goal``; None if not asked for
+    influences: None if not asked for
     chart:      draws the points on a console; None for none
     """
 
@@ -30,13 +31,13 @@ class Swept:
         sweep: Sweep,
         asked: Mapping[str, Any],
         points: Callable[[], Iterable[Record]],
-        goal: str | None = None,
-        influences: Sequence[Any] | None = None,
+        influences: Influences | None = None,
         chart: Callable[[Any], None] | None = None,
     ) -> None:
-        self.sweep, self.asked, self.points, self.goal = sweep, asked, points, goal
-        self.chart = chart
-        self.influences = None if influences is None else [json_row(INFLUENCES, one) for one in influences]
+        self.sweep, self.asked, self.points, self.chart = sweep, asked, points, chart
+        self.goal = None if influences is None else influences.goal
+        self.remarks = [] if influences is None else influences.remarks
+        self.influences = None if influences is None else [json_row(INFLUENCES, one) for one in influences.columns]
 
     def document(self) -> dict[str, Any]:
         influences = {} if self.influences is None else {"influences": {"goal": self.goal, "columns": self.influences}}
@@ -46,7 +47,7 @@ class Swept:
             **self.asked,
             **influences,
             "points": list(self.points()),
-            "notes": list(self.sweep.remarks),
+            "notes": [*self.sweep.remarks, *self.remarks],
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -70,4 +71,4 @@ class Swept:
         console.print(f"{how_many(len(failed), 'point')}, {sum(failed)} without a prediction", markup=False)
 
     def warnings(self) -> list[str]:
-        return []
+        return self.remarks

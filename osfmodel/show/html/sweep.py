@@ -173,6 +173,7 @@ def _influences(shown: SweptPoints) -> Iterable[Markup]:
         "others; and the largest mean over the smallest among its values."
     )
     yield element("p", words, class_="note")
+    yield from (element("p", f"{remark[:1].upper()}{remark[1:]}.", class_="note") for remark in shown.swept.remarks)
 
 
 def _points(shown: SweptPoints) -> Iterable[Markup]:
