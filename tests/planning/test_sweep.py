@@ -425,6 +425,7 @@ def test_the_command_line(tmp_path):
         (["-o", "x.parquet"], "--into x.parquet"),
         (["--jobs", "2", "--dask", "local"], "exclude one another"),
         (["--dask", "tcp://127.0.0.1:1"], "no scheduler answers there"),
+        (["--dask", "scheduler"], "no address of a scheduler: give tcp://HOST:PORT"),
     ],
 )
 def test_wrong_words_are_one_line(tmp_path, arguments, message, monkeypatch):

@@ -151,11 +151,22 @@ def _dask_client(address: str) -> Iterator[Any]:
                 distributed.LocalCluster(n_workers=cores, threads_per_worker=1, dashboard_address=None)
             )
         else:
-            where = address
+            where = _required_address(address)
         try:
             yield opened.enter_context(distributed.Client(where, timeout=CONNECT, set_as_default=False))
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, TimeoutError) as error:
             raise UsageError(f"--dask {address}: no scheduler answers there: {error}") from None
+
+
+def _required_address(address: str) -> str:
+    """``address``, if it has the form of one. Raises UsageError."""
+    from distributed.comm import get_address_host_port
+
+    try:
+        get_address_host_port(address)
+    except ValueError:
+        raise UsageError(f"--dask {address}: no address of a scheduler: give tcp://HOST:PORT, or local") from None
+    return address
 
 
 def _on_dask(client: Any, batches: Iterator[Batch]) -> Iterator[list[Record]]:
