@@ -46,7 +46,7 @@ _FIELDS = (
     Field("training_hours", float, "of the whole training, where the grid says its length", more=False),
     Field("cost", float, "of the whole training; without its length, of what `cost_of` says", more=False),
     Field("cost_of", str, "training, million tokens or million samples"),
-    Field("command", str, "the command that predicts this point alone"),
+    Field("command", str, "the command for this point alone; if it does not fit, it says why"),
     Field("error", str, "the reason for which there is no prediction"),
 )
 FIELDS: Mapping[str, Field] = {one.key: one for one in _FIELDS}
