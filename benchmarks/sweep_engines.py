@@ -44,7 +44,7 @@ def on_dask(grid: dict[str, Any], workers: int, disturb: bool = False) -> tuple[
             client.run(lambda: list(osf.sweep({**grid_of(16), "workers": [8]})))
         killed: list[int] = []
 
-        def progress(there: int, whole: int) -> None:
+        def progress(there: int, before: int, whole: int) -> None:
             if disturb and there > whole / 4 and not killed:
                 worker = next(iter(cluster.workers.values()))
                 killed.append(worker.pid)

@@ -142,26 +142,23 @@ def _computed(name: str, into: str | None, jobs: int, dask: str | None) -> Sweep
     return found
 
 
-def _progress() -> Callable[[int, int], None]:
+def _progress() -> Callable[[int, int, int], None]:
     """A function that says how far a sweep is: often on a terminal, in one line; seldom in a log."""
     start, on_terminal = time.monotonic(), watched()
-    said = [start if not on_terminal else 0.0]
-    first: list[int] = []
+    said = 0.0 if on_terminal else start
+    told = False
 
-    def tell(there: int, whole: int) -> None:
-        now = time.monotonic()
-        if not first:
-            first.append(there)
-            if there:
-                line(f"{there:,} of {whole:,} points are there already")
+    def tell(there: int, before: int, whole: int) -> None:
+        nonlocal said, told
+        if before and not told:
+            told = True
+            line(f"{before:,} of {whole:,} points are there already")
+        now, last = time.monotonic(), there >= whole
+        if there == before or (now - said < (OFTEN if on_terminal else EVERY) and not (last and on_terminal)):
             return
-        last = there >= whole
-        if now - said[0] < (OFTEN if on_terminal else EVERY) and not (last and on_terminal):
-            return
-        said[0] = now
-        rate = (there - first[0]) / max(now - start, 1e-9)
-        left = (whole - there) / rate if rate else 0.0
-        text = f"osf: {there:,} of {whole:,} points, {rate:,.0f}/s, {left:,.0f} s left"
+        said = now
+        rate = (there - before) / max(now - start, 1e-9)
+        text = f"osf: {there:,} of {whole:,} points, {rate:,.0f}/s, {(whole - there) / rate:,.0f} s left"
         click.echo(f"\r{text:<70}" if on_terminal else text, err=True, nl=last or not on_terminal)
         sys.stderr.flush()
 

@@ -193,14 +193,42 @@ def test_tables_give_back_what_was_written_and_resume(tmp_path, serial, ending):
     store.append(records(first))
     store.close()
     computed = []
-    found = osf.sweep(grid, path, progress=lambda there, whole: computed.append((there, whole)))
+    found = osf.sweep(grid, path, progress=lambda *said: computed.append(said))
     assert list(found) == serial
-    assert computed[0] == (len(first.points), len(serial))
-    assert computed[-1] == (len(serial), len(serial))
+    assert {said[1:] for said in computed} == {(len(first.points), len(serial))}
+    assert computed[-1][0] == len(serial)
     again = []
-    osf.sweep(grid, path, progress=lambda there, whole: again.append(there))
-    assert again == [len(serial)]
+    osf.sweep(grid, path, progress=lambda *said: again.append(said))
+    assert again == [(len(serial),) * 3]
     assert list(osf.load_sweep(path)) == serial
+
+
+@pytest.mark.parametrize("ending", STORES)
+def test_two_sweeps_do_not_write_one_table(tmp_path, ending):
+    path = tmp_path / f"table{ending}"
+    store = open_store(path)
+    writer = "import sys; from osfmodel.planning.sweep.stores import open_store; open_store(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", writer, str(path)], capture_output=True, text=True)
+    assert done.returncode
+    assert "DataError" in done.stderr
+    assert "another sweep is writing there" in done.stderr or "lock" in done.stderr
+    store.close()
+    open_store(path).close()
+
+
+def test_a_database_that_cannot_be_written_is_said_in_one_line(tmp_path, serial):
+    store = open_store(tmp_path / "table.duckdb")
+    store.close()
+    with pytest.raises(DataError, match=r"table\.duckdb cannot be written: "):
+        store.append(serial[:1])
+
+
+def test_points_of_another_grid_do_not_count_as_there(tmp_path):
+    path, said = tmp_path / "table.csv", []
+    osf.sweep({"workloads": "resnet50-v100", "clusters": "v100-10gbe", "workers": [4, 8, 16]}, path)
+    other = {"workloads": "vgg16-reconstructed", "clusters": "v100-10gbe", "workers": 8}
+    osf.sweep(other, path, progress=lambda *told: said.append(told))
+    assert said == [(1, 0, 1)]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])

@@ -63,7 +63,7 @@ def test_a_worker_that_dies_costs_nothing_but_time(cluster, serial, tmp_path):
     address, _, workers = cluster("first")
     killed = []
 
-    def kill_one(there, whole):
+    def kill_one(there, before, whole):
         if there and not killed:
             os.kill(workers[0].pid, signal.SIGKILL)
             killed.append(there)
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_costs_nothing_but_time(cluster, serial, tmp_path):
 def test_a_scheduler_that_dies_leaves_a_table_from_which_the_next_one_goes_on(cluster, serial, tmp_path):
     address, scheduler, _ = cluster("first")
 
-    def kill(there, whole):
+    def kill(there, before, whole):
         if there:
             scheduler.kill()
 
@@ -87,6 +87,6 @@ def test_a_scheduler_that_dies_leaves_a_table_from_which_the_next_one_goes_on(cl
     assert 0 < kept < len(serial)
     told = []
     other, _, _ = cluster("second")
-    found = osf.sweep(GRID, path, dask=other, progress=lambda there, whole: told.append(there))
+    found = osf.sweep(GRID, path, dask=other, progress=lambda there, before, whole: told.append(before))
     assert told[0] == kept
     assert list(found) == serial

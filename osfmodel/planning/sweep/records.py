@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import current_thread, main_thread
 
 from osfmodel.entities.errors import OsfError
 from osfmodel.planning.predictions import PricedSubjects
@@ -31,7 +32,13 @@ def records(batch: Batch) -> list[Record]:
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Let Python look less often for objects in circles: points make many objects, and hardly any circles."""
+    """Let Python look less often for objects in circles: points make many objects, and hardly any circles.
+
+    The threshold is the whole process's: threads leave it as it is.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
     usual = gc.get_threshold()
     gc.set_threshold(max(usual[0], 100_000) if usual[0] else 0, *usual[1:])
     try:
@@ -105,7 +112,7 @@ SAID = ("workload", "effects")
 
 
 def _command(batch: Batch, point: Point) -> str:
-    """The command that predicts a point alone."""
+    """The command for a point alone."""
     words = ["osf", "scale", str(point["workload"])]
     for name in GIVEN:
         value = point[name]

@@ -26,7 +26,7 @@ LOCAL = "local"
 """Address of a Dask cluster on this machine, made for the sweep."""
 CONNECT = "10s"
 GO_ON = "What was written is kept: the same command goes on from there"
-Told = Callable[[int, int], None]
+Told = Callable[[int, int, int], None]
 
 
 def sweep(
@@ -44,7 +44,7 @@ def sweep(
               are not computed again; None keeps them in memory
     executor: computes batches of points; ``jobs`` processes of this machine, or ``dask`` (address of a scheduler, or
               "local") do without one
-    progress: (points there, points in all), after each batch
+    progress: (points there, those of them that were there before, points in all), after each batch
 
     Records come in the order of the grid, whatever computes them. A point that fails has its reason in ``error``.
     Raises UsageError and DataError before anything is computed, and JobError where workers are lost again and again.
@@ -58,7 +58,7 @@ def sweep(
         store = MemoryStore() if output is None else open_store(output)
         opened.callback(store.close)
         compute = opened.enter_context(_engine(executor, jobs, dask))
-        _run(made, store, compute, progress or (lambda there, all_of_them: None))
+        _run(made, store, compute, progress or (lambda there, before, whole: None))
     return Sweep(made.name, None if output is None else str(output), getattr(store, "held", ()), made.remarks)
 
 
@@ -68,18 +68,19 @@ Compute = Callable[[Iterator[Batch]], Iterator[list[Record]]]
 
 def _run(grid: Grid, store: Store, compute: Compute, progress: Told) -> None:
     known = {record["point"] for record in store.records()}
-    there = 0
+    before = computed = 0
 
     def done(key: int) -> bool:
-        nonlocal there
-        there += key in known
+        nonlocal before
+        before += key in known
         return key in known
 
-    progress(len(known), len(grid))
     for found in compute(grid.batches(done)):
         store.append(found)
-        there += len(found)
-        progress(there, len(grid))
+        computed += len(found)
+        progress(before + computed, before, len(grid))
+    if not computed:
+        progress(before, before, len(grid))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -58,16 +59,25 @@ class _Lines:
 
     def __init__(self, path: Path, writes: bool) -> None:
         self.path = path
-        with path.open("ab+" if writes else "rb") as file:
-            file.seek(0)
-            head = file.readline(LONGEST_LINE)
-            whole = head.endswith(b"\n")
-            if not (self._fits(head) if whole else self._begins(head)):
-                raise DataError(f"{path} is not the table of a sweep, or of another version: give another name")
+        self._file: IO[bytes] = path.open("ab+" if writes else "rb")
+        try:
             if writes:
-                file.truncate(_end_of_lines(file) if whole else 0)
-                file.write(b"" if whole else self._head())
-        self._file: IO[bytes] | None = path.open("ab") if writes else None
+                _lock(self._file.fileno(), path)
+            self._begin(writes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _begin(self, writes: bool) -> None:
+        """Look at the first line, or write it; remove an unfinished last line. Raises DataError for another table."""
+        self._file.seek(0)
+        head = self._file.readline(LONGEST_LINE)
+        whole = head.endswith(b"\n")
+        if not (self._fits(head) if whole else self._begins(head)):
+            raise DataError(f"{self.path} is not the table of a sweep, or of another version: give another name")
+        if writes:
+            self._file.truncate(_end_of_lines(self._file) if whole else 0)
+            self._write(b"" if whole else self._head())
 
     def _head(self) -> bytes:
         """The first line of a new file."""
@@ -89,14 +99,24 @@ class _Lines:
                 raise _damaged(self.path, "it is not UTF-8 text") from None
 
     def _write(self, content: bytes) -> None:
-        assert self._file is not None
         self._file.write(content)
         self._file.flush()
 
     def close(self) -> None:
         """Write all that is held back."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
+
+
+def _lock(file: int, path: Path) -> None:
+    """Keep other sweeps from writing there while a file is open, if the system can. Raises DataError if one does."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DataError(f"{path}: another sweep is writing there: wait for it, or give another name") from None
+    except (ImportError, OSError):
+        return  # Windows, or a file system without locks
 
 
 LONGEST_LINE = 1 << 20
@@ -198,10 +218,14 @@ class ParquetStore:
     def __init__(self, path: Path, writes: bool) -> None:
         self._arrow = _package("pyarrow", "pyarrow.parquet")
         self.path = path
+        self._folder: int | None = None
         if path.is_file():
             raise DataError(f"{path} is a file: a sweep writes a folder of Parquet files: give another name")
         if writes:
             path.mkdir(exist_ok=True)
+            if sys.platform != "win32":  # where folders cannot be opened
+                self._folder = os.open(path, os.O_RDONLY)
+                _lock(self._folder, path)
             for left in path.glob(".part-*.tmp"):
                 left.unlink()
         self._held: list[Record] = []
@@ -233,6 +257,9 @@ class ParquetStore:
         """Write all that is held back."""
         if self._held:
             self._write()
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
     def _write(self) -> None:
         target = self.path / f"{PART}{self._next:06d}.parquet"
@@ -247,7 +274,8 @@ class DuckDbStore:
     """The table ``sweep`` of a DuckDB database."""
 
     def __init__(self, path: Path, writes: bool) -> None:
-        duckdb, self._arrow = _package("duckdb"), _package("pyarrow")
+        self.path, duckdb, self._arrow = path, _package("duckdb"), _package("pyarrow")
+        self._error = duckdb.Error
         try:
             self._connection = duckdb.connect(str(path), read_only=not writes)
             if writes:
@@ -267,8 +295,11 @@ class DuckDbStore:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write these records after the others."""
-        self._connection.register("added", _table(self._arrow, records))
-        self._connection.execute("INSERT INTO sweep SELECT * FROM added")
+        try:
+            self._connection.register("added", _table(self._arrow, records))
+            self._connection.execute("INSERT INTO sweep SELECT * FROM added")
+        except self._error as error:
+            raise DataError(f"{self.path} cannot be written: {str(error).splitlines()[0]}") from None
         self._connection.unregister("added")
 
     def close(self) -> None:
