@@ -27,9 +27,9 @@ def test_points_are_the_product_of_all_lists_in_their_order():
         "prices": [1, 2.5],
     }
     grid = load_grid(given)
-    names = ("workload", "cluster", "workers", "plan", "accumulate", "price")
+    names = ("workload", "cluster", "accumulate", "workers", "plan", "price")
     found = [tuple(point[name] for name in names) for point in points(grid)]
-    assert found == list(product(given["workloads"], given["clusters"], (8, 2, 4), given["plans"], (1, 2), (1.0, 2.5)))
+    assert found == list(product(given["workloads"], given["clusters"], (1, 2), (8, 2, 4), given["plans"], (1.0, 2.5)))
     assert len(grid) == len(found)
 
 

@@ -83,14 +83,14 @@ _LISTS = (
     GridList("bandwidth", "bandwidth", partial(_changed, parse_bandwidth), each=True),
     GridList("latency", "latency", partial(_changed, parse_time), each=True),
     *(GridList(option, option, _count, each=True) for option in OPTIONS.values()),
-    GridList("workers", "workers", _count),
-    GridList("plans", "plan", _plan),
     GridList("batch_sizes", "batch_size", _count),
     GridList("global_batches", "global_batch", _count),
     GridList("accumulate", "accumulate", _count),
     GridList("compression", "compression", _compression),
     GridList("compute", "compute", _factor),
+    GridList("workers", "workers", _count),
+    GridList("plans", "plan", _plan),
     GridList("prices", "price", _price),
 )
 LISTS: Mapping[str, GridList] = {one.key: one for one in _LISTS}
-"""Lists of a grid, the slowest to change first."""
+"""Lists of a grid, the slowest to change first: those first that change a workload, which takes time."""
