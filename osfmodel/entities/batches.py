@@ -161,8 +161,8 @@ def _require_alike(workload: Workload, other: Workload) -> None:
 def lengthened(workload: Workload, factor: float, tensor_time: float, doubt: float = 0.0) -> Workload:
     """``workload`` with computation ``factor`` times as long, and ``tensor_time`` seconds before each gradient.
 
-    The update takes ``factor`` times as long too; the host submits as before. The workload becomes more doubtful by
-    ``doubt`` of the part that is added to its time.
+    The update takes ``factor`` times as long too; the host submits as before. The doubt of the workload grows by
+    ``doubt`` times the part that is added to its time.
     """
     change = ("lengthened", factor, tensor_time, doubt)
     return workload.variant(change, lambda: _lengthened(workload, factor, tensor_time, doubt))

@@ -156,7 +156,7 @@ class TuningProblem:
         return [timeline.iteration_time for _, timeline in self.planned(knobs, like)]
 
     def judged(self, knobs: Any, like: TuningProblem | None = None) -> list[float]:
-        """Iteration time of ``knobs`` at each price, with the host lead that is worst; ``like``: without leads."""
+        """Iteration time of ``knobs`` at each price, with the worst host lead. ``like``: as for :meth:`times`."""
         if not self.leads:
             return self.times(knobs, like)
         return [max(times) for times in zip(*(problem.times(knobs) for problem in self._led), strict=True)]

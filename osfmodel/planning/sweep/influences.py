@@ -14,7 +14,7 @@ from osfmodel.entities.display import how_many
 from osfmodel.entities.lookup import require
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.planning.sweep.columns import GIVEN, GOALS, Record
-from osfmodel.planning.sweep.results import like_costs
+from osfmodel.planning.sweep.results import comparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,24 @@ class Influences(NamedTuple):
         if not self.missing:
             return []
         few = f"{how_many(self.missing, 'combination')} of the grid's values {'has' if self.missing == 1 else 'have'}"
-        return [f"{few} no {self.goal}: the parts are those of the others, and are not exact"]
+        return [f"{few} no {self.goal}: the parts are estimated from the others"]
 
 
 def influences(records: Iterable[Record], goal: str) -> Influences:
     """The influence of each column of the grid that varies.
 
     Exact for all combinations of a grid: its values count as equally likely. Points without the goal are left out.
-    A workload in words for the GPU of each cluster counts as one value. Raises UsageError for an unknown goal, and for
-    costs of unlike amounts.
+    A workload in words that was taken for the GPU of each cluster counts as one value. Raises UsageError for an unknown
+    goal, and for costs in different units.
     """
     require(goal, GOALS, "goal")
-    kept = [record for record in like_costs(records, [goal]) if record[goal] > 0]
-    values = [math.log(record[goal]) for record in kept]
-    places = {name: [record[name] for record in kept] for name in GIVEN}
+    values: list[float] = []
+    places: dict[str, list[Any]] = {name: [] for name in GIVEN}
+    for record in comparable(records, [goal]):
+        if record[goal] > 0:
+            values.append(math.log(record[goal]))
+            for name, column in places.items():
+                column.append(record[name])
     places["workload"] = _of_the_grid(places["workload"], places["cluster"])
     found = []
     whole = _variance(values)
@@ -79,7 +83,7 @@ def influences(records: Iterable[Record], goal: str) -> Influences:
 
 
 def _of_the_grid(workloads: Sequence[Any], clusters: Sequence[Any]) -> list[Any]:
-    """The workload that the grid lists behind each: words but for their GPU, unless a cluster has several of these."""
+    """The entry of the grid for each workload: words without their GPU, unless one cluster has them for several."""
     words = {name: on_gpu(name, "") if in_words(str(name)) else name for name in set(workloads)}
     counts = Counter((words[name], cluster) for name, cluster in set(zip(workloads, clusters, strict=True)))
     several = {one for (one, _), count in counts.items() if count > 1}

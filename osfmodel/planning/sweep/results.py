@@ -62,13 +62,13 @@ def frontier(
 ) -> list[Record]:
     """The records that no other beats: none is better in one of ``goals`` and as good in all. The first of equals.
 
-    Raises UsageError for an unknown goal, and for costs of unlike amounts, such as tokens and samples.
+    Raises UsageError for an unknown goal, and for costs in different units, of tokens and of samples.
     """
     signs = [1.0 if require(goal, GOALS, "goal") else -1.0 for goal in goals]
     if not goals:
         raise UsageError("a frontier needs a goal, such as step_time_s, or tokens_per_s and cost")
     kept: list[tuple[tuple[float, ...], Record]] = []
-    for record in like_costs(filter(holds, records), goals):
+    for record in comparable(filter(holds, records), goals):
         values = [record[goal] for goal in goals]
         score = tuple(sign * value for sign, value in zip(signs, values, strict=True))
         if any(all(map(operator.ge, other, score)) for other, _ in kept):
@@ -78,14 +78,14 @@ def frontier(
     return [record for _, record in sorted(kept, key=lambda pair: pair[0], reverse=True)]
 
 
-def like_costs(records: Iterable[Record], goals: Sequence[str]) -> Iterator[Record]:
-    """The records that have all of ``goals``. Raises UsageError for costs of unlike amounts: of tokens, of samples."""
+def comparable(records: Iterable[Record], goals: Sequence[str]) -> Iterator[Record]:
+    """The records that have all of ``goals``. Raises UsageError for costs in different units."""
     costs: set[str] = set()
     for record in records:
         if any(record[goal] is None for goal in goals):
             continue
         costs.add(str(record.get(COST_OF)))
         if COST in goals and len(costs) > 1:
-            amounts = " or ".join(sorted(costs))
-            raise UsageError(f"{COST} is of a {amounts}: add --where '{COST_OF} == \"{max(costs)}\"'")
+            units = " and ".join(sorted(costs))
+            raise UsageError(f"{COST} has different units ({units}): add --where '{COST_OF} == \"{max(costs)}\"'")
         yield record

@@ -44,7 +44,7 @@ def sweep(
               are not computed again; None keeps them in memory
     executor: computes batches of points; ``jobs`` processes of this machine, or ``dask`` (address of a scheduler, or
               "local") do without one
-    progress: (points there, those of them that were there before, points in all), after each batch
+    progress: called after each batch with (points there, those that were there before, points in all)
 
     Records come in the order of the grid, whatever computes them. A point that fails has its reason in ``error``.
     Raises UsageError and DataError before anything is computed, and JobError where workers are lost again and again.
@@ -160,7 +160,7 @@ def _dask_client(address: str) -> Iterator[Any]:
 
 
 def _required_address(address: str) -> str:
-    """``address``, if it has the form of one. Raises UsageError."""
+    """``address``, if it can be the address of a scheduler. Raises UsageError."""
     from distributed.comm import get_address_host_port
 
     try:

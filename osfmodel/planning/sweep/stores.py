@@ -22,6 +22,7 @@ from osfmodel.planning.sweep.columns import FIELDS, KEYS, Record
 PART = "part-"
 ROWS_OF_A_PART = 2000
 """Rows from which on a Parquet part is written."""
+LONGEST_LINE = 1 << 20
 TRUTH = {"True": True, "False": False}
 
 
@@ -117,9 +118,6 @@ def _lock(file: int, path: Path) -> None:
         raise DataError(f"{path}: another sweep is writing there: wait for it, or give another name") from None
     except (ImportError, OSError):
         return  # Windows, or a file system without locks
-
-
-LONGEST_LINE = 1 << 20
 
 
 def _end_of_lines(file: IO[bytes]) -> int:
@@ -223,7 +221,7 @@ class ParquetStore:
             raise DataError(f"{path} is a file: a sweep writes a folder of Parquet files: give another name")
         if writes:
             path.mkdir(exist_ok=True)
-            if sys.platform != "win32":  # where folders cannot be opened
+            if sys.platform != "win32":  # there folders cannot be opened
                 self._folder = os.open(path, os.O_RDONLY)
                 _lock(self._folder, path)
             for left in path.glob(".part-*.tmp"):
@@ -255,11 +253,13 @@ class ParquetStore:
 
     def close(self) -> None:
         """Write all that is held back."""
-        if self._held:
-            self._write()
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
+        try:
+            if self._held:
+                self._write()
+        finally:
+            if self._folder is not None:
+                os.close(self._folder)
+                self._folder = None
 
     def _write(self) -> None:
         target = self.path / f"{PART}{self._next:06d}.parquet"
