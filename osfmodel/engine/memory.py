@@ -97,10 +97,11 @@ def _executed(
         raise UsageError(f"{EXECUTORS[keeper].called} cannot run this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
-    run = issued_run(timeline)
-    bare = run.program if run else lower(workload, plan, Pricing.free(workers))
-    program = strategy_of(plan).holdings(bare, workload, plan, workers, storage, optimizer, communicator).program()
-    starts, ends = (run.starts, run.ends) if run else times_of(program, timeline)
+    run, strategy = issued_run(timeline), strategy_of(plan)
+    known = run is not None and strategy.apart is None
+    bare = run.program if run and known else (strategy.apart or lower)(workload, plan, Pricing.free(workers))
+    program = strategy.holdings(bare, workload, plan, workers, storage, optimizer, communicator).program()
+    starts, ends = run.apart() if run else times_of(program, timeline)
     return program, starts, ends, timeline.iteration_time
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from osfmodel.entities.workload import Workload
+
 COMPUTE = "compute"
 """The stream of computations."""
 CHANNEL = "channel"
@@ -132,6 +134,21 @@ class Taken:
     until: int | None = None
 
 
+class Layered(NamedTuple):
+    """The layers of a program, of which one forward or backward may compute several, one after the other.
+
+    stretch: factor on their times
+    """
+
+    workload: Workload
+    stretch: float
+
+    def seconds(self) -> dict[tuple[str, str], float]:
+        """Seconds of each layer by itself, by kind and name."""
+        found = {("forward", one.name): one.forward_time * self.stretch for one in self.workload.layers}
+        return found | {("backward", one.name): one.backward_time * self.stretch for one in self.workload.layers}
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Operations in the order of issue, the streams that are not plain (width 1, in order), and holds of memory.
@@ -143,6 +160,7 @@ class Program:
     works:      of the operations, for ``engine.works``; empty where a program has to be lowered again for other prices
     seconds:    (start-up, transfer) of the operations, where they are not those of the operations themselves
     taken:      memory that is taken and given back in the order of issue
+    layers:     the layers of which one operation may compute several; None where each computes one
     """
 
     operations: tuple[Operation, ...]
@@ -152,6 +170,7 @@ class Program:
     works: tuple[tuple[Any, ...], ...] = ()
     seconds: tuple[tuple[float, float], ...] = ()
     taken: tuple[Taken, ...] = ()
+    layers: Layered | None = None
     _wiring: Wiring | None = field(init=False, default=None, compare=False, repr=False)
 
     @property
@@ -185,8 +204,8 @@ class Program:
         object.__setattr__(self, "_wiring", found)
         return found
 
-    def timed(self, seconds: Sequence[tuple[float, float]]) -> Program:
+    def timed(self, seconds: Sequence[tuple[float, float]], layers: Layered | None) -> Program:
         """The program at other ``durations``; the dependencies, once counted, stay."""
-        found = replace(self, seconds=tuple(seconds))
+        found = replace(self, seconds=tuple(seconds), layers=layers)
         object.__setattr__(found, "_wiring", self._wiring)
         return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 from osfmodel.engine.levels import Memory, curve
 from osfmodel.engine.program import COMPUTE, Program
@@ -16,6 +17,8 @@ class Run:
 
     begun: numbers of collectives in the order in which they began, by stream
     sent:  (number, channel)
+    pauses: (seconds at an instant, seconds of work that are left then) of computations beside collectives
+    alone:  seconds of each layer by itself, by kind and name, once they were needed
     """
 
     program: Program
@@ -24,7 +27,9 @@ class Run:
     begun: dict[str, list[int]] = field(default_factory=dict)
     computed: list[int] = field(default_factory=list)
     sent: list[tuple[int, int]] = field(default_factory=list)
+    pauses: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     finish: float = 0
+    alone: dict[tuple[str, str], float] | None = None
 
     def timeline(self, compute_time: float) -> Timeline:
         """The timeline of the run; ``compute_time``: seconds of a single GPU."""
@@ -35,19 +40,55 @@ class Run:
         operations = self.program.operations
         computed = ((COMPUTE, number) for number in self.computed)
         sent = ((f"{operations[number].stream} {channel}", number) for number, channel in self.sent)
-        return tuple(self._span(lane, number) for lane, number in chain(computed, sent) if self._shown(number))
+        shown = ((lane, number) for lane, number in chain(computed, sent) if self._shown(number))
+        return tuple(span for lane, number in shown for span in self._spans_of(lane, number))
 
     def _shown(self, number: int) -> bool:
         return not self.program.operations[number].quiet or self.ends[number] > self.starts[number]
 
-    def _span(self, lane: str, number: int) -> Span:
-        one = self.program.operations[number]
-        return Span(one.kind, lane, one.layers, self.starts[number], self.ends[number], one.bucket)
+    def _spans_of(self, lane: str, number: int) -> list[Span]:
+        """The span of an operation, or those of the layers that it computes."""
+        one, bounds = self.program.operations[number], self._bounds(number)
+        if len(bounds) == TWO:
+            return [Span(one.kind, lane, one.layers, *bounds, one.bucket)]
+        return [Span(one.kind, lane, (name,), *times) for name, times in zip(one.layers, pairwise(bounds), strict=True)]
+
+    def apart(self) -> tuple[list[float], list[float]]:
+        """Starts and ends of the operations of the program in which each layer is one of its own."""
+        bounds = [self._bounds(number) for number in range(len(self.program.operations))]
+        return list(chain.from_iterable(one[:-1] for one in bounds)), list(chain.from_iterable(one[1:] for one in bounds))
+
+    def _bounds(self, number: int) -> list[float]:
+        """Seconds at which an operation begins and ends and, of several layers, at which each gives way to the next."""
+        one, start, end = self.program.operations[number], self.starts[number], self.ends[number]
+        if len(one.layers) < TWO or one.kind not in ("forward", "backward") or self.program.layers is None:
+            return [start, end]
+        whole = self.program.durations[number][0]
+        progress = [(start, whole), *self.pauses.get(number, ()), (end, 0)]
+        left, bounds = whole, [start]
+        if self.alone is None:
+            self.alone = self.program.layers.seconds()
+        for name in one.layers[:-1]:
+            left -= self.alone[one.kind, name]
+            bounds.append(_instant(progress, left))
+        return [*bounds, end]
 
     @property
     def memory(self) -> Memory:
         """Memory at the moments of the program, which ``engine.strategies.holdings`` adds to it."""
         return curve(self.program, self.starts, self.ends, self.finish)
+
+
+TWO = 2
+"""Instants of an operation that computes one layer, its start and its end."""
+
+
+def _instant(progress: Sequence[tuple[float, float]], left: float) -> float:
+    """The instant at which ``left`` seconds of work are left, from some (instant, left) between which the pace is even."""
+    for (now, most), (then, least) in pairwise(progress):
+        if least <= left:
+            return then if most <= least else now + (then - now) * ((most - max(left, least)) / (most - least))
+    return progress[-1][0]
 
 
 def issued_run(timeline: Timeline | None) -> Run | None:

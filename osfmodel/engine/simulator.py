@@ -40,6 +40,8 @@ def run(program: Program, pricing: Pricing) -> Run:
         network.arrive(now)
         compute.end(now, network.done)
         network.launch(now)
+        if slowdown:
+            compute.note(now)
         speed = disturbed if slowdown and network.flows and compute.slowed else 1
         steps = network.steps(now)
         if compute.number >= 0:
@@ -103,6 +105,11 @@ class _Compute:
     def slowed(self) -> bool:
         """Whether the present operation takes longer beside collectives."""
         return self.number >= 0 and self.operations[self.number].slowed
+
+    def note(self, now: float) -> None:
+        """Note what is left of the present operation, if it computes several layers."""
+        if self.number >= 0 and len(self.operations[self.number].layers) > 1:
+            self.run.pauses.setdefault(self.number, []).append((now, self.left))
 
     def move(self, step: float, speed: float) -> None:
         """Compute for ``step`` seconds. An operation ends by its duration, since the step was chosen by that."""

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import Program
+from osfmodel.engine.program import Layered, Program
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 
 Work: TypeAlias = tuple[Any, ...]
@@ -25,20 +26,21 @@ class Clock:
         self.workload, self.layers, self.effects = workload, workload.layers, pricing.effects
         self.stretch = pricing.effects.stretch(pricing.workers)
         self.between = cache(pricing.between)
-        self.sent: dict[Work, Seconds] = {}
+        self.known: dict[Work, Seconds] = {}
 
     def of(self, work: Work) -> Seconds:
         """Seconds of any work."""
-        found: Seconds = getattr(self, work[0])(*work[1:])
-        return found
+        if work not in self.known:
+            self.known[work] = getattr(self, work[0])(*work[1:])
+        return self.known[work]
 
-    def forward(self, place: int) -> Seconds:
-        """The forward of a layer."""
-        return self.layers[place].forward_time * self.stretch, 0
+    def forward(self, first: int, end: int) -> Seconds:
+        """The forward of the layers from ``first`` to before ``end``."""
+        return plain_sum(layer.forward_time for layer in self.layers[first:end]) * self.stretch, 0
 
-    def backward(self, place: int) -> Seconds:
-        """The backward of a layer."""
-        return self.layers[place].backward_time * self.stretch, 0
+    def backward(self, first: int, end: int) -> Seconds:
+        """The backward of the layers from before ``end`` to ``first``."""
+        return plain_sum(layer.backward_time for layer in self.layers[first:end]) * self.stretch, 0
 
     def update(self, ranks: int) -> Seconds:
         """The update of a rank's part."""
@@ -58,13 +60,10 @@ class Clock:
 
     def send(self, kind: str, size: int, ranks: int, apart: int = 1) -> Seconds:
         """A collective of so many bytes between ``ranks`` ranks, each ``apart`` from the next."""
-        key = kind, size, ranks, apart
-        if key not in self.sent:
-            self.sent[key] = self.between(ranks, apart).split(kind, size)
-        return self.sent[key]
+        return self.between(ranks, apart).split(kind, size)
 
 
 def timed(program: Program, workload: Workload, pricing: Pricing) -> Program:
     """A program that keeps its works, for a workload with the same tensors, at other prices between as many workers."""
     clock = Clock(workload, pricing)
-    return program.timed([clock.of(work) for work in program.works])
+    return program.timed([clock.of(work) for work in program.works], Layered(workload, clock.stretch))

@@ -47,12 +47,12 @@ class FlatStep(ShardedStep):
     due:   the group whose gradients wait for the backward of the group before it; -1 for none
     """
 
-    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
+    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing, apart: bool = False) -> None:
         self.freed: deque[int] = deque()
         self.begun: set[int] = set()
         self.early: set[int] = set()
         self.due = -1
-        super().__init__(workload, plan, pricing)
+        super().__init__(workload, plan, pricing, apart)
 
     def _micro_batch(self) -> None:
         self.begun.clear()
@@ -167,5 +167,8 @@ class FlatHoldings(ShardedHoldings):
 
 
 STRATEGY = Strategy(
-    FlatStep.lower, "flat parameters gathered by group before use, gradients reduced to shards (FSDP1)", FlatHoldings
+    FlatStep.lower,
+    "flat parameters gathered by group before use, gradients reduced to shards (FSDP1)",
+    FlatHoldings,
+    FlatStep.lower_apart,
 )

@@ -20,7 +20,7 @@ Memory is taken and given back in the order of issue, as a caching allocator see
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream, Taken
@@ -44,6 +44,7 @@ class ShardedStep(IssuedStep):
     order:    numbers of the groups as forward enters them; a module comes before those inside it
     entered:  place of a layer -> groups that forward enters there, outer ones first
     leaving:  place of a layer -> groups that forward leaves there, inner ones first
+    runs:     (first, end) of the layers between which no group is entered or left
     left:     numbers of the groups in the order in which forward left them
     gathered: bytes of each group as it is gathered, padded
     gathers:  all-gathers whose groups have not been copied out, by group
@@ -51,10 +52,10 @@ class ShardedStep(IssuedStep):
     inputs:   reduce-scatters whose inputs are in memory, the oldest first
     """
 
-    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
+    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing, apart: bool = False) -> None:
         if plan.sharding is None:
             raise PlanError(f"the plan has the strategy {plan.strategy!r}, and does not say how its groups are sharded")
-        super().__init__(workload, plan.sharding, pricing)
+        super().__init__(workload, plan.sharding, pricing, apart)
         layers = {layer.name: layer for layer in workload.layers}
         self.members = [[layers[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
         self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
@@ -70,6 +71,7 @@ class ShardedStep(IssuedStep):
         for group in self.order:
             self.entered.setdefault(self.uses[group][0], []).append(group)
             self.leaving.setdefault(self.uses[group][1], []).insert(0, group)
+        self.runs = self.stretches(self.entered, (place + 1 for place in self.leaving))
         self.left: list[int] = []
         self.gathers: dict[int, int] = {}
         self.after: tuple[int, ...] = ()
@@ -107,6 +109,11 @@ class ShardedStep(IssuedStep):
         """The program of one step."""
         return cls(workload, plan, pricing).program()
 
+    @classmethod
+    def lower_apart(cls, workload: Workload, plan: Plan, pricing: Pricing) -> Program:
+        """The program of one step in which each layer is an operation of its own."""
+        return cls(workload, plan, pricing, apart=True).program()
+
     def program(self) -> Program:
         """The whole step: forward and backward of each micro-batch, and the update of the shards."""
         for number in range(1, self.rules.micro_batches + 1):
@@ -121,19 +128,20 @@ class ShardedStep(IssuedStep):
         self.before, self.ends = tuple(self.ends), []
         self.after = (len(self.operations) - 1, *self.before) if self.operations else ()
         self.left.clear()
-        for place in range(len(self.workload.layers)):
-            for group in self.entered.get(place, ()):
+        for first, end in self.runs:
+            for group in self.entered.get(first, ()):
                 self._enter(group)
-            self.compute("forward", place)
-            for group in self.leaving.get(place, ()):
+            self.compute("forward", first, end)
+            for group in self.leaving.get(end - 1, ()):
                 self._leave(group)
         self._drop()
-        for place, layer in reversed(list(enumerate(self.workload.layers))):
-            for group in reversed(self.leaving.get(place, ())):
+        for first, end in reversed(self.runs):
+            for group in reversed(self.leaving.get(end - 1, ())):
                 self._enter_backward(group)
-            self.compute("backward", place)
-            self._take_gradient(layer)
-            for group in reversed(self.entered.get(place, ())):
+            self.compute("backward", first, end)
+            for layer in reversed(self.workload.layers[first:end]):
+                self._take_gradient(layer)
+            for group in reversed(self.entered.get(first, ())):
                 if not self.rules.groups[group].reduced_last:
                     self._leave_backward(group)
         self._backward_over()
@@ -270,14 +278,14 @@ class ShardedStep(IssuedStep):
         """Bytes of a rank's part of all parameters."""
         return sum(map(self.split_bytes, self.members))
 
-    def in_turn(self) -> Iterator[Operation]:
+    def in_turn(self) -> Iterable[Operation]:
         """The operations; where launching a collective blocks, each waits for the one before it.
 
         In the background such a library launches a collective once the host gets there, which computes itself.
         """
-        if not (self.pricing.blocking and self.rules.asynchronous):
-            yield from super().in_turn()
-            return
+        return self._in_background() if self.pricing.blocking and self.rules.asynchronous else super().in_turn()
+
+    def _in_background(self) -> Iterator[Operation]:
         host: tuple[int, ...] = ()
         for number, operation in enumerate(self.operations):
             yield operation._replace(waits=operation.waits + host)
@@ -300,5 +308,8 @@ class ShardedHoldings(IssuedHoldings):
 
 
 STRATEGY = Strategy(
-    ShardedStep.lower, "parameters gathered by group before use, gradients reduced to shards (FSDP2)", ShardedHoldings
+    ShardedStep.lower,
+    "parameters gathered by group before use, gradients reduced to shards (FSDP2)",
+    ShardedHoldings,
+    ShardedStep.lower_apart,
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import state_bytes
-from osfmodel.engine.program import COMPUTE, Hold, Instant, Operation, Program, Stream, Taken
+from osfmodel.engine.program import COMPUTE, Hold, Instant, Layered, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
 from osfmodel.engine.works import Clock, Work
 from osfmodel.entities.sharding import Sharding
@@ -23,15 +24,17 @@ PLAIN_STREAMS: Mapping[str, Stream] = MappingProxyType({})
 class IssuedStep:
     """A program under construction, with its memory.
 
+    apart:  whether each layer is an operation of its own, also where nothing else happens between layers
     ranks:  ranks between which each parameter is split
     clock:  seconds of its work
     before: operations for which the next computation waits
     """
 
-    def __init__(self, workload: Workload, rules: Sharding, pricing: Pricing) -> None:
-        self.workload, self.rules, self.pricing = workload, rules, pricing
+    def __init__(self, workload: Workload, rules: Sharding, pricing: Pricing, apart: bool = False) -> None:
+        self.workload, self.rules, self.pricing, self.apart = workload, rules, pricing, apart
         self.ranks = rules.ranks(pricing.workers)
         self.clock = Clock(workload, pricing)
+        self.names_of = tuple(layer.name for layer in workload.layers)
         self.operations: list[Operation] = []
         self.works: list[Work] = []
         self.taken: list[Taken] = []
@@ -66,21 +69,32 @@ class IssuedStep:
         if taken is not None and taken.until is None:
             taken.until = len(self.operations)
 
-    def compute(self, kind: str, place: int) -> int:
-        """Add the forward or backward of a layer, which waits for what is ``before`` it; its number."""
+    def stretches(self, *bounds: Iterable[int]) -> list[tuple[int, int]]:
+        """(first, end) of the stretches of layers between which something may happen, in forward order.
+
+        bounds: places at which a stretch ends; without them, and where layers are ``apart``, each layer is one
+        """
+        count = len(self.workload.layers)
+        return list(pairwise(range(count + 1) if self.apart else sorted({0, count}.union(*bounds))))
+
+    def compute(self, kind: str, first: int, end: int) -> int:
+        """Add the forward or backward of some layers, which waits for what is ``before`` it; its number."""
         waits, self.before = self.before, ()
-        return self.add(kind, COMPUTE, (self.workload.layers[place].name,), (kind, place), waits)
+        names = self.names_of[first:end] if kind == "forward" else self.names_of[first:end][::-1]
+        return self.add(kind, COMPUTE, names, (kind, first, end), waits)
 
     def finished(self, streams: Mapping[str, Stream] = PLAIN_STREAMS) -> Program:
         """The program of all operations; where launching a collective blocks, it is another one at other prices."""
         works = () if self.pricing.blocking else tuple(self.works)
-        return Program(tuple(self.in_turn()), streams, works=works, taken=tuple(self.taken))
+        layers = Layered(self.workload, self.clock.stretch)
+        return Program(tuple(self.in_turn()), streams, works=works, taken=tuple(self.taken), layers=layers)
 
-    def in_turn(self) -> Iterator[Operation]:
+    def in_turn(self) -> Iterable[Operation]:
         """The operations; where launching a collective blocks, each waits for the one before it."""
-        blocks = self.pricing.blocking and not self.rules.asynchronous
-        for number, operation in enumerate(self.operations):
-            yield operation._replace(waits=(number - 1,)) if blocks and number else operation
+        if not self.pricing.blocking or self.rules.asynchronous:
+            return self.operations
+        first = self.operations[:1]
+        return [*first, *(one._replace(waits=(number,)) for number, one in enumerate(self.operations[1:]))]
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters."""

@@ -182,8 +182,10 @@ class Strategy(NamedTuple):
     lower:    (workload, plan, pricing) -> Program of one step, in the steady state
     summary:  shown to people
     holdings: the memory of its programs
+    apart:    as ``lower``, with an operation for each layer; None where ``lower`` makes these
     """
 
     lower: Callable[[Workload, Plan, Pricing], Program]
     summary: str
     holdings: type[Holdings] = Holdings
+    apart: Callable[[Workload, Plan, Pricing], Program] | None = None

@@ -23,7 +23,7 @@ reduce-scatters block. Gradients are reduced in every micro-batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -114,9 +114,9 @@ class FetchingStep(IssuedStep):
                 self._send("all_gather", [layer], self._gathered([layer]), (update,))
         return self.finished()
 
-    def in_turn(self) -> Iterator[Operation]:
+    def in_turn(self) -> Iterable[Operation]:
         """The operations; a library that blocks is in what each waits for already."""
-        yield from self.operations
+        return self.operations
 
     def _micro_batch(self) -> None:
         """Forward and backward; all that is whole, but for persistent parameters, is freed by the end."""
@@ -126,13 +126,13 @@ class FetchingStep(IssuedStep):
         for place in range(len(self.workload.layers)):
             for module in self.entered.get(place, ()):
                 self._fetch(module)
-            self.compute("forward", place)
+            self.compute("forward", place, place + 1)
             for module in self.left.get(place, ()):
                 self._release(module)
         for place, layer in reversed(list(enumerate(self.workload.layers))):
             for module in reversed(self.left.get(place, ())):
                 self._fetch(module)
-            ready = self.compute("backward", place)
+            ready = self.compute("backward", place, place + 1)
             handed = self.handed.get(layer.name, ())
             full = [number for number in handed if self._makes_way(number, layer)]
             for number in full:
