@@ -37,7 +37,8 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing, like: Tim
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Timeline:
     """One iteration in the steady state. Raises PlanError if the plan does not belong to the workload."""
-    from osfmodel.engine.run import issued_run  # these are not loaded where all plans are plain
+    from osfmodel.engine.in_order import run_in_order  # these are not loaded where all plans are plain
+    from osfmodel.engine.run import issued_run
     from osfmodel.engine.simulator import run
     from osfmodel.engine.works import timed
 
@@ -47,7 +48,7 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | 
     alone = accumulating(workload, count).compute_time
     known = issued_run(like)
     program = lower(workload, plan, pricing) if known is None else timed(known.program, workload, pricing)
-    return run(program, pricing).timeline(alone)
+    return (run_in_order(program, pricing) or run(program, pricing)).timeline(alone)
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
