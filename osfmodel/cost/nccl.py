@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +88,13 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
         raise CostError(
             f"cluster {cluster.name!r} has no nic_bandwidth, which the nccl cost model needs for {place.nodes} nodes"
         )
-    return AffineCost(lines(ways(cluster.nccl, place, collective)))
+    return _fastest(cluster.nccl, place, collective)
+
+
+@lru_cache(maxsize=2**12)
+def _fastest(shape: NcclShape, place: Placement, collective: str) -> AffineCost:
+    """The price of NCCL's best way, of which the same is asked again and again."""
+    return AffineCost(lines(ways(shape, place, collective)))
 
 
 def ways(

@@ -8,6 +8,7 @@ computation down, the device and the streams are followed from one end to the ne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import COMPUTE, Operation, Program
@@ -18,15 +19,14 @@ def run_in_order(program: Program, pricing: Pricing) -> Run | None:
     """The run of a program; None where streams share a link, or an operation may overtake another."""
     if any(one.width > 1 or one.credit is not None or one.between for one in program.streams.values()):
         return None
-    seconds = program.durations
+    seconds, slowdown = program.durations, pricing.effects.compute_slowdown
     owners: dict[str, str] = {}
     for number, (one, (_, transfer)) in enumerate(zip(program.operations, seconds, strict=True)):
-        if one.not_before or (one.waits and max(one.waits) >= number):
+        if (slowdown and one.not_before) or (one.waits and max(one.waits) >= number):
             return None
         if transfer and owners.setdefault(program.stream(one).link, one.stream) != one.stream:
             return None
     found = Run(program, [0] * len(seconds), [-1] * len(seconds))
-    slowdown = pricing.effects.compute_slowdown
     if slowdown:
         _follow(found, 1 / (1 + slowdown))
     else:
@@ -39,7 +39,7 @@ def _recur(run: Run, seconds: Sequence[tuple[float, float]]) -> None:
     """Fill in starts and ends, in the order of issue: all that an operation waits for stands before it."""
     starts, ends, last = run.starts, run.ends, dict[str, float]()
     for number, (one, (startup, transfer)) in enumerate(zip(run.program.operations, seconds, strict=True)):
-        begin = last.get(one.stream, 0)
+        begin = max(last.get(one.stream, 0), one.not_before)
         for before in one.waits:
             begin = max(begin, ends[before])
         starts[number] = begin
@@ -51,9 +51,12 @@ def _follow(run: Run, disturbed: float) -> None:
     """Fill in starts and ends where computation goes at a speed of ``disturbed`` beside collectives."""
     operations, seconds, starts, ends = run.program.operations, run.program.durations, run.starts, run.ends
     queues: dict[str, list[int]] = {COMPUTE: []}
+    awaited: set[int] = set()
     for number, one in enumerate(operations):
         queues.setdefault(one.stream, []).append(number)
-    computed, sending = queues.pop(COMPUTE)[::-1], [queue[::-1] for queue in queues.values()]
+        if one.stream != COMPUTE:
+            awaited.update(one.waits)
+    computed, idle = queues.pop(COMPUTE)[::-1], [queue[::-1] for queue in queues.values()]
     flying: list[tuple[float, int, list[int]]] = []  # (end, operation, its queue)
     now: float = 0
     computing, left = -1, 0.0
@@ -65,32 +68,40 @@ def _follow(run: Run, disturbed: float) -> None:
         for flight in [one for one in flying if one[0] <= now]:
             flying.remove(flight)
             ends[flight[1]] = now
-            sending.append(flight[2])
+            idle.append(flight[2])
         while not left and (computing >= 0 or ready(computed)):
             if computing >= 0:
                 ends[computing], computing = now, -1
             else:
                 computing = computed.pop()
                 starts[computing], left = now, seconds[computing][0]
-        for queue in [one for one in sending if ready(one)]:
+        for queue in [one for one in idle if ready(one)]:
+            idle.remove(queue)
             number = queue.pop()
-            sending.remove(queue)
             starts[number] = now
             flying.append((now + seconds[number][0] + seconds[number][1], number, queue))
-        slowed = computing >= 0 and operations[computing].slowed and flying
-        speed = disturbed if slowed else 1
-        if computing >= 0 and len(operations[computing].layers) > 1:
-            run.pauses.setdefault(computing, []).append((now, left))
-        until = [one[0] for one in flying]
-        if computing >= 0:
-            until.append(now + left / speed)
-        if not until:
+        if not flying and computing < 0:
             run.finish = now
             return
-        step = min(until)
-        if computing >= 0:
-            left = 0 if until[-1] <= step else left - (step - now) * speed
-        now = step
+        until = min([one[0] for one in flying], default=inf)
+        while computing >= 0:
+            one = operations[computing]
+            speed = disturbed if flying and one.slowed else 1
+            end = now + left / speed
+            if end > until:
+                rest = left - (until - now) * speed
+                if len(one.layers) > 1:
+                    run.pauses.setdefault(computing, []).extend([(now, left), (until, rest)])
+                now, left = until, rest
+                break
+            ends[computing] = now = end
+            done, computing, left = computing, -1, 0
+            if done in awaited or not ready(computed):
+                break
+            computing = computed.pop()
+            starts[computing], left = now, seconds[computing][0]
+        else:
+            now = until
 
 
 def _note(run: Run, operations: Sequence[Operation]) -> None:

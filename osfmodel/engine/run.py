@@ -50,13 +50,16 @@ class Run:
         """The span of an operation, or those of the layers that it computes."""
         one, bounds = self.program.operations[number], self._bounds(number)
         if len(bounds) == TWO:
-            return [Span(one.kind, lane, one.layers, *bounds, one.bucket)]
-        return [Span(one.kind, lane, (name,), *times) for name, times in zip(one.layers, pairwise(bounds), strict=True)]
+            return [Span(one.kind, lane, one.layers, bounds[0], bounds[1], one.bucket)]
+        times = zip(one.layers, bounds, bounds[1:], strict=False)
+        return [Span(one.kind, lane, (name,), start, end) for name, start, end in times]
 
     def apart(self) -> tuple[list[float], list[float]]:
         """Starts and ends of the operations of the program in which each layer is one of its own."""
         bounds = [self._bounds(number) for number in range(len(self.program.operations))]
-        return list(chain.from_iterable(one[:-1] for one in bounds)), list(chain.from_iterable(one[1:] for one in bounds))
+        return list(chain.from_iterable(one[:-1] for one in bounds)), list(
+            chain.from_iterable(one[1:] for one in bounds)
+        )
 
     def _bounds(self, number: int) -> list[float]:
         """Seconds at which an operation begins and ends and, of several layers, at which each gives way to the next."""
@@ -84,7 +87,7 @@ TWO = 2
 
 
 def _instant(progress: Sequence[tuple[float, float]], left: float) -> float:
-    """The instant at which ``left`` seconds of work are left, from some (instant, left) between which the pace is even."""
+    """The instant at which ``left`` seconds of work are left; between those in ``progress`` the pace is even."""
     for (now, most), (then, least) in pairwise(progress):
         if least <= left:
             return then if most <= least else now + (then - now) * ((most - max(left, least)) / (most - least))

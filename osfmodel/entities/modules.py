@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from osfmodel.entities.compression import require_shardable_sending
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding
-from osfmodel.entities.workload import Layer, Workload
+from osfmodel.entities.workload import Workload
 
 FULLY_SHARDED, HYBRID_SHARDED = "fully-sharded", "hybrid-sharded"
 """Strategies of plans with sharded parameters: between all workers, or inside each of several replicas."""
@@ -91,6 +92,14 @@ def _listed(tensors: Sequence[tuple[str, int]], pattern: re.Pattern[str]) -> dic
     return {name: size for name, size in sizes.items() if members[name.rstrip("0123456789")] > 1}
 
 
+class Tensor(NamedTuple):
+    """What a plan knows of a layer; ``bytes`` is 0 without a parameter."""
+
+    name: str
+    bytes: int
+    dtype: str
+
+
 def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Sharding) -> Plan:
     """The plan that ``fully_shard`` makes of ``groups`` of modules, and of a root with all other parameters.
 
@@ -100,19 +109,27 @@ def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Shardin
 
     Raises PlanError for a module without parameters.
     """
+    tensors = tuple(Tensor(layer.name, layer.gradient_bytes, layer.dtype) for layer in workload.layers)
+    return _wrapped(workload.name, tensors, tuple(groups), rules)
+
+
+@lru_cache(maxsize=64)
+def _wrapped(name: str, tensors: tuple[Tensor, ...], groups: tuple[ParameterGroup, ...], rules: Sharding) -> Plan:
+    """The plan of :func:`wrapped` for a workload called ``name``, with these tensors in forward order."""
     numbers = {module: number for number, group in enumerate(groups) for module in group.modules}
-    own: dict[int, list[Layer]] = {number: [] for number in range(len(groups) + 1)}
-    used: dict[int, list[str]] = {len(groups): [layer.name for layer in workload.layers]}
+    own: dict[int, list[Tensor]] = {number: [] for number in range(len(groups) + 1)}
+    used: dict[int, list[str]] = {len(groups): [tensor.name for tensor in tensors]}
     held: dict[str, set[int]] = {}
-    for layer in workload.layers:
-        holders = [module for module in around(layer.name) if module in numbers]
-        held[layer.name] = {numbers[module] for module in holders}
-        for number in held[layer.name]:
-            used.setdefault(number, []).append(layer.name)
-        if layer.gradient_bytes:
-            own[numbers[holders[-1]] if holders else len(groups)].append(layer)
-    _require_held(numbers, [layer.name for layer in workload.layers if layer.gradient_bytes], workload.name)
-    input_layer = next((layer.name for layer in workload.layers if layer.gradient_bytes), "")
+    for tensor in tensors:
+        holders = [module for module in around(tensor.name) if module in numbers]
+        held[tensor.name] = {numbers[module] for module in holders}
+        for number in held[tensor.name]:
+            used.setdefault(number, []).append(tensor.name)
+        if tensor.bytes:
+            own[numbers[holders[-1]] if holders else len(groups)].append(tensor)
+    trained = [tensor.name for tensor in tensors if tensor.bytes]
+    _require_held(numbers, trained, name)
+    input_layer = trained[0] if trained else ""
     made = []
     for number, group in enumerate([*groups, ParameterGroup(reshard=False)]):
         reduced_last = number == len(groups) or number in held.get(input_layer, ())
@@ -121,7 +138,7 @@ def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Shardin
             made.append((bucket, replace(group, first=first, last=last, reduced_last=reduced_last)))
     strategy = HYBRID_SHARDED if rules.replicas > 1 else FULLY_SHARDED
     sharding = replace(rules, groups=tuple(group for _, group in made))
-    return Plan(workload.name, tuple(bucket for bucket, _ in made), strategy=strategy, sharding=sharding)
+    return Plan(name, tuple(bucket for bucket, _ in made), strategy=strategy, sharding=sharding)
 
 
 @lru_cache(maxsize=2**14)
@@ -140,10 +157,10 @@ def _require_held(modules: Iterable[str], names: Sequence[str], workload: str) -
             raise PlanError(f"{workload!r} has no parameters in a module {module!r}: {suggestion(module, known)}")
 
 
-def _buckets(layers: Sequence[Layer]) -> Iterator[Bucket]:
-    """A bucket of these layers for each dtype."""
-    for dtype in dict.fromkeys(layer.dtype for layer in layers):
-        yield Bucket(tuple(Block(layer.name, 0, layer.gradient_bytes) for layer in layers if layer.dtype == dtype))
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[Bucket]:
+    """A bucket of these tensors for each dtype."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        yield Bucket(tuple(Block(tensor.name, 0, tensor.bytes) for tensor in tensors if tensor.dtype == dtype))
 
 
 def step_of(workload: Workload, strategy: str) -> tuple[int, Workload]:

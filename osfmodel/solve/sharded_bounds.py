@@ -26,17 +26,17 @@ transfers. With replicas the all-reduces of shards follow in the place of RS. Wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import serial, transfer
-from osfmodel.engine.strategies.padding import gathered_bytes, reduced_bytes
+from osfmodel.engine.strategies.padding import exchanged_bytes
 from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.modules import HYBRID_SHARDED, blocks, inside
+from osfmodel.entities.modules import HYBRID_SHARDED, around, blocks
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import EACH, Form, Sharding
@@ -118,15 +118,15 @@ def block_bytes(workload: Workload, names: Sequence[str], ranks: int) -> list[in
     """Padded bytes of each of the blocks ``names``, in the types of its parameters."""
     sizes = dict.fromkeys(names, 0)
     for layer in workload.layers:
-        block = block_of(layer.name, names)
+        block = block_of(layer.name, sizes)
         if block is not None and layer.gradient_bytes:
-            sizes[block] += gathered_bytes(Sharding(()), [layer], ranks)
+            sizes[block] += exchanged_bytes(Sharding(()), [layer], ranks)[0]
     return list(sizes.values())
 
 
-def block_of(name: str, names: Sequence[str]) -> str | None:
-    """The block that holds a layer; None for the root."""
-    return next((block for block in names if inside(name, block)), None)
+def block_of(name: str, names: Container[str]) -> str | None:
+    """The block, of these ``names``, that holds a layer; None for the root."""
+    return next((block for block in around(name) if block in names), None)
 
 
 def grouped_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
@@ -145,7 +145,8 @@ def grouped_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
         or (root and root[0] != workload.layers[0].name)
     ):
         return 0.0
-    most = [max((size(rules, one, ranks) for one in grouped), default=0) for size in (gathered_bytes, reduced_bytes)]
+    sizes = [exchanged_bytes(rules, one, ranks) for one in grouped]
+    most = [max((size[kind] for size in sizes), default=0) for kind in range(2)]
     again = all(group.reshard is True and group.needed_in_backward for group in groups)
     depth = max((group.backward_prefetch for group in rules.groups), default=1)
     return sharded_bound(workload, pricing, GroupRules(rules, (most[0], most[1]), again, max(1, depth)))
@@ -194,13 +195,13 @@ class _ShardedLimit:
 
     def __init__(self, workload: Workload, pricing: Pricing, rules: GroupRules, part: _Part) -> None:
         self.workload, self.pricing, self.rules, self.part = workload, pricing, rules, part
-        sharding, names = rules.sharding, blocks(workload)
+        sharding, names = rules.sharding, frozenset(blocks(workload))
         self.ranks = sharding.ranks(pricing.workers)
         self.prices = pricing.between(self.ranks)
         self.rows: list[_SentLayer] = []
         for layer in workload.layers:
             trained = [layer] if layer.gradient_bytes else []
-            gathered, reduced = (size(sharding, trained, self.ranks) for size in (gathered_bytes, reduced_bytes))
+            gathered, reduced = exchanged_bytes(sharding, trained, self.ranks)
             held = block_of(layer.name, names) is not None
             self.rows.append(_SentLayer(layer, held, gathered, reduced if part.reduces else 0))
         self.root, self.inner = (

@@ -66,13 +66,11 @@ class FlatStep(ShardedStep):
             end = -(-end // unit) * unit + own[name].elements
         return -(-end // self.ranks) * element_bytes(dtype or members[0].dtype)
 
-    def gathered_bytes(self, members: Sequence[Layer]) -> int:
-        """Bytes of the parameters of a group as they are gathered."""
-        return self.ranks * self._flat_bytes(members, self.rules.gather_dtype)
-
-    def reduced_bytes(self, members: Sequence[Layer]) -> int:
-        """Bytes of the gradients of a group as they are reduced."""
-        return self.ranks * self._flat_bytes(members, self.rules.reduce_dtype or self.rules.gather_dtype)
+    def exchanged_bytes(self, members: Sequence[Layer]) -> tuple[int, int]:
+        """Bytes of a group as its parameters are gathered, and as its gradients are reduced."""
+        types = self.rules.gather_dtype, self.rules.reduce_dtype or self.rules.gather_dtype
+        gathered, reduced = (self.ranks * self._flat_bytes(members, dtype) for dtype in types)
+        return gathered, reduced
 
     def split_bytes(self, members: Sequence[Layer]) -> int:
         """Bytes of a rank's part of a group, in the type of its parameters."""

@@ -27,7 +27,7 @@ from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream
 from osfmodel.engine.strategies.holdings import GRADIENTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy
-from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
+from osfmodel.engine.strategies.padding import exchanged_bytes, padded_elements
 from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
@@ -47,6 +47,7 @@ class ShardedStep(IssuedStep):
     runs:     (first, end) of the layers between which no group is entered or left
     left:     numbers of the groups in the order in which forward left them
     gathered: bytes of each group as it is gathered, padded
+    reducing: bytes of each group as its gradients are reduced, padded
     gathers:  all-gathers whose groups have not been copied out, by group
     after:    the copy out for which all-gathers wait from now on
     inputs:   reduce-scatters whose inputs are in memory, the oldest first
@@ -61,7 +62,7 @@ class ShardedStep(IssuedStep):
         self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
         if any(block.bytes != layers[block.layer].gradient_bytes for bucket in plan.buckets for block in bucket.blocks):
             raise PlanError("the plan cuts tensors, and shards parameters: each belongs to one group, whole")
-        self.gathered = [self.gathered_bytes(members) for members in self.members]
+        self.gathered, self.reducing = zip(*map(self.exchanged_bytes, self.members), strict=True)
         self.names = [tuple(layer.name for layer in members) for members in self.members]
         self.uses = list(self._uses())
         numbers = range(len(self.members))
@@ -85,13 +86,9 @@ class ShardedStep(IssuedStep):
         self.last = True
         self.arrived: tuple[int, Taken] | None = None
 
-    def gathered_bytes(self, members: Sequence[Layer]) -> int:
-        """Bytes of the parameters of a group as they are gathered."""
-        return gathered_bytes(self.rules, members, self.ranks)
-
-    def reduced_bytes(self, members: Sequence[Layer]) -> int:
-        """Bytes of the gradients of a group as they are reduced."""
-        return reduced_bytes(self.rules, members, self.ranks)
+    def exchanged_bytes(self, members: Sequence[Layer]) -> tuple[int, int]:
+        """Bytes of a group as its parameters are gathered, and as its gradients are reduced."""
+        return exchanged_bytes(self.rules, members, self.ranks)
 
     def split_bytes(self, members: Sequence[Layer]) -> int:
         """Bytes of a rank's part of a group, in the type of its parameters."""
@@ -139,7 +136,7 @@ class ShardedStep(IssuedStep):
             for group in reversed(self.leaving.get(end - 1, ())):
                 self._enter_backward(group)
             self.compute("backward", first, end)
-            for layer in reversed(self.workload.layers[first:end]):
+            for layer in reversed(self.workload.layers[first:end]) if self.apart else ():
                 self._take_gradient(layer)
             for group in reversed(self.entered.get(first, ())):
                 if not self.rules.groups[group].reduced_last:
@@ -256,7 +253,7 @@ class ShardedStep(IssuedStep):
 
     def _reduce(self, group: int) -> None:
         """Reduce the gradients of a group to shards, and its shard between replicas."""
-        layers, size, waits = self.names[group], self.reduced_bytes(self.members[group]), self._oldest()
+        layers, size, waits = self.names[group], self.reducing[group], self._oldest()
         if group in self.added:
             self._give_gradients(group)
         taken = self.take(REDUCED, size)
@@ -269,7 +266,8 @@ class ShardedStep(IssuedStep):
         self.inputs.append((self.ends[-1], taken))
         if group not in self.reduced:
             self.reduced.add(group)
-            self.take(GRADIENTS, self.split_bytes(self.members[group]))
+            if self.apart:
+                self.take(GRADIENTS, self.split_bytes(self.members[group]))
         if self.rules.replicas > 1 and (self.last or self.rules.replicas_each):
             shared: Work = ("send", "all_reduce", size // self.ranks, self.rules.replicas, self.ranks)
             self.ends.append(self.add("all_reduce", REPLICAS, layers, shared, (self.ends[-1],), group))

@@ -9,4 +9,5 @@ STRATEGY = Strategy(
     ShardedStep.lower,
     "sharded as with fully-sharded inside each replica, shards all-reduced between replicas",
     ShardedHoldings,
+    ShardedStep.lower_apart,
 )

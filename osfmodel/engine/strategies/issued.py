@@ -18,13 +18,18 @@ from osfmodel.entities.workload import Workload
 GATHERED, WHOLE, REDUCED = "all-gather buffers", "unsharded groups", "reduce-scatter inputs"
 """Owners of memory: buffers in which parameters arrive, whole parameters, and copies of gradients to be reduced."""
 
+SHOWN = ("forward", "backward", "send")
+"""Works that are shown where they take no time."""
+UNNOTED = Taken("", 0, 0, 0)
+"""Memory that is taken in a step whose memory is not noted."""
 PLAIN_STREAMS: Mapping[str, Stream] = MappingProxyType({})
 
 
 class IssuedStep:
     """A program under construction, with its memory.
 
-    apart:  whether each layer is an operation of its own, also where nothing else happens between layers
+    apart:  whether each layer is an operation of its own, also where nothing else happens between layers; only then is
+            memory noted
     ranks:  ranks between which each parameter is split
     clock:  seconds of its work
     before: operations for which the next computation waits
@@ -52,15 +57,17 @@ class IssuedStep:
         """Add an operation, and return its number."""
         startup, transfer = self.clock.of(work)
         size = work[2] if work[0] == "send" else 0
-        quiet = work[0] not in ("forward", "backward", "send")
+        quiet = work[0] not in SHOWN
         self.operations.append(
-            Operation(kind, stream, layers, startup, transfer, waits, size=size, bucket=bucket, quiet=quiet)
+            Operation(kind, stream, layers, startup, transfer, waits, 0, size, bucket, False, True, quiet)
         )
         self.works.append(work)
         return len(self.operations) - 1
 
     def take(self, owner: str, size: int) -> Taken:
         """Memory that is taken now."""
+        if not self.apart:
+            return UNNOTED
         self.taken.append(Taken(owner, size, len(self.operations)))
         return self.taken[-1]
 

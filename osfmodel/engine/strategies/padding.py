@@ -24,10 +24,19 @@ def padded_elements(layer: Layer, ranks: int) -> int:
 
 def gathered_bytes(rules: Sharding, layers: Sequence[Layer], ranks: int) -> int:
     """Bytes of the parameters of ``layers``, padded, as they are gathered from ``ranks`` ranks."""
-    return sum(padded_elements(one, ranks) * element_bytes(rules.gather_dtype or one.dtype) for one in layers)
+    return exchanged_bytes(rules, layers, ranks)[0]
 
 
 def reduced_bytes(rules: Sharding, layers: Sequence[Layer], ranks: int) -> int:
     """Bytes of the gradients of ``layers``, padded, as they are reduced between ``ranks`` ranks."""
-    reduce = rules.reduce_dtype or rules.gather_dtype
-    return sum(padded_elements(one, ranks) * element_bytes(reduce or one.dtype) for one in layers)
+    return exchanged_bytes(rules, layers, ranks)[1]
+
+
+def exchanged_bytes(rules: Sharding, layers: Sequence[Layer], ranks: int) -> tuple[int, int]:
+    """Bytes of ``layers``, padded, as their parameters are gathered from ``ranks`` ranks, and gradients reduced."""
+    padded: dict[str, int] = {}
+    for one in layers:
+        padded[one.dtype] = padded.get(one.dtype, 0) + padded_elements(one, ranks)
+    gather, reduce = rules.gather_dtype, rules.reduce_dtype or rules.gather_dtype
+    gathered = sum(elements * element_bytes(gather or dtype) for dtype, elements in padded.items())
+    return gathered, sum(elements * element_bytes(reduce or dtype) for dtype, elements in padded.items())

@@ -76,7 +76,7 @@ class FetchingStep(IssuedStep):
 
     def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
         _require_runnable(workload, plan)
-        super().__init__(workload, plan.sharding or Sharding(()), pricing)
+        super().__init__(workload, plan.sharding or Sharding(()), pricing, apart=True)
         self.plan, self.limits = plan, self.rules.fetching or Fetching()
         self.background = self.rules.asynchronous
         self.own = {layer.name: layer for layer in workload.layers}

@@ -276,7 +276,8 @@ def condensed(workload: Workload, names: Sequence[str], ranks: int) -> Workload:
     """
     levels = activation_levels(workload, ())
     there = dict(zip((layer.name for layer in workload.layers), levels, strict=True))
-    runs = groupby(workload.layers, lambda layer: (block_of(layer.name, names), layer.dtype))
+    known = frozenset(names)
+    runs = groupby(workload.layers, lambda layer: (block_of(layer.name, known), layer.dtype))
     return replace(workload, layers=tuple(_one(list(layers), ranks, there) for _, layers in runs), segments=())
 
 
