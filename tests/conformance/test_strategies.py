@@ -131,7 +131,7 @@ def test_every_byte_is_sent(name, plan):
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_time_and_memory_come_from_one_run(name, plan):
-    lowered = lower(STEP, plan, PRICING)
+    lowered = (strategy_of(plan).apart or lower)(STEP, plan, PRICING)
     program = strategy_of(plan).holdings(lowered, STEP, plan, 4, KEEPERS[RUNTIME.name]).program()
     found = run(program, PRICING)
     timeline = predict_timeline(STEP, plan, PRICING)

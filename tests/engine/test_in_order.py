@@ -1,0 +1,106 @@
+"""Programs with one operation for several layers, and streams followed in order: exactly as layer by layer, by events."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from osfmodel import Layer, Workload
+from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import simulate
+from osfmodel.engine.in_order import run_in_order
+from osfmodel.engine.memory import memory_of
+from osfmodel.engine.program import Operation, Program
+from osfmodel.engine.simulator import run
+from osfmodel.engine.strategies import lower, strategy_of
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.executors import KEEPERS, RUNTIME
+from osfmodel.entities.modules import wrapped
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.sharding import ParameterGroup, Sharding
+
+RANKS = 4
+
+
+def step(rng: random.Random) -> tuple[Workload, Plan, Pricing]:
+    """A random step of up to 4 blocks of up to 5 layers, some without parameters, in exact numbers."""
+
+    def part(most: int) -> Fraction:
+        return Fraction(rng.randint(0, most), rng.randint(1, 7))
+
+    layers = [
+        Layer(
+            f"blocks.{block}.{place}.weight", part(9), part(9) + 1, 4 * rng.choice((0, rng.randint(1, 40))),
+            activation_bytes=rng.randint(0, 50), peak_bytes=rng.randint(50, 900),
+        )
+        for block in range(rng.randint(1, 4))
+        for place in range(rng.randint(1, 5))
+    ]  # fmt: skip
+    layers += [Layer("head.weight", part(9), part(9), 4 * rng.randint(1, 40), activation_bytes=9, peak_bytes=90)]
+    workload = Workload("random", tuple(layers), 8, part(5), state_bytes=100, update_bytes=10, fixed_bytes=0)
+    trained = sorted({layer.name[:8] for layer in layers[:-1] if layer.gradient_bytes})
+    ends = sorted(rng.sample(range(len(trained) + 1), rng.randint(0, len(trained))))
+    names = [trained[start:end] for start, end in zip([0, *ends], [*ends, len(trained)], strict=True)]
+    ahead = {"forward_prefetch": rng.randint(0, 2), "backward_prefetch": rng.randint(0, 2)}
+    groups = [ParameterGroup(tuple(some), reshard=rng.choice((True, False, 2)), **ahead) for some in names if some]
+    rules = Sharding(
+        (), rng.choice((1, 2)), reduce_inputs=rng.randint(1, 2), separate=rng.random() < 0.2,
+        micro_batches=rng.randint(1, 3), reduce_each=rng.random() < 0.7, keep=rng.random() < 0.3,
+    )  # fmt: skip
+    effects = Effects(
+        copy_in=Fraction(rng.randint(0, 1), 50), copy_out=Fraction(rng.randint(0, 1), 70),
+        compute_slowdown=rng.choice((0, Fraction(1, 5))),
+    )  # fmt: skip
+    costs = dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), AffineCost(((part(4), Fraction(1, 9)),)))
+    gain = Fraction(3, 2)
+    pricing = Pricing(costs, RANKS, gain, effects, parts=lambda ranks, apart: Pricing(costs, ranks, gain))
+    return workload, wrapped(workload, groups, rules), pricing
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_merged_layers_and_streams_in_order_change_nothing(seed):
+    workload, plan, pricing = step(random.Random(seed))
+    program = lower(workload, plan, pricing)
+    by_events = run(program, pricing)
+    found = run_in_order(program, pricing)
+    if found is not None:
+        assert (found.starts, found.ends, found.finish) == (by_events.starts, by_events.ends, by_events.finish)
+        assert found.begun == by_events.begun
+        assert found.computed == by_events.computed
+    apart = strategy_of(plan).apart(workload, plan, pricing)
+    alone = run(apart, pricing)
+    for one in [by_events] if found is None else [by_events, found]:
+        assert one.apart() == (alone.starts, alone.ends)
+        spans, layer_by_layer = one.timeline(1).spans, alone.timeline(1).spans
+        assert sorted(spans, key=repr) == sorted(layer_by_layer, key=repr)
+    assert len(program.operations) <= len(apart.operations)
+
+
+def test_memory_is_that_of_layers_apart():
+    for seed in range(40):
+        workload, plan, pricing = step(random.Random(seed))
+        timeline = simulate(workload, plan, pricing)
+        holdings = strategy_of(plan).holdings
+        apart = strategy_of(plan).apart(workload, plan, pricing)
+        told = run(holdings(apart, workload, plan, RANKS, KEEPERS[RUNTIME.name]).program(), pricing).memory
+        assert memory_of(workload, plan, timeline, RANKS) == told
+
+
+def test_few_groups_make_few_operations():
+    layers = tuple(Layer(f"blocks.{place // 38}.{place}.weight", 1, 2, 4) for place in range(760))
+    workload = Workload("long", layers)
+    groups = [ParameterGroup((f"blocks.{block}",)) for block in range(20)]
+    plan = wrapped(workload, groups, Sharding(()))
+    assert len(lower(workload, plan, Pricing.free(RANKS)).operations) < 10 * len(groups) + 10
+
+
+def test_programs_that_need_events_are_left_to_the_simulator():
+    """Two streams that share a link, and an operation that waits for one behind it."""
+    pricing = Pricing.free(RANKS)
+    both = [Operation("all_gather", stream, (), 0, 1) for stream in ("channel", "reduce channel")]
+    assert run_in_order(Program(tuple(both)), pricing) is None
+    assert run_in_order(Program(tuple(both[:1])), pricing).finish == 1
+    assert run_in_order(Program((Operation("forward", "compute", ("a",), 1, waits=(1,)), both[0])), pricing) is None
