@@ -92,8 +92,8 @@ def _listed(tensors: Sequence[tuple[str, int]], pattern: re.Pattern[str]) -> dic
     return {name: size for name, size in sizes.items() if members[name.rstrip("0123456789")] > 1}
 
 
-class Tensor(NamedTuple):
-    """What a plan knows of a layer; ``bytes`` is 0 without a parameter."""
+class PlannedTensor(NamedTuple):
+    """A layer as a plan knows it; ``bytes`` is 0 without a parameter."""
 
     name: str
     bytes: int
@@ -109,15 +109,17 @@ def wrapped(workload: Workload, groups: Sequence[ParameterGroup], rules: Shardin
 
     Raises PlanError for a module without parameters.
     """
-    tensors = tuple(Tensor(layer.name, layer.gradient_bytes, layer.dtype) for layer in workload.layers)
+    tensors = tuple(PlannedTensor(layer.name, layer.gradient_bytes, layer.dtype) for layer in workload.layers)
     return _wrapped(workload.name, tensors, tuple(groups), rules)
 
 
 @lru_cache(maxsize=64)
-def _wrapped(name: str, tensors: tuple[Tensor, ...], groups: tuple[ParameterGroup, ...], rules: Sharding) -> Plan:
+def _wrapped(
+    name: str, tensors: tuple[PlannedTensor, ...], groups: tuple[ParameterGroup, ...], rules: Sharding
+) -> Plan:
     """The plan of :func:`wrapped` for a workload called ``name``, with these tensors in forward order."""
     numbers = {module: number for number, group in enumerate(groups) for module in group.modules}
-    own: dict[int, list[Tensor]] = {number: [] for number in range(len(groups) + 1)}
+    own: dict[int, list[PlannedTensor]] = {number: [] for number in range(len(groups) + 1)}
     used: dict[int, list[str]] = {len(groups): [tensor.name for tensor in tensors]}
     held: dict[str, set[int]] = {}
     for tensor in tensors:
@@ -157,7 +159,7 @@ def _require_held(modules: Iterable[str], names: Sequence[str], workload: str) -
             raise PlanError(f"{workload!r} has no parameters in a module {module!r}: {suggestion(module, known)}")
 
 
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[Bucket]:
+def _buckets(tensors: Sequence[PlannedTensor]) -> Iterator[Bucket]:
     """A bucket of these tensors for each dtype."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         yield Bucket(tuple(Block(tensor.name, 0, tensor.bytes) for tensor in tensors if tensor.dtype == dtype))

@@ -1,4 +1,4 @@
-"""Programs with one operation for several layers, and streams followed in order: exactly as layer by layer, by events."""
+"""One operation for several layers, and streams followed in order: exactly as layer by layer, by events."""
 
 from __future__ import annotations
 
