@@ -24,12 +24,11 @@ from typing import NamedTuple
 from scipy.optimize import least_squares
 
 from osfmodel.counting.efficiency import Efficiency
-from osfmodel.counting.gpus import GPUS
 from osfmodel.counting.modules import Module
 from osfmodel.counting.roofline import Roofline
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files import profiles
-from osfmodel.entities.gpus import generation_of
+from osfmodel.entities.gpus import GPUS, generation_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from in_words import RunInWords, runs_in_words, step_time, workload_in_words

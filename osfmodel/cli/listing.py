@@ -13,15 +13,15 @@ import click
 from osfmodel.cli.app import OneOf, emit, line, output_options, print_text, require_writable
 from osfmodel.cli.groups import GroupedCommand, user_defaults
 from osfmodel.cost import COST_MODELS
-from osfmodel.cost.nccl_constants import BETWEEN_NODES, DEVICES
+from osfmodel.cost.nccl_constants import BETWEEN_NODES
 from osfmodel.counting.architectures import architecture_of
-from osfmodel.counting.gpus import GPUS
 from osfmodel.engine import ENGINES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.configuration import SETTINGS
+from osfmodel.entities.gpus import GPUS
 from osfmodel.entities.lookup import provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
@@ -76,9 +76,8 @@ def _plans() -> Listing:
 
 
 def _gpus() -> Listing:
-    """GPUs of workloads in words, of clusters in words, or of both."""
-    names = sorted({*GPUS, *DEVICES})
-    return Listing([Entry(name, SimpleNamespace(sheet=GPUS.get(name), node=DEVICES.get(name))) for name in names], [])
+    """GPUs of workloads and clusters in words."""
+    return Listing([Entry(name, GPUS[name]) for name in sorted(GPUS)], [])
 
 
 def _configuration() -> Listing:

@@ -23,7 +23,7 @@ from osfmodel.entities.units import parse_room
 from osfmodel.planning.cautions import shape_caveats
 from osfmodel.show.documents.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
-from osfmodel.targets.named_plans import make_plan, named_plan
+from osfmodel.targets.named_plans import called, make_plan, named_plan
 
 
 @click.command(name="memory", cls=GroupedCommand)
@@ -89,7 +89,7 @@ def memory_command(
     unpadded: list[str] = []
     for name in dict.fromkeys(plan_names or ("ddp",)):
         found = named_or_file(name, workload)
-        label, plan = found if isinstance(found, tuple) else (name, None)
+        label, plan = found if isinstance(found, tuple) else (called(name), None)
         if plan is None:
             entry = named_plan(name)
             paid = pricing.for_rules(entry.objective, entry.executor)

@@ -14,13 +14,13 @@ from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, 
 from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup, is_given
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
-from osfmodel.counting.gpus import gpu_called
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import LOCAL
 from osfmodel.entities.files import documents
+from osfmodel.entities.gpus import gpu_called
 from osfmodel.entities.plan import in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler import WARM_UP

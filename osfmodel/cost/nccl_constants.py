@@ -143,94 +143,10 @@ HOST_SHARE = 0.73
 at bus bandwidths of 28 GB/s for 8 GPUs and 35 for 4 (NVIDIA/nccl, issue 1639), 73 % of memory, and of a slot."""
 
 
-class GpuModel(NamedTuple):
-    """Properties of a GPU in NCCL's tuner, and of the machines that have it.
-
-    generation: of the constants above
-    fabric:     inside a node
-    bandwidth:  bytes per second of each GPU over NVLink or xGMI; 0 without
-    nvls:       whether the switch can add up
-    host:       generation of PCIe of its hosts
-    """
-
-    generation: str
-    fabric: str
-    bandwidth: float
-    nvls: bool = False
-    host: int = 5
-
-
 LIKE: Mapping[str, str] = {"cdna": "ampere"}
 """Generations without constants of their own. RCCL is a fork of NCCL that has no NVLS; nothing was compared."""
 
-
-DEVICES: Mapping[str, GpuModel] = {
-    "k80": GpuModel("volta", "pcie", 0, host=3),
-    "p100": GpuModel("volta", "pcie", 0, host=3),
-    "v100": GpuModel("volta", "nvlink-mesh", 132 * GB, host=3),
-    "t4": GpuModel("volta", "pcie", 0, host=3),
-    "a100": GpuModel("ampere", "nvswitch", 240 * GB, host=4),
-    "a100-pcie": GpuModel("ampere", "nvlink-pairs", 240 * GB, host=4),
-    "a30": GpuModel("ampere", "nvlink-pairs", 80 * GB, host=4),
-    "a40": GpuModel("ampere", "nvlink-pairs", 48 * GB, host=4),
-    "a10g": GpuModel("ampere", "host", 0, host=4),
-    "l4": GpuModel("ampere", "pcie", 0, host=4),
-    "l40s": GpuModel("ampere", "pcie", 0, host=4),
-    "rtx2080ti": GpuModel("volta", "host", 0, host=3),
-    "rtx4090": GpuModel("ampere", "host", 0, host=4),
-    "h20": GpuModel("hopper", "nvswitch", 370 * GB, True),
-    "h100": GpuModel("hopper", "nvswitch", 370 * GB, True),
-    "h200": GpuModel("hopper", "nvswitch", 370 * GB, True),
-    "gh200": GpuModel("hopper", "nvswitch", 370 * GB),
-    "b200": GpuModel("blackwell", "nvswitch", 720 * GB, True),
-    "b300": GpuModel("blackwell", "nvswitch", 720 * GB, True),
-    "gb200": GpuModel("blackwell", "nvswitch", 720 * GB, True),
-    "gb300": GpuModel("blackwell", "nvswitch", 720 * GB, True),
-    "rtx-pro-6000": GpuModel("blackwell", "pcie", 0),
-    "mi250x": GpuModel("cdna", "nvswitch", 72 * GB, host=4),
-    "mi300x": GpuModel("cdna", "nvswitch", 336 * GB),
-}
-"""NVLink: TOPO, V100 6 links of 22 GB/s (NCCL 2.8 to 2.12; 20 later), A100 12 of 20 (as bridges of A100 PCIe), A30 4 of
-20, A40 4 of 12, Hopper 18 of 20.6, Blackwell 18 of 40.1 (rounded, as in TORCH). A GH200 node of 4 joins all pairs, with
-18 links a GPU. xGMI: RCCL, MI300X 7 of 48, MI250X (a GPU is half of one) 2 of 36 to its neighbours in a ring; no
-collective of them was compared. P100, T4 and Ada have the constants of the generation that TUNING gives their compute
-capability. Without peer access: GeForce, and A10G in cloud machines. H20's NVLink is H100's."""
-
 GBPS = 1e9 / 8
-NETWORKS: Mapping[str, tuple[float, float]] = {
-    "k80": (100 * GBPS, 2),
-    "p100": (100 * GBPS, 2),
-    "v100": (100 * GBPS, 2),
-    "t4": (50 * GBPS, 4),
-    "a100": (200 * GBPS, 1),
-    "a100-pcie": (200 * GBPS, 2),
-    "a30": (200 * GBPS, 2),
-    "a40": (200 * GBPS, 2),
-    "a10g": (100 * GBPS, 4),
-    "l4": (100 * GBPS, 2),
-    "l40s": (200 * GBPS, 1),
-    "rtx2080ti": (100 * GBPS, 2),
-    "rtx4090": (200 * GBPS, 2),
-    "h20": (400 * GBPS, 1),
-    "h100": (400 * GBPS, 1),
-    "h200": (400 * GBPS, 1),
-    "gh200": (400 * GBPS, 1),
-    "b200": (800 * GBPS, 1),
-    "b300": (800 * GBPS, 1),
-    "gb200": (800 * GBPS, 1),
-    "gb300": (800 * GBPS, 1),
-    "rtx-pro-6000": (400 * GBPS, 1),
-    "mi250x": (200 * GBPS, 2),
-    "mi300x": (400 * GBPS, 1),
-}
-"""Bytes per second of the fastest usual NIC, and GPUs that share it where a node has 8: DGX-1 (4 x 100 Gb/s), DGX A100
-(8 x 200), H100 and H200 (8 x 400), B200 to GB300 (400 to 800 a GPU). No price depends on it."""
-
-
-def network_of(device: str, gpus: int) -> float:
-    """Bytes per second of network of each of ``gpus`` GPUs in usual machines."""
-    rate, sharing = NETWORKS[device]
-    return rate / (sharing if gpus > 4 else 1)
 
 
 class NetworkFabric(NamedTuple):

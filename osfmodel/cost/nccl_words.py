@@ -9,6 +9,7 @@ from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.spec import rate_from_spec, says_per
 from osfmodel.entities.cluster import FABRICS, NETWORKS, Cluster, NcclShape
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.gpus import GPUS, Gpu, gpu_name
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import show_rate
 
@@ -37,11 +38,11 @@ def from_spec(name: str, parts: Sequence[str]) -> Cluster:
     return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
 
 
-def _device(name: str, word: str) -> known.GpuModel:
+def _device(name: str, word: str) -> Gpu:
     """The GPU called ``word``. Raises UsageError."""
-    if _name(word) not in known.DEVICES:
-        raise UsageError(f"{name!r}: unknown GPU {word!r}: {suggestion(word, known.DEVICES)}")
-    return known.DEVICES[_name(word)]
+    if not _name(word):
+        raise UsageError(f"{name!r}: unknown GPU {word!r}: {suggestion(word, GPUS)}")
+    return GPUS[_name(word)]
 
 
 def gpu_in_words(name: str) -> str:
@@ -51,8 +52,8 @@ def gpu_in_words(name: str) -> str:
 
 
 def _name(word: str) -> str:
-    """The name of a GPU whose last x was read as a multiplication sign: mi300x8 is 8 of mi300x."""
-    return f"{word}x" if f"{word}x" in known.DEVICES else word
+    """The name in GPUS of a GPU, or ""; its last x may have been read as a multiplication sign (8 of mi300x)."""
+    return gpu_name(f"{word}x") or gpu_name(word)
 
 
 def _fabrics(name: str, words: Sequence[str]) -> tuple[str, str]:
@@ -74,15 +75,15 @@ CALLED = {"infiniband": "ib", "ethernet": "tcp"}
 """Fabrics by names that are not spelt like theirs."""
 
 
-def _shape(name: str, device: known.GpuModel, fabric: str, nic_bandwidth: float | None, network: str) -> NcclShape:
+def _shape(name: str, device: Gpu, fabric: str, nic_bandwidth: float | None, network: str) -> NcclShape:
     """The shape of machines with this GPU. Raises UsageError for a fabric inside nodes that it does not have."""
-    host = known.HOSTS[device.host]
+    host = known.HOSTS[device.pcie]
     if fabric in ("pcie", "host"):
         bandwidth = host.slot / known.PEER_OVERHEAD if fabric == "pcie" else host.slot
         between_cpus = host.between_cpus if fabric == "pcie" else None
         memory = host.memory if fabric == "host" else None
         return NcclShape(
-            device.generation, fabric, bandwidth, nic_bandwidth,
+            device.tuned_as, fabric, bandwidth, nic_bandwidth,
             network=network, host_bandwidth=between_cpus, memory_bandwidth=memory,
         )  # fmt: skip
     if fabric != device.fabric:
@@ -90,7 +91,7 @@ def _shape(name: str, device: known.GpuModel, fabric: str, nic_bandwidth: float 
         raise UsageError(f"{name!r}: this GPU has no {fabric}: write {', '.join(first)} or {last}")
     pairs = host.between_cpus if fabric == "nvlink-pairs" else None
     return NcclShape(
-        device.generation, fabric, device.bandwidth, nic_bandwidth, device.nvls, network=network, host_bandwidth=pairs
+        device.tuned_as, fabric, device.link, nic_bandwidth, device.nvls, network=network, host_bandwidth=pairs
     )
 
 
@@ -114,7 +115,7 @@ def doubts(cluster: Cluster, workers: int) -> tuple[str, ...]:
     if says_per(rate):
         return ()
     device, gpus = _name(words[1].lower()), cluster.gpus_per_node
-    taken, usual = _per_gpu(rate, gpus), known.network_of(device, gpus)
+    taken, usual = _per_gpu(rate, gpus), GPUS[device].network(gpus)
     if taken < DOUBTFUL * usual:
         return ()
     meant = f". If the node has {rate} in all, write {rate}/node" if gpus > 1 else ""

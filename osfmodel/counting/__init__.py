@@ -38,6 +38,6 @@ def workload_names(begun: str) -> Iterable[str]:
     architectures = profiles.names("architecture")
     if not colon:
         return [*profiles.names("workload"), *(f"{name}:" for name in architectures)]
-    from osfmodel.counting.gpus import GPUS  # not loaded for a profile
+    from osfmodel.entities.gpus import GPUS  # not loaded for a profile
 
     return [f"{model}:{gpu}" for gpu in GPUS] if model.lower() in architectures else []

@@ -13,11 +13,11 @@ from itertools import accumulate
 from types import MappingProxyType
 
 from osfmodel.counting.efficiency import Efficiency, efficiency_of
-from osfmodel.counting.gpus import GPUS, Gpu
 from osfmodel.counting.modules import Model, Module, Product
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.gpus import Gpu, gpu_called
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.source import Source
@@ -47,7 +47,7 @@ LEARNED_ON = 8
 class TrainingSetup:
     """How a model is trained on one GPU.
 
-    gpu:           its name in GPUS
+    gpu:           its name, as in GPUS
     dtype:         of computation
     batch:         samples of a micro-batch
     checkpointing: one of CHECKPOINTING
@@ -64,7 +64,7 @@ class TrainingSetup:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise UsageError(f"a micro-batch of {self.batch} samples: it must have 1 or more")
-        GPUS[self.gpu].rate(self.dtype)
+        gpu_called(self.gpu).rate(self.dtype)
 
 
 def workload_of(
@@ -79,7 +79,7 @@ def workload_of(
     efficiency: by default that of the bundled file for GPUs of this generation
     beside:     seconds of forward and backward that a module takes besides, by its name
     """
-    gpu = GPUS[setting.gpu]
+    gpu = gpu_called(setting.gpu)
     learned = efficiency or efficiency_of(gpu.called)
     clock = Roofline(gpu, learned, setting)
     layers = tuple(_layers(model, clock, beside))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from osfmodel.counting.architectures import configuration, family_of, usual_tokens
-from osfmodel.counting.gpus import gpu_called
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import CHECKPOINTING, TrainingSetup, workload_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.gpus import gpu_called, gpu_name
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.workload import Workload
 
@@ -48,8 +49,8 @@ def parse_words(text: str) -> Words:
     model, _, rest = text.rpartition(":")
     gpu, *parts = (part.strip() for part in rest.split(","))
     try:
-        gpu_called(gpu)
-        words = Words(model, TrainingSetup(gpu.lower(), _usual_type(gpu)), None, text)
+        rates = gpu_called(gpu).rates
+        words = Words(model, TrainingSetup(gpu_name(gpu), _usual_type(rates)), None, text)
         said: set[str] = set()
         for part in parts:
             words = _with(words, part, said)
@@ -64,9 +65,8 @@ def on_gpu(text: str, gpu: str) -> str:
     return ",".join((f"{model}:{gpu}", *rest.split(",")[1:]))
 
 
-def _usual_type(gpu: str) -> str:
-    """bfloat16 where a GPU has it, else float16, else float32."""
-    rates = gpu_called(gpu).rates
+def _usual_type(rates: Mapping[str, float]) -> str:
+    """bfloat16 where a GPU has a rate for it, else float16, else float32."""
     return next(dtype for dtype in ("bfloat16", "float16", "float32") if dtype in rates)
 
 

@@ -1,22 +1,257 @@
-"""Generations of GPUs, by the names that profilers, data sheets and people give them."""
+"""GPUs: what their data sheets say, the machines that have them, and the names that people and drivers give them.
+
+A name is that by which people call a GPU. What PyTorch shows as one device is one entry: half an MI250X. A new GPU is
+one row of GPUS.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
+from osfmodel.entities.display import brief
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import suggestion
+
+TERA, GIGA = 10**12, 10**9
 GENERATIONS: Mapping[str, str] = {
     "kepler": r"k[248]0",
     "pascal": r"p100|p40|p4|1080( ?ti)?",
-    "volta": r"v100|titan v",
+    "volta": r"v100s?|titan v",
     "turing": r"t4|20[678]0( ?ti| super)?|rtx [68]000",
     "ampere": r"a100|a10g?|a16|a30|a40|a[456]000|a800|30[6789]0( ?ti)?",
-    "ada": r"l4|l40s?|40[6789]0( ?ti)?|6000 ada",
+    "ada": r"l4|l20|l40s?|40[6789]0( ?ti)?|6000 ada",
     "hopper": r"h100|h200|h800|h20|gh200",
     "blackwell": r"b[23]00|gb[23]00|rtx pro [456]000|50[789]0",
     "cdna": r"mi[0-9]{2,3}[ax]?",
 }
 """Generation -> pattern of its GPUs' names, in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as its data sheet has it, and the machines that usually have it.
+
+    called:     name on the data sheet
+    rates:      type of element -> floating-point operations per second of dense matrix products
+    bandwidth:  bytes per second of its memory
+    memory:     bytes of its memory
+    fabric:     inside a node
+    link:       bytes per second of each GPU over NVLink or xGMI, in NCCL's accounting; 0 without
+    nvls:       whether the switch can add up
+    pcie:       generation of PCIe of its hosts
+    tuned_as:   generation whose constants NCCL's tuner takes
+    nic, sharing: bytes per second of the fastest usual NIC, and GPUs that share it where a node has 8
+    """
+
+    called: str
+    rates: Mapping[str, float]
+    bandwidth: float
+    memory: int
+    fabric: str
+    link: float
+    nvls: bool
+    pcie: int
+    tuned_as: str
+    nic: float
+    sharing: int
+    __repr__ = brief
+
+    def rate(self, dtype: str) -> float:
+        """Operations per second in ``dtype``. Raises UsageError for one that it has no matrix units for."""
+        if dtype not in self.rates:
+            has = ", ".join(self.rates)
+            raise UsageError(f"{self.called} has no matrix products in {dtype}: its data sheet has {has}")
+        return self.rates[dtype]
+
+    def network(self, gpus: int) -> float:
+        """Bytes per second of network of each of ``gpus`` GPUs in usual machines."""
+        return self.nic / (self.sharing if gpus > 4 else 1)
+
+
+Node = tuple[str, str, float, int]
+"""(NCCL's generation, fabric, GB/s of each GPU, generation of PCIe) of a node."""
+PCIE3, PCIE4 = ("volta", "pcie", 0, 3), ("ampere", "pcie", 0, 4)
+MESH = ("volta", "nvlink-mesh", 132, 3)
+A100, A800 = ("ampere", "nvswitch", 240, 4), ("ampere", "nvswitch", 160, 4)
+H100, H800 = ("hopper", "nvswitch", 370, 5), ("hopper", "nvswitch", 165, 5)
+B200 = ("blackwell", "nvswitch", 720, 5)
+CDNA = ("cdna", "nvswitch", 336, 5)
+"""Nodes of several GPUs."""
+
+
+def pairs(generation: str, link: float, pcie: int = 4) -> Node:
+    """A node whose GPUs are joined two by two, by bridges of ``link`` GB/s each way."""
+    return generation, "nvlink-pairs", link, pcie
+
+
+def _gpu(called: str, sheet: tuple[float, float], node: Node, nic: tuple[float, int], /, **tera: float) -> Gpu:
+    """A GPU; ``sheet``: GB, GB/s; ``nic``: Gbit/s, GPUs that share it; rates in TFLOPS by short name of the type."""
+    names = {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
+    half = {"fp16": tera["bf16"]} if "bf16" in tera and "fp16" not in tera else {}
+    known = {**tera, **half}
+    rates = {name: known[short] * TERA for short, name in names.items() if short in known}
+    generation, fabric, link, pcie = node
+    nvls = fabric == "nvswitch" and generation in ("hopper", "blackwell") and "GH200" not in called
+    return Gpu(
+        called, MappingProxyType(rates), sheet[1] * GIGA, round(sheet[0] * GIGA),
+        fabric, link * 1e9, nvls, pcie, generation, nic[0] * GIGA / 8, nic[1],
+    )  # fmt: skip
+
+
+GPUS: Mapping[str, Gpu] = MappingProxyType({
+    "k80": _gpu("Tesla K80, one of two", (12, 240), PCIE3, (100, 2), fp32=4.37),
+    "p100": _gpu("Tesla P100 SXM2", (16, 732), PCIE3, (100, 2), fp32=10.6, fp16=21.2),
+    "v100": _gpu("Tesla V100 SXM2 32GB", (32, 900), MESH, (100, 2), fp32=15.7, fp16=125),
+    "v100-16gb": _gpu("Tesla V100 SXM2 16GB", (16, 900), MESH, (100, 2), fp32=15.7, fp16=125),
+    "v100-pcie": _gpu("Tesla V100 PCIe 32GB", (32, 900), PCIE3, (100, 2), fp32=14, fp16=112),
+    "t4": _gpu("Tesla T4", (16, 320), PCIE3, (50, 4), fp32=8.1, fp16=65),
+    "rtx2080ti": _gpu("GeForce RTX 2080 Ti", (11, 616), ("volta", "host", 0, 3), (100, 2), fp32=13.4, fp16=53.8),
+    "a100": _gpu("A100 SXM 80GB", (80, 2039), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a100-40gb": _gpu("A100 SXM 40GB", (40, 1555), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a100-64gb": _gpu("A100 SXM 64GB of Leonardo", (64, 1640), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a100-pcie": _gpu("A100 PCIe 80GB", (80, 1935), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),
+    "a100-pcie-40gb":
+        _gpu("A100 PCIe 40GB", (40, 1555), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),
+    "a800": _gpu("A800 SXM 80GB", (80, 2039), A800, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a30": _gpu("A30", (24, 933), pairs("ampere", 80), (200, 2), fp32=10.3, tf32=82, bf16=165),
+    "a40": _gpu("A40", (48, 696), pairs("ampere", 48), (200, 2), fp32=37.4, tf32=74.8, bf16=149.7),
+    "a10": _gpu("A10", (24, 600), PCIE4, (100, 4), fp32=31.2, tf32=62.5, bf16=125),
+    "a10g": _gpu("A10G", (24, 600), ("ampere", "host", 0, 4), (100, 4), fp32=31.5, tf32=35, bf16=70),
+    "rtx-a6000": _gpu("RTX A6000", (48, 768), pairs("ampere", 48), (100, 2), fp32=38.7, tf32=77.4, bf16=154.8),
+    "rtx3090": _gpu("GeForce RTX 3090", (24, 936), ("ampere", "host", 0, 4), (100, 2), fp32=35.6, tf32=35.6, bf16=71),
+    "l4": _gpu("L4", (24, 300), PCIE4, (100, 2), fp32=30.3, tf32=60, bf16=121, fp8=242.5),
+    "l20": _gpu("L20", (48, 864), PCIE4, (200, 1), fp32=59.8, tf32=59.8, bf16=119.5, fp8=239),
+    "l40": _gpu("L40", (48, 864), PCIE4, (200, 1), fp32=90.5, tf32=90.5, bf16=181, fp8=362),
+    "l40s": _gpu("L40S", (48, 864), PCIE4, (200, 1), fp32=91.6, tf32=183, bf16=362, fp8=733),
+    "rtx-6000-ada": _gpu("RTX 6000 Ada", (48, 960), PCIE4, (200, 2), fp32=91.1, tf32=182.1, bf16=364.2, fp8=728.5),
+    "rtx4090": _gpu(
+        "GeForce RTX 4090", (24, 1008), ("ampere", "host", 0, 4), (200, 2), fp32=82.6, tf32=82.6, bf16=165.2, fp8=330.3
+    ),
+    "h20": _gpu("H20 SXM", (96, 4000), H100, (400, 1), fp32=44, tf32=74, bf16=148, fp8=296),
+    "h800": _gpu("H800 SXM", (80, 3350), H800, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h100": _gpu("H100 SXM", (80, 3350), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h100-pcie":
+        _gpu("H100 PCIe", (80, 2000), pairs("hopper", 240, 5), (400, 1), fp32=51, tf32=378, bf16=756, fp8=1513),
+    "h100-nvl":
+        _gpu("H100 NVL", (94, 3938), pairs("hopper", 240, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5, fp8=1671),
+    "gh200": _gpu("GH200 96GB", (96, 4000), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h200": _gpu("H200 SXM", (141, 4800), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h200-nvl":
+        _gpu("H200 NVL", (141, 4800), pairs("hopper", 370, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5, fp8=1671),
+    "b200": _gpu("B200 of HGX", (180, 7700), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
+    "gb200": _gpu("GB200, one of its GPUs", (186, 8000), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
+    "b300": _gpu("B300 of HGX", (270, 7700), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
+    "gb300": _gpu("GB300, one of its GPUs", (279, 8000), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
+    "rtx-pro-6000": _gpu(
+        "RTX PRO 6000 Blackwell Server", (96, 1597), ("blackwell", "pcie", 0, 5), (400, 1),
+        fp32=120, tf32=251.9, bf16=503.8, fp8=1007.6,
+    ),
+    "rtx5090": _gpu(
+        "GeForce RTX 5090", (32, 1792), ("blackwell", "host", 0, 5), (200, 2),
+        fp32=104.8, tf32=104.8, bf16=209.5, fp8=419,
+    ),
+    "mi250x": _gpu(
+        "Instinct MI250X, one of two", (64, 1638), ("cdna", "nvswitch", 72, 4), (200, 2), fp32=47.9, bf16=191.5
+    ),
+    "mi300x": _gpu("Instinct MI300X", (192, 5300), CDNA, (400, 1), fp32=163.4, tf32=653.7, bf16=1307.4, fp8=2614.9),
+    "mi325x": _gpu("Instinct MI325X", (256, 6000), CDNA, (400, 1), fp32=163.4, tf32=653.7, bf16=1307.4, fp8=2614.9),
+    "mi355x": _gpu(
+        "Instinct MI355X", (288, 8000), ("cdna", "nvswitch", 403, 5), (400, 1), fp32=157.3, bf16=2516.6, fp8=5033.2
+    ),
+})  # fmt: skip
+"""By the name that people use, from data sheets: rates without sparsity, those of GeForce with float32 sums.
+
+NVLink: TOPO, V100 6 links of 22 GB/s (NCCL 2.8 to 2.12; 20 later), A100 12 of 20 (as bridges of A100 PCIe), A800 8 of
+them, A30 4 of 20, A40 and RTX A6000 4 of 12, Hopper 18 of 20.6 (H800 8; bridges of H100 PCIe and NVL 12 of 20, of H200
+NVL 18), Blackwell 18 of 40.1 (rounded, as in TORCH). A GH200 node of 4 joins all pairs, with 18 links a GPU. xGMI:
+RCCL, MI300X 7 of 48, MI250X (a GPU is half of one) 2 of 36 to its neighbours in a ring, MI355X 7 of 57.6, by its data sheet;
+no collective of them was compared. P100, T4 and Ada have the constants of the generation that TUNING gives their compute
+capability. Without peer access: GeForce, and A10G in cloud machines. H20's NVLink is H100's.
+
+NICs: DGX-1 (4 x 100 Gb/s), DGX A100 (8 x 200), H100 and H200 (8 x 400), B200 to GB300 (400 to 800 a GPU). No price
+depends on them."""
+MAKERS = {"nvidia", "amd", "tesla", "geforce", "instinct", "quadro", "gpu", "graphics"}
+"""Words of a driver's name that say nothing of which GPU it is."""
+FORMS = r"sxm[0-9]?|nvl[0-9]+|hbm[0-9]e?|oam|dgx|hgx|server|workstation|edition|blackwell|generation|max|q|vf|superchip"
+"""Words on the form of a GPU, of which all that are sold have one price here."""
+EXCHANGED = {"gh200": {"480gb", "120gb", "144g"}}
+"""Memory of the processor beside a GPU, which drivers put into its name."""
+
+
+def gpu_name(text: str) -> str:
+    """The name in GPUS of a GPU as people or drivers write it, such as "NVIDIA A100-SXM4-40GB"; "" for an unknown one.
+
+    What a name says of memory and slot picks the entry: ``A100 40GB PCIe`` is ``a100-pcie-40gb``.
+    """
+    return _named(text.lower())
+
+
+@lru_cache(maxsize=2**10)
+def _named(text: str) -> str:
+    words = [word for word in re.findall(r"[a-z0-9]+", text) if word not in MAKERS]
+    joined = "".join(words)
+    exact = {re.sub(r"[^a-z0-9]", "", name): name for name in GPUS}
+    for whole in (joined, f"rtx{joined}"):
+        if whole in exact:
+            return exact[whole]
+    starts = [name for short, name in exact.items() if joined.startswith(short) and _split(words, short) is not None]
+    if not starts:
+        return ""
+    base = max(starts, key=len)
+    left = _split(words, re.sub(r"[^a-z0-9]", "", base)) or []
+    sizes = [word for word in left if re.fullmatch(r"[0-9]{2,3}gb?", word) and word not in EXCHANGED.get(base, ())]
+    slots = [word for word in left if word in ("pcie", "nvl")]
+    if any(word not in (*sizes, *slots) and not _neutral(base, word) for word in left) or len(sizes) > 1:
+        return ""
+    found = f"{base}-{slots[0]}" if slots and f"{base}-{slots[0]}" in GPUS else base
+    if slots and found == base and GPUS[base].fabric not in ("pcie", "host"):
+        return ""
+    for size in sizes:
+        gigabytes = int(size.rstrip("gb"))
+        if f"{found}-{gigabytes}gb" in GPUS:
+            found = f"{found}-{gigabytes}gb"
+        elif not ROOM[0] <= GPUS[found].memory / GIGA / gigabytes <= ROOM[1]:
+            return ""
+    return found
+
+
+ROOM = (0.9, 1.1)
+"""Memory of an entry over that of a name, from and to, that are taken for the same."""
+
+
+def _split(words: list[str], short: str) -> list[str] | None:
+    """The words behind those that make up ``short``; None unless some words do."""
+    for count in range(1, len(words) + 1):
+        if "".join(words[:count]) == short:
+            return words[count:]
+    return None
+
+
+def _neutral(base: str, word: str) -> bool:
+    return bool(re.fullmatch(FORMS, word)) or word in EXCHANGED.get(base, ())
+
+
+def gpu_called(text: str) -> Gpu:
+    """The GPU of this name, as :func:`gpu_name` reads it. Raises UsageError for an unknown one."""
+    found = gpu_name(text)
+    if not found:
+        raise UsageError(f"unknown GPU {text!r}: {suggestion(text.lower(), GPUS)}")
+    return GPUS[found]
+
+
+def same_chip(one: str, other: str) -> bool:
+    """Whether two names in GPUS differ at most in memory and slot."""
+    bare, other_bare = (re.sub(r"(-(pcie|nvl|[0-9]+gb))+$", "", name) for name in (one, other))
+    return bare == other_bare
+
+
+def gpu_on_data_sheet(called: str) -> Gpu | None:
+    """The GPU that its data sheet calls so, as sources of counted workloads do; None for any other name."""
+    return next((gpu for gpu in GPUS.values() if gpu.called == called), None)
 
 
 def generation_of(gpu: str) -> str:

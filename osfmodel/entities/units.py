@@ -2,7 +2,8 @@
 
 Inside osfmodel there are only seconds, bytes and bytes per second. Units appear at the edges: in text that a
 person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in text that a person reads. ``25MiB`` is 26,214,400 bytes and
-``25MB`` is 25,000,000; a bare number is an error, because guessing the unit is how clusters get mistuned.
+``25MB`` is 25,000,000; a bare number is an error, because guessing the unit is how clusters get mistuned. A letter
+alone is binary for a size, as nccl-tests writes it (``128M``), and bits for a rate, as networks are called (``400G``).
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ BYTE_UNITS: Mapping[str, int] = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+SIZE_SPELLINGS: Mapping[str, str] = {
+    **{letter: f"{letter.upper()}iB" for letter in "kKMGT"},
+    **{unit.lower(): unit for unit in ("MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")},
+    **{unit.upper(): unit for unit in ("KiB", "MiB", "GiB", "TiB")},
+}
+"""Other spellings of units of sizes, none of which may mean bits."""
 TIME_UNITS: Mapping[str, Fraction] = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
@@ -39,7 +46,21 @@ TIME_UNITS: Mapping[str, Fraction] = {
     "s": Fraction(1),
     "min": Fraction(60),
     "h": Fraction(3600),
+    "d": Fraction(86400),
+    "w": Fraction(7 * 86400),
 }
+TIME_SPELLINGS: Mapping[str, str] = {
+    spelling: unit
+    for unit, spellings in {
+        "s": "sec secs second seconds",
+        "min": "mins minute minutes",
+        "h": "hr hrs hour hours",
+        "d": "day days",
+        "w": "week weeks",
+    }.items()
+    for spelling in spellings.split()
+}
+"""Other spellings of units of time."""
 _BITS = {prefix: Fraction(10**power, 8) for prefix, power in {"": 0, "k": 3, "M": 6, "G": 9, "T": 12}.items()}
 BANDWIDTH_UNITS: Mapping[str, Fraction] = {
     **{f"{prefix}bps": factor for prefix, factor in _BITS.items()},
@@ -48,6 +69,13 @@ BANDWIDTH_UNITS: Mapping[str, Fraction] = {
     **{f"{unit}/s": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
     **{f"{unit}ps": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
 }
+BANDWIDTH_SPELLINGS: Mapping[str, str] = {
+    f"{letter}{end}": f"{prefix}bps"
+    for prefix in "kMGT"
+    for letter, ends in ((prefix, ("", "b", "bit")), (prefix.lower(), ("bps", "bit/s")))
+    for end in ends
+}
+"""Other spellings of units of bandwidth in bits, as networks are called."""
 AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 """Letters behind a number of samples or tokens; B is a billion."""
 LARGEST = 10**30
@@ -55,12 +83,14 @@ LARGEST = 10**30
 _QUANTITY = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)")
 
 
-def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: str) -> Fraction:
+def _parse(
+    text: str, units: Mapping[str, int | Fraction], spellings: Mapping[str, str], kind: str, example: str
+) -> Fraction:
     """``text`` as an exact number of base units, or a :class:`UsageError` that names the right spelling."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a {kind}: write a non-negative number and a unit, for example {example}")
-    number, unit = match.groups()
+    number, unit = match[1], spellings.get(match[2], match[2])
     if unit == "":
         raise UsageError(f"{text!r} has no unit: write for example {example}")
     if unit not in units:
@@ -93,7 +123,7 @@ def _of_bytes(unit: str, units: Iterable[str]) -> list[str]:
 
 def parse_bytes(text: str) -> int:
     """``"25MiB"`` -> 26214400 bytes. Raises UsageError for a bare number, an unknown unit or a fraction of a byte."""
-    size = _parse(text, BYTE_UNITS, "size", "25MiB")
+    size = _parse(text, BYTE_UNITS, SIZE_SPELLINGS, "size", "25MiB")
     if size.denominator != 1:
         raise UsageError(f"{text!r} is not a whole number of bytes")
     return int(size)
@@ -101,17 +131,21 @@ def parse_bytes(text: str) -> int:
 
 def parse_room(text: str, example: str = "16GiB") -> int:
     """Bytes of a limit, with a fraction of a byte rounded down: ``"15.9GiB"``."""
-    return int(_parse(text, BYTE_UNITS, "size", example))
+    return int(_parse(text, BYTE_UNITS, SIZE_SPELLINGS, "size", example))
 
 
 def parse_time(text: str) -> float:
-    """``"3.2ms"`` -> 0.0032 seconds. Raises UsageError for a bare number or an unknown unit."""
-    return float(_parse(text, TIME_UNITS, "time", "3.2ms"))
+    """``"3.2ms"`` -> 0.0032 seconds, ``"1d12h"`` -> 129600. Raises UsageError for a bare number or unknown unit."""
+    parts = re.findall(r"[0-9.]+\s*[a-z]+", text)
+    several = len(parts) > 1 and "".join(parts) == re.sub(r"(?<=[a-z])\s+", "", text.strip())
+    return float(
+        sum(_parse(part, TIME_UNITS, TIME_SPELLINGS, "time", "3.2ms") for part in (parts if several else [text]))
+    )
 
 
 def parse_bandwidth(text: str) -> float:
     """``"10Gbps"`` -> 1.25e9 bytes per second (bits with ``bps``, bytes with ``B/s``). Raises UsageError."""
-    return float(_parse(text, BANDWIDTH_UNITS, "bandwidth", "10Gbps or 1.25GB/s"))
+    return float(_parse(text, BANDWIDTH_UNITS, BANDWIDTH_SPELLINGS, "bandwidth", "10Gbps or 1.25GB/s"))
 
 
 def parse_part(text: str) -> float:
@@ -121,8 +155,9 @@ def parse_part(text: str) -> float:
 
 def parse_amount(option: str, text: str) -> float:
     """``"1.28M"``, ``"300B"`` or ``"15e12"`` of samples or tokens. Raises UsageError that names the option."""
-    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*", text)
-    found = float(match[1]) * AMOUNTS[match[2]] if match else 0.0
+    plain = re.sub(r"(?<=[0-9])[_,](?=[0-9]{3})", "", text)
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?)\s*([kKmMgGbBtT]?)\s*", plain)
+    found = float(match[1]) * AMOUNTS["k" if match[2] in "kK" and match[2] else match[2].upper()] if match else 0.0
     if not found > 0:
         raise UsageError(f"{option} {text!r}: write a number above 0, such as 1281167, 115e6, 1.28M or 300B")
     return found

@@ -36,7 +36,7 @@ from osfmodel.planning.cautions import (
 from osfmodel.planning.results import Bound, Comparison, Prediction
 from osfmodel.solve.solution import PlanRule, Question, Solution, Status
 from osfmodel.targets import runs_on
-from osfmodel.targets.named_plans import STOCK_PLANS, named_plan
+from osfmodel.targets.named_plans import STOCK_PLANS, called, named_plan
 
 Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, PlanRule]
 """A plan as a caller may give it: a name in NAMED_PLANS, a Plan, or a label with a Plan or a PlanRule."""
@@ -153,7 +153,7 @@ class PricedSubjects:
 
 def _labelled(given: Given) -> tuple[str, Plan | PlanRule]:
     if isinstance(given, str):
-        return given, named_plan(given)
+        return called(given), named_plan(given)
     # A PlanRule is a tuple as well, but never given without its label.
     return ("given", given) if isinstance(given, Plan) else given
 

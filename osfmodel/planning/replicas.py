@@ -20,6 +20,7 @@ from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, w
 from osfmodel.counting.words import model_of, on_gpu, parse_words
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.gpus import same_chip
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import LAST_KEPT
@@ -27,7 +28,7 @@ from osfmodel.entities.workload import Layer, Workload
 from osfmodel.planning.predictions import Given
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import PlanRule
-from osfmodel.targets.named_plans import named_plan
+from osfmodel.targets.named_plans import called, named_plan
 
 DOUBT = 0.5
 """Fraction by which the time of collectives inside a replica may be off: assumed, not measured."""
@@ -68,7 +69,7 @@ def on_gpu_of(workload: str, cluster: str) -> str:
     if not gpu or not in_words(workload):
         return workload
     said = parse_words(workload).setting.gpu
-    return workload if said.partition("-")[0] == gpu.partition("-")[0] else on_gpu(workload, gpu)
+    return workload if same_chip(said, gpu) else on_gpu(workload, gpu)
 
 
 def _prices(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:
@@ -149,7 +150,9 @@ def in_stages(plan: Given, groups: Parallelism) -> Given:
 
     torchtitan does so by default. Plans that do not shard parameters reduce after the last micro-batch anyway.
     """
-    label, rule = (plan, named_plan(plan)) if isinstance(plan, str) else plan if isinstance(plan, tuple) else ("", plan)
+    label, rule = (
+        (called(plan), named_plan(plan)) if isinstance(plan, str) else plan if isinstance(plan, tuple) else ("", plan)
+    )
     if groups.pipeline == 1 or not isinstance(rule, PlanRule) or rule.objective.strategy not in SHARDED:
         return plan
     return label, rule._replace(form=LAST_KEPT)

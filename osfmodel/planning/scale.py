@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words, load_workload
-from osfmodel.counting.gpus import gpu_on_data_sheet
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.roofline import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import parse_words
@@ -16,6 +15,7 @@ from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload

@@ -37,7 +37,7 @@ from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
 from osfmodel.planning.settling import NEGLIGIBLE, settled
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve.solution import MEMORY, Limits, PlanRule, planner_of
-from osfmodel.targets import ALIASES, CONFIG_TARGETS, require_taken
+from osfmodel.targets import CONFIG_TARGETS, require_taken, target_name
 
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
@@ -87,7 +87,7 @@ def tune(
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
     if not counts:
         raise UsageError("no worker count was given")
-    target = ALIASES.get(target or "", target)
+    target = target_name(target) if target else target
     chosen = require(target or "ddp", CONFIG_TARGETS, "target")
     objective = chosen.objective if objective.plain else objective
     require_taken(limits, target or "ddp")

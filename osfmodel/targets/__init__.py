@@ -7,7 +7,8 @@ other lines), and tests/conformance runs over the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
@@ -19,7 +20,8 @@ from osfmodel.solve.solution import MEMORY, Limits
 from osfmodel.targets.target import Target
 
 __all__ = [
-    "ALIASES", "CONFIG_TARGETS", "Target", "is_stock", "no_memory", "require_taken", "runs_on", "stock_targets",
+    "ALIASES", "CONFIG_TARGETS", "SPELLINGS", "Target", "is_stock", "letters", "no_memory", "require_taken", "runs_on",
+    "spelt", "stock_targets", "target_name",
 ]  # fmt: skip
 
 CONFIG_TARGETS: LateTable[Target] = LateTable(
@@ -48,6 +50,58 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
 
 ALIASES: Mapping[str, str] = MappingProxyType({"zero-1": "deepspeed"})
 """Other names of targets: those of their plans."""
+SPELLINGS: Mapping[str, str] = MappingProxyType(
+    {
+        spelling: name
+        for name, spellings in {
+            "ddp": "zero0 stage0 noshard distributeddataparallel torchddp pytorchddp pytorch "
+            "ddpfindunusedparameterstrue ddpfindunusedparametersfalse",
+            "zero-1": "zero1 stage1 ddpzero1 zerodp1",
+            "zero-2": "zero2 stage2 ddpzero2 zerodp2",
+            "zero-3": "zero3 stage3 ddpzero3 zerodp3",
+            "fsdp2": "fsdp fullyshard fullshard torchfsdp pytorchfsdp",
+            "fsdp2:keep": "shardgradop fsdpzero2",
+            "hsdp": "hybridshard hybridfsdp",
+            "hsdp:keep": "hybridshardzero2",
+            "distributed-optimizer": "usedistributedoptimizer distopt",
+            "megatron": "megatronlm nemo megatroncore megatronbridge",
+            "accelerate": "huggingface trainer",
+            "lightning": "pytorchlightning",
+        }.items()
+        for spelling in spellings.split()
+    }
+)
+"""Plans and targets by what frameworks and people call them: in lower case, letters and digits alone."""
+FRAMEWORK_PREFIXES = ("deepspeed", "zero")
+"""Words before a stage: ``deepspeed_stage_3``, ``zero_stage_2``."""
+
+
+def spelt(name: str, known: Iterable[str]) -> str:
+    """The name, out of ``known`` or SPELLINGS, that ``name`` spells in another way; ``name`` itself without one.
+
+    Behind a colon the parameters of a family of plans stay: ``fsdp:keep`` is ``fsdp2:keep``.
+
+    >>> spelt("zero_3", ["zero-3"]), spelt("DeepSpeed_stage_2", []), spelt("FULL_SHARD", [])
+    ('zero-3', 'zero-2', 'fsdp2')
+    """
+    first, colon, parameters = name.partition(":")
+    short = letters(first)
+    names = {letters(one): one for one in known if ":" not in one}
+    forms = [short, *(short.removeprefix(prefix) for prefix in FRAMEWORK_PREFIXES if short.startswith(prefix))]
+    found = next((names.get(form) or SPELLINGS[form] for form in forms if form in names or form in SPELLINGS), first)
+    separator = "," if colon and ":" in found else colon
+    return f"{found}{separator}{parameters}"
+
+
+def target_name(name: str) -> str:
+    """The key of CONFIG_TARGETS that ``name`` spells; ``name`` itself if there is none."""
+    found = spelt(name, CONFIG_TARGETS).partition(":")[0]
+    return ALIASES.get(found, found)
+
+
+def letters(name: str) -> str:
+    """Letters and digits of a name, in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def require_taken(limits: Limits, name: str) -> None:

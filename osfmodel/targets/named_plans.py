@@ -31,6 +31,8 @@ from osfmodel.targets import (
     fsdp2_knobs,
     horovod,
     is_stock,
+    letters,
+    spelt,
     stock_targets,
 )
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
@@ -229,11 +231,24 @@ def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Object
     return rule.make(Question(workload, pricing, rules)).require_plan()
 
 
+def called(name: str) -> str:
+    """The name of a plan as it is listed, for one that is spelt as a framework or a person does."""
+    known = name in NAMED_PLANS or name.startswith(tuple(FAMILIES)) or name in CONFIG_TARGETS
+    return name if known else spelt(name, NAMED_PLANS)
+
+
 def named_plan(name: str) -> PlanRule:
     """The entry called ``name``: of NAMED_PLANS, of a family, or the default of another package's target.
 
-    Raises UsageError for any other name, and DataError for a target that does not load.
+    A name of SPELLINGS has a caveat that says as what it is predicted. Raises UsageError for any
+    other name, and DataError for a target that does not load.
     """
+    if (listed := called(name)) != name:
+        rule = named_plan(listed)
+        if letters(listed) == letters(name):
+            return rule
+        said = f"{name!r} is predicted as {listed}: {rule.summary}"
+        return rule._replace(caveats=lambda workload: (said, *rule.caveats(workload)))
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]
     family = next((prefix for prefix in FAMILIES if name.startswith(prefix)), None)

@@ -23,9 +23,9 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.cli.app import WORKLOAD
 from osfmodel.cli.options import parse_workers
-from osfmodel.counting.gpus import GPUS
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.files import documents
+from osfmodel.entities.gpus import GPUS
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.targets.named_plans import STOCK_PLANS
 from tests.conftest import ROOT

@@ -18,9 +18,10 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.model import MEASURED
 from osfmodel.cost.nccl import CORRECTED, GRID, TUNER, Way, lines, ways
-from osfmodel.cost.nccl_constants import BETWEEN_NODES, DEVICES, NETWORKS, PROTOCOLS, TREE_CORRECTION
+from osfmodel.cost.nccl_constants import BETWEEN_NODES, PROTOCOLS, TREE_CORRECTION
 from osfmodel.cost.nccl_uncertainty import LARGE, PARTS, part_of
 from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
 US, GB = 1e-6, 1e9
@@ -140,17 +141,19 @@ def test_nvls_by_the_tuner_and_by_bytes_through_a_link():
     [
         ("v100", 6, 22),
         ("a100 a100-pcie", 12, 20),
+        ("a800", 8, 20),
+        ("h800", 8, 20.6),
         ("a30", 4, 20),
-        ("a40", 4, 12),
+        ("a40 rtx-a6000", 4, 12),
         ("h20 h100 h200 gh200", 18, 20.6),
         ("b200 b300 gb200 gb300", 18, 40.1),
-        ("mi300x", 7, 48),
+        ("mi300x mi325x", 7, 48),
     ],
 )
 def test_gpus_have_the_bandwidth_of_their_links(names, links, rate):
     """Within 1 %: Hopper's and Blackwell's are rounded to 10 GB/s."""
     for name in names.split():
-        assert DEVICES[name].bandwidth == pytest.approx(links * rate * GB, rel=0.01)
+        assert GPUS[name].link == pytest.approx(links * rate * GB, rel=0.01)
 
 
 def test_ll128_stays_off_pcie():
@@ -200,7 +203,7 @@ SHAPES = st.builds(
         load_cluster(f"nccl:{name}x{gpus},{nic}GB/s" + (f",{network}" if network else "")),
         workers,
     ),
-    st.sampled_from(list(DEVICES)),
+    st.sampled_from(list(GPUS)),
     st.floats(0.1, 100).map(lambda nic: round(nic, 3)),
     st.sampled_from(["", *BETWEEN_NODES]),
     st.integers(1, 8),
@@ -635,11 +638,7 @@ def test_a_host_twice_as_fast_halves_large_messages(words):
 
 def test_the_page_names_every_gpu_and_fabric():
     page = (ROOT / "docs/reference/nccl.md").read_text(encoding="utf-8").partition("## Equations")[0]
-    assert [word for word in (*DEVICES, *nccl_words.FABRICS, *BETWEEN_NODES) if f"`{word}`" not in page] == []
-
-
-def test_every_gpu_has_a_usual_network():
-    assert NETWORKS.keys() == DEVICES.keys()
+    assert [word for word in (*GPUS, *nccl_words.FABRICS, *BETWEEN_NODES) if f"`{word}`" not in page] == []
 
 
 def test_nothing_measured_is_read():

@@ -11,10 +11,10 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.counting.efficiency import Efficiency, efficiency_of
-from osfmodel.counting.gpus import GPUS
 from osfmodel.counting.modules import Module, Product, attention, linear
 from osfmodel.counting.roofline import FULL, SELECTIVE, Roofline, TrainingSetup, workload_of
 from osfmodel.engine.bands import extremes
+from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "profiles"))

@@ -7,8 +7,8 @@ import json
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.gpus import GPUS
 from osfmodel.counting.words import model_of, parse_words
+from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
 TINY = {

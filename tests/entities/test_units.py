@@ -30,12 +30,36 @@ def test_times_and_bandwidths():
 
 
 @pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (parse_bytes, "128M", 2**27),
+        (parse_bytes, "8G", 2**33),
+        (parse_bytes, "512K", 2**19),
+        (parse_bytes, "25mb", 25e6),
+        (parse_bytes, "80gib", 80 * 2**30),
+        (parse_bytes, "25MIB", 25 * 2**20),
+        (parse_bytes, "5e8B", 5e8),
+        (parse_bandwidth, "400G", 5e10),
+        (parse_bandwidth, "400Gbit", 5e10),
+        (parse_bandwidth, "100gbps", 1.25e10),
+        (parse_bandwidth, "3.2Tbps", 4e11),
+        (parse_time, "36h", 129600),
+        (parse_time, "10d", 864000),
+        (parse_time, "2w", 1209600),
+        (parse_time, "90min", 5400),
+        (parse_time, "1d12h", 129600),
+        (parse_time, "1h 30min", 5400),
+        (parse_time, "2.5 hours", 9000),
+    ],
+)
+def test_units_as_people_and_tools_write_them(parse, text, value):
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(
     ("parse", "text", "hint"),
     [
         (parse_bytes, "25", "no unit"),
-        (parse_bytes, "25mb", r"unknown size unit 'mb': did you mean 25MB or 25MiB\?$"),
-        (parse_bytes, "25M", "did you mean 25MB or 25MiB"),
-        (parse_bytes, "25MIB", r"did you mean 25MiB\?"),
         (parse_bytes, "0.3B", "whole number of bytes"),
         (parse_bytes, "-1MiB", "non-negative"),
         (parse_bytes, "", "not a size"),
@@ -45,19 +69,14 @@ def test_times_and_bandwidths():
         (parse_time, "5", "no unit"),
         (parse_time, "5MS", "did you mean 5ms"),
         (parse_time, "5MiB", "unknown time unit"),
-        (parse_bandwidth, "10G", "unknown bandwidth unit"),
-        (parse_bandwidth, "10gbps", "did you mean 10Gbps"),
         (parse_bandwidth, "10", "no unit"),
         (parse_bandwidth, "1e400Gbps", "beyond any bandwidth"),
         (parse_bandwidth, "1e999999999Gbps", "not a bandwidth"),
         (parse_bytes, "64Gb", r"unknown size unit 'Gb': did you mean 64GB or 64GiB\?$"),
-        (parse_bytes, "80gb", r"did you mean 80GB or 80GiB\?$"),
-        (parse_bytes, "80gib", r"did you mean 80GiB\?$"),
         (parse_time, "10u", "did you mean 10us"),
+        (parse_time, "1h30parsec", "unknown time unit"),
         (parse_bandwidth, "10Gbis", "did you mean 10Gbit/s or 10Gbps"),
         (parse_bandwidth, "10GBis", "did you mean 10GBps or 10GB/s"),
-        (parse_time, "3sec", r"did you mean 3s\?"),
-        (parse_bandwidth, "10G", r"write as in 10Gbps or 1.25GB/s$"),
         (parse_bandwidth, "10parsec", r"write as in 10Gbps or 1.25GB/s$"),
     ],
 )

@@ -92,7 +92,6 @@ OF_ONE_MODULE = {
     "TYPES": "the nouns that a file can hold",
     "RING": "an entry of FORMULAS",
     "BASE_LATENCY": "NCCL's constants",
-    "DEVICES": "NCCL's constants",
     "HOSTS": "NCCL's constants",
     "PARTS": "bounds of the errors of NCCL's model",
     "DIMENSIONS": "models of a source of sharded runs",

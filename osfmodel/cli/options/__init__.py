@@ -17,7 +17,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.targets import ALIASES, CONFIG_TARGETS
+from osfmodel.targets import CONFIG_TARGETS, target_name
 
 ANY = "any"
 """The value of --for that compares DDP, ZeRO, FSDP2 and HSDP."""
@@ -33,7 +33,8 @@ class TargetName(OneOf):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The key that is meant. Raises click.BadParameter for other names."""
-        return super().convert(ALIASES.get(str(value).lower(), value), param, ctx)
+        meant = target_name(str(value))
+        return super().convert(meant if meant in CONFIG_TARGETS else value, param, ctx)
 
 
 def target_option(said: str, *also: str) -> Decorator:
@@ -45,10 +46,10 @@ def target_option(said: str, *also: str) -> Decorator:
 
 def named_or_file(name: str, workload: Workload | None = None) -> str | tuple[str, Plan]:
     """The name of a plan, or a file's name and the plan in it. Raises UsageError, DataError."""
-    from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
+    from osfmodel.targets.named_plans import NAMED_PLANS, called, named_plan
 
     path = Path(name)
-    if name not in NAMED_PLANS and (os.path.isfile(path) or path.name != name or path.suffix == ".json"):
+    if called(name) not in NAMED_PLANS and (os.path.isfile(path) or path.name != name or path.suffix == ".json"):
         plan = profiles.load_plan(path, workload)
         require(plan.strategy, STRATEGIES, f"strategy in {name}:")
         return name, plan

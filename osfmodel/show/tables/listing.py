@@ -92,17 +92,13 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
     ),
     "gpus": (
         NAME,
-        column("memory_bytes", "memory", lambda row: row.entry.sheet and row.entry.sheet.memory, _giga),
-        column(
-            "memory_bytes_per_s", "bandwidth", lambda row: row.entry.sheet and row.entry.sheet.bandwidth, _giga_rate
-        ),
-        column(
-            "operations_per_s", "half precision", lambda row: row.entry.sheet and _half(row.entry.sheet.rates), _tera
-        ),
-        column("types", None, lambda row: row.entry.sheet and ", ".join(row.entry.sheet.rates)),
-        column("in_node", "in the node", lambda row: row.entry.node and row.entry.node.fabric),
-        column("bytes_per_s", "per GPU", lambda row: (row.entry.node and row.entry.node.bandwidth) or None, _rate),
-        column("priced_as", "priced as", lambda row: row.entry.node and row.entry.node.generation),
+        column("memory_bytes", "memory", lambda row: row.entry.memory, _giga),
+        column("memory_bytes_per_s", "bandwidth", lambda row: row.entry.bandwidth, _giga_rate),
+        column("operations_per_s", "half precision", lambda row: _half(row.entry.rates), _tera),
+        column("types", None, lambda row: ", ".join(row.entry.rates)),
+        column("in_node", "in the node", lambda row: row.entry.fabric),
+        column("bytes_per_s", "per GPU", lambda row: row.entry.link or None, _rate),
+        column("priced_as", "priced as", lambda row: row.entry.tuned_as),
     ),
     "config": (
         NAME,
