@@ -168,9 +168,9 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
 NVLink: TOPO, V100 6 links of 22 GB/s (NCCL 2.8 to 2.12; 20 later), A100 12 of 20 (as bridges of A100 PCIe), A800 8 of
 them, A30 4 of 20, A40 and RTX A6000 4 of 12, Hopper 18 of 20.6 (H800 8; bridges of H100 PCIe and NVL 12 of 20, of H200
 NVL 18), Blackwell 18 of 40.1 (rounded, as in TORCH). A GH200 node of 4 joins all pairs, with 18 links a GPU. xGMI:
-RCCL, MI300X 7 of 48, MI250X (a GPU is half of one) 2 of 36 to its neighbours in a ring, MI355X 7 of 57.6, by its data sheet;
-no collective of them was compared. P100, T4 and Ada have the constants of the generation that TUNING gives their compute
-capability. Without peer access: GeForce, and A10G in cloud machines. H20's NVLink is H100's.
+RCCL, MI300X 7 of 48, MI250X (a GPU is half of one) 2 of 36 to its neighbours in a ring, MI355X 7 of 57.6, by its data
+sheet; no collective of them was compared. P100, T4 and Ada have the constants of the generation that TUNING gives their
+compute capability. Without peer access: GeForce, and A10G in cloud machines. H20's NVLink is H100's.
 
 NICs: DGX-1 (4 x 100 Gb/s), DGX A100 (8 x 200), H100 and H200 (8 x 400), B200 to GB300 (400 to 800 a GPU). No price
 depends on them."""

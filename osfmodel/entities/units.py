@@ -81,6 +81,9 @@ AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 LARGEST = 10**30
 """Largest plausible number of bytes, seconds or bytes per second; a larger one is taken for a typing error."""
 _QUANTITY = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)")
+_PARTS = re.compile(r"[0-9.]{1,20} ?[a-z]{1,7}")
+_SEVERAL = re.compile(rf"(?:{_PARTS.pattern} ?){{2,5}}")
+"""A time of several parts: ``1d12h``."""
 
 
 def _parse(
@@ -136,11 +139,8 @@ def parse_room(text: str, example: str = "16GiB") -> int:
 
 def parse_time(text: str) -> float:
     """``"3.2ms"`` -> 0.0032 seconds, ``"1d12h"`` -> 129600. Raises UsageError for a bare number or unknown unit."""
-    parts = re.findall(r"[0-9.]+\s*[a-z]+", text)
-    several = len(parts) > 1 and "".join(parts) == re.sub(r"(?<=[a-z])\s+", "", text.strip())
-    return float(
-        sum(_parse(part, TIME_UNITS, TIME_SPELLINGS, "time", "3.2ms") for part in (parts if several else [text]))
-    )
+    parts = _PARTS.findall(text) if _SEVERAL.fullmatch(text.strip()) else [text]
+    return float(sum(_parse(part, TIME_UNITS, TIME_SPELLINGS, "time", "3.2ms") for part in parts))
 
 
 def parse_bandwidth(text: str) -> float:

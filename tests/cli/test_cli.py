@@ -531,7 +531,7 @@ def test_one_entry_in_full():
         (["predict", "googlenet-k80", "--cluster", "ring:50us,10", "--workers", "8"], 2, "no unit"),
         ([*TUNE, "--workers", "8", "--for", "mpi"], 2, "'mpi' is not one of"),
         ([*TUNE, "--workers", "8", "--max-bucket", "25"], 2, "'25' has no unit"),
-        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "did you mean 25MB or 25MiB"),
+        ([*TUNE, "--workers", "8", "--max-bucket", "25mB"], 2, "did you mean 25MB or 25MiB"),
         ([*PREDICT, "--workers", "8", "--bandwidth", "2x"], 2, "did you mean x2?"),
         (
             [*PREDICT, "--workers", "8", "--bandwidth", "10Gbis"],
