@@ -170,10 +170,10 @@ def lengthened(workload: Workload, factor: float, tensor_time: float, doubt: flo
 
 def _lengthened(workload: Workload, factor: float, tensor_time: float, doubt: float) -> Workload:
     layers = tuple(
-        replace(
-            layer,
-            forward_time=layer.forward_time * factor,
-            backward_time=layer.backward_time * factor + (tensor_time if layer.gradient_bytes else 0),
+        layer.retimed(
+            layer.forward_time * factor,
+            layer.backward_time * factor + (tensor_time if layer.gradient_bytes else 0),
+            layer.enqueue_time,
         )
         for layer in workload.layers
     )

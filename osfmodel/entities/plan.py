@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
@@ -323,13 +324,17 @@ def grouped_plan(
     workload: Workload, groups: Iterable[Iterable[int]], release_times: Sequence[float] | None = None
 ) -> Plan:
     """The plan whose bucket k holds the whole gradients ``groups[k]``, given as positions in ready order."""
-    blocks = [
-        Block(name, 0, size) for name, size in zip(workload.gradients.names, workload.gradients.sizes, strict=True)
-    ]
+    blocks = _whole_blocks(workload.gradients.names, workload.gradients.sizes)
     buckets = [tuple(blocks[i] for i in group) for group in groups]
     if release_times is None:
         return Plan(workload.name, tuple(Bucket(bucket) for bucket in buckets))
     return Plan(workload.name, tuple(map(Bucket, buckets, release_times)))
+
+
+@lru_cache(maxsize=16)
+def _whole_blocks(names: tuple[str, ...], sizes: tuple[int, ...]) -> tuple[Block, ...]:
+    """Each gradient as one block; kept, since searches make many plans of the same gradients."""
+    return tuple(Block(name, 0, size) for name, size in zip(names, sizes, strict=True))
 
 
 def one_by_one(workload: Workload) -> Plan:

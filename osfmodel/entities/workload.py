@@ -68,6 +68,16 @@ class Layer:
         if self.enqueue_time is not None:
             require_time(self.enqueue_time, f"enqueue time of layer {self.name!r}")
 
+    def retimed(self, forward_time: float, backward_time: float, enqueue_time: float | None) -> Layer:
+        """The layer with other times, all of which are 0 or more; not checked again, since searches make many."""
+        other = object.__new__(Layer)
+        for name in Layer.__slots__:
+            object.__setattr__(other, name, getattr(self, name))
+        object.__setattr__(other, "forward_time", forward_time)
+        object.__setattr__(other, "backward_time", backward_time)
+        object.__setattr__(other, "enqueue_time", enqueue_time)
+        return other
+
     @property
     def elements(self) -> int:
         """Number of elements of the parameter; of what is sent, if its shape is not known."""
@@ -266,11 +276,10 @@ class Workload:
 
     def _scaled(self, factor: float) -> Workload:
         layers = tuple(
-            replace(
-                layer,
-                forward_time=layer.forward_time * factor,
-                backward_time=layer.backward_time * factor,
-                enqueue_time=None if layer.enqueue_time is None else layer.enqueue_time * factor,
+            layer.retimed(
+                layer.forward_time * factor,
+                layer.backward_time * factor,
+                None if layer.enqueue_time is None else layer.enqueue_time * factor,
             )
             for layer in self.layers
         )

@@ -11,8 +11,10 @@ sizes of its gradients: bytes, or elements where they come from :func:`in_elemen
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -66,11 +68,20 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
     Buckets are in the order of closing, those still open at the end behind them. DDP's rule, exactly, but that torch
     leaves the order of the latter open.
     """
-    last = len(limits) - 1
-    closed, opened = fill_by_dtype(
-        gradients, gradients.held_sizes, Closes(lambda held, number: held >= limits[min(number, last)])
-    )
-    return closed + sorted(opened)
+    closed: list[tuple[int, list[int]]] = []
+    opened: list[list[int]] = []
+    for places in gradients.chains:
+        held = list(accumulate([gradients.held_sizes[i] for i in places], initial=0))
+        start = 0
+        for limit in chain(limits, repeat(limits[-1])):
+            end = bisect_left(held, held[start] + limit, start + 1)
+            if end >= len(held):
+                break
+            closed.append((places[end - 1], places[start:end]))
+            start = end
+        if start < len(places):
+            opened.append(places[start:])
+    return [bucket for _, bucket in sorted(closed)] + sorted(opened)
 
 
 def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
@@ -272,7 +283,8 @@ def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
     count = len(prefix) - 1
     stride = 1 + count * count // (8 * MOST_CAPS)
     runs = [prefix[i + 1 :] - prefix[i] for i in range(0, count, stride)]
-    caps = np.unique(np.concatenate(runs))
+    caps = np.sort(np.concatenate(runs))
+    caps = caps[np.append(True, caps[1:] != caps[:-1])]  # in order: faster than the hash table of np.unique
     if stride > 1 or len(caps) > MOST_CAPS:
         return _thinned(caps, MOST_CAPS // 8), False
     return caps, True
