@@ -20,6 +20,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
@@ -202,6 +203,13 @@ class _Run:
         self.submitted = [hooks[i][0] * stretch for i in order]
         self.in_step = gradients.enqueue_times == gradients.ready_times
         self.cache = _Cache(loop.cache_capacity)
+        self.iterations = 0
+        crowded = 0 < loop.cache_capacity < len(gradients)
+        alike = len(set(gradients.dtypes)) < 2 and not loop.use_groups
+        # Then slots of the cache are in the order of submission, so that a cycle finds gradients that lie in a row.
+        self.in_row = alike and not crowded and order == list(range(len(units)))
+        self.sums = list(accumulate([_padded(size, self.padding) for size in gradients.sizes], initial=0))
+        self.prices: dict[tuple[int, int], float] = {}
         self.last: float = 0
         self.free: float = 0
         self.needed: int | None = None
@@ -232,7 +240,7 @@ class _Run:
         """Simulate one iteration; clocks then count from its end."""
         compute = Compute(self.workload, None, self.pricing.effects, self.pricing.workers)
         ready = compute.ready
-        batches: list[tuple[int, ...]] = []
+        batches: list[Sequence[int]] = []
         releases: list[float] = []
         end: float = 0
         # A host ahead of the device does not notice what slows that.
@@ -241,15 +249,12 @@ class _Run:
         while first < len(self.units):
             began = self._next_cycle(submission(self.submitted[first]))
             after = bisect_right(self.submitted, began, first, key=submission)
-            found, remembered = self._looked_up(range(first, after))
+            formed, remembered = self._in_row(first, after) if self.in_row else self._agreed(range(first, after))
             now = began + self._negotiation(remembered)
-            formed = list(self._batches(found))
-            agreed = (self.units[unit] for unit in found) if remembered else formed
-            self.cache.use(i for members in agreed for i in members)
             for batch in formed:
-                computed = compute.clock(max([ready[i] for i in batch]))
+                computed = compute.clock(ready[batch[-1]] if self.in_row else max([ready[i] for i in batch]))
                 now = max(now, computed) if self.blocking or self.loop.waits else now
-                batches.append(tuple(batch))
+                batches.append(batch)
                 releases.append(now)
                 end = max(end, now, computed)
                 begin, end = end, end + self._price(batch)
@@ -259,7 +264,8 @@ class _Run:
             first = after
         spent = self._spent(batches, releases, max(end, compute.clock(compute.end)))
         self.last, self.free = self.last - spent, self.free - spent
-        return LoopIteration(tuple(batches), tuple(releases), spent, None)
+        self.iterations += 1
+        return LoopIteration(tuple(map(tuple, batches)), tuple(releases), spent, None)
 
     def _spent(self, batches: Sequence[Sequence[int]], releases: Sequence[float], finish: float) -> float:
         if channels(self.loop, self.pricing) > 1:
@@ -285,6 +291,26 @@ class _Run:
             return submitted
         return max(first + math.ceil((submitted - first) / period) * period, submitted)
 
+    def _in_row(self, first: int, after: int) -> tuple[list[range], bool]:
+        """The batches of a cycle that finds the gradients from ``first`` to ``after``, as :func:`fuse` packs them."""
+        formed = []
+        while first < after:
+            most = self.sums[first] + self.threshold
+            end = max(first + 1, bisect_right(self.sums, most, first, after + 1) - 1)
+            if end < after:
+                self._refused(self.sums[end + 1] - self.sums[first])
+            formed.append(range(first, end))
+            first = end
+        return formed, self.iterations > 0 and self.loop.cache_capacity > 0
+
+    def _agreed(self, units: Iterable[int]) -> tuple[list[list[int]], bool]:
+        """The batches of a cycle that finds these units, and whether the cache had all of them; it is then used."""
+        found, remembered = self._looked_up(units)
+        formed = list(self._batches(found))
+        agreed = (self.units[unit] for unit in found) if remembered else formed
+        self.cache.use(i for members in agreed for i in members)
+        return formed, remembered
+
     def _looked_up(self, units: Iterable[int]) -> tuple[list[int], bool]:
         """The units of a cycle in the order in which ranks handle them, and whether the cache had all of them."""
         places = self.cache.places
@@ -304,9 +330,15 @@ class _Run:
             yield from fuse(members, self.workload.gradients, self.threshold, self.padding, self._refused)
 
     def _price(self, batch: Sequence[int]) -> float:
-        size = sum([self.workload.gradients.sizes[i] for i in batch])
-        time: float = self.cost(size)
-        return time + self.pricing.effects.fusion_copy * size if len(batch) > 1 else time
+        row = (batch[0], len(batch)) if self.in_row else None
+        if row is None or row not in self.prices:
+            size = sum([self.workload.gradients.sizes[i] for i in batch])
+            time: float = self.cost(size)
+            time = time + self.pricing.effects.fusion_copy * size if len(batch) > 1 else time
+            if row is None:
+                return time
+            self.prices[row] = time
+        return self.prices[row]
 
 
 def _units(loop: Loop, workload: Workload) -> list[tuple[int, ...]]:
