@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -87,8 +88,28 @@ def exact(plan: Plan, workload: Workload) -> BytePsKnobs:
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> BytePsKnobs:
     """The fastest partition, of powers of two, with one of CREDITS. Raises PlanError if the plan needs an executor."""
     require_plain(plan, workload, "BytePS")
-    tried = [BytePsKnobs(partition, credit) for partition in _partitions(workload, limits) for credit in CREDITS]
-    return least(tried or [BytePsKnobs()], lambda knobs: _time(knobs, workload, pricing))
+    return _fastest(_Same(workload, pricing), limits)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """A workload and prices, equal where they are the same objects."""
+
+    workload: Workload
+    pricing: Pricing
+
+    def __hash__(self) -> int:
+        return hash((id(self.workload), id(self.pricing)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.workload is other.workload and self.pricing is other.pricing
+
+
+@lru_cache(maxsize=4)
+def _fastest(case: _Same, limits: Limits) -> BytePsKnobs:
+    """The fastest settings, whatever plan was asked for; kept, since a search asks for many plans."""
+    tried = [BytePsKnobs(partition, credit) for partition in _partitions(case.workload, limits) for credit in CREDITS]
+    return least(tried or [BytePsKnobs()], lambda knobs: _time(knobs, case.workload, case.pricing))
 
 
 def _partitions(workload: Workload, limits: Limits) -> list[int]:
