@@ -138,15 +138,20 @@ class Layered(NamedTuple):
     """The layers of a program, of which one forward or backward may compute several, one after the other.
 
     stretch: factor on their times
+    added:   seconds by layer that its backward takes in addition, for copies and hooks
     """
 
     workload: Workload
     stretch: float
+    added: Mapping[str, float] = MappingProxyType({})
 
     def seconds(self) -> dict[tuple[str, str], float]:
         """Seconds of each layer by itself, by kind and name."""
         found = {("forward", one.name): one.forward_time * self.stretch for one in self.workload.layers}
-        return found | {("backward", one.name): one.backward_time * self.stretch for one in self.workload.layers}
+        return found | {
+            ("backward", one.name): one.backward_time * self.stretch + self.added.get(one.name, 0)
+            for one in self.workload.layers
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -19,7 +20,7 @@ from osfmodel.engine.strategies import lower, strategy_of
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.executors import KEEPERS, RUNTIME
 from osfmodel.entities.modules import wrapped
-from osfmodel.entities.plan import Plan
+from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 
 RANKS = 4
@@ -77,6 +78,42 @@ def test_merged_layers_and_streams_in_order_change_nothing(seed):
         spans, layer_by_layer = one.timeline(1).spans, alone.timeline(1).spans
         assert sorted(spans, key=repr) == sorted(layer_by_layer, key=repr)
     assert len(program.operations) <= len(apart.operations)
+
+
+def sent(rng: random.Random) -> tuple[Workload, Plan, Pricing]:
+    """A random step with an all-reduce a bucket, whole or split, under random rules, in exact numbers."""
+    workload, _, pricing = step(rng)
+    names = list(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+    blocks = [block for name, size in names for block in _pieces(name, size, rng)]
+    ends = sorted({*rng.sample(range(len(blocks)), rng.randint(0, len(blocks) - 1)), len(blocks)} - {0})
+    buckets = [tuple(blocks[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    clocked = rng.random() < 0.3
+    split = rng.random() < 0.4
+    plan = Plan(
+        workload.name,
+        tuple(Bucket(bucket, Fraction(rng.randint(0, 40), 3) if clocked else 0) for bucket in buckets),
+        channels=rng.randint(1, 3),
+        forward_overlap=split or rng.random() < 0.4,
+        strategy="split" if split else "replicated",
+        credit=rng.randint(1, 200) if not split and not clocked and rng.random() < 0.3 else None,
+    )
+    hooks = replace(pricing.effects, hook_time=Fraction(rng.randint(0, 2), 9))
+    return workload, plan, replace(pricing, effects=hooks)
+
+
+def _pieces(name: str, size: int, rng: random.Random) -> list[Block]:
+    cut = 4 * rng.randint(1, size // 4)
+    return [Block(name, 0, cut), *([Block(name, cut, size - cut)] if size > cut else [])]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_layers_between_messages_are_merged_without_a_change(seed):
+    workload, plan, pricing = sent(random.Random(seed))
+    merged, apart = lower(workload, plan, pricing), strategy_of(plan).apart(workload, plan, pricing)
+    assert len(merged.operations) <= len(apart.operations)
+    found, alone = run(merged, pricing), run(apart, pricing)
+    assert (found.finish, found.apart()) == (alone.finish, (alone.starts, alone.ends))
+    assert sorted(found.timeline(1).spans, key=repr) == sorted(alone.timeline(1).spans, key=repr)
 
 
 def test_memory_is_that_of_layers_apart():

@@ -38,7 +38,7 @@ class GatheringStep(Lowering):
                 if number in following:
                     last = self._gather(following[number], (gathered, *computed))
                 computed = self.arrived(number, gathered) or computed
-            computed = (self.add(self._forward(layer, waits)),)
+            computed = (self.add(self._forward([layer], waits)),)
 
     def scatter(self, number: int) -> int:
         """Add the reduce-scatter of a bucket, and return its number."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Operation, Program, Stream
+from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Layered, Operation, Program, Stream
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.engine.strategies.holdings import Holdings
 from osfmodel.entities.plan import Bucket, Plan
@@ -25,15 +25,19 @@ class Lowering:
     """A program under construction: operations are added in the order of issue.
 
     ready: by layer, the number of the operation after which its gradient is ready
+    added: by layer, seconds of copies and hooks in its backward
+    apart: whether each layer is an operation; else those between two collectives are one, where nothing comes between
     """
 
-    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
+    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing, apart: bool = True) -> None:
         """Begin with forward, unless it overlaps and so comes last, and with backward."""
+        self.apart = apart or plan.release or plan.sparse
         self.workload, self.plan, self.pricing, self.effects = workload, plan, pricing, pricing.effects
         self.sparsity = Sparsity(workload, pricing.effects, pricing.workers)
         self.stretch = pricing.effects.stretch(pricing.workers)
         self.operations: list[Operation] = []
         self.ready: dict[str, int] = {}
+        self.added: dict[str, float] = {}
         self._compute()
 
     def add(self, operation: Operation) -> int:
@@ -44,21 +48,30 @@ class Lowering:
     def _compute(self) -> None:
         """Add forward, unless it overlaps, and backward."""
         if not self.plan.forward_overlap:
-            for layer in self.workload.layers:
-                self.add(self._forward(layer))
+            for layers in [[layer] for layer in self.workload.layers] if self.apart else [self.workload.layers]:
+                self.add(self._forward(layers))
         self._backward()
 
-    def _forward(self, layer: Layer, waits: tuple[int, ...] = ()) -> Operation:
-        return Operation("forward", COMPUTE, (layer.name,), layer.forward_time * self.stretch, waits=waits)
+    def _forward(self, layers: Sequence[Layer], waits: tuple[int, ...] = ()) -> Operation:
+        time = plain_sum(layer.forward_time * self.stretch for layer in layers)
+        return Operation("forward", COMPUTE, tuple(layer.name for layer in layers), time, waits=waits)
 
     def _backward(self) -> None:
         hooks, chosen = self._hooks(), self._choices()
+        awaited = {self.workload.gradients.names[place] for place in self.plan.completed_by(self.workload)}
+        names: list[str] = []
+        time: float = 0
         for layer in reversed(self.workload.layers):
             packed = chosen.get(layer.name, self.effects.copy_in * layer.gradient_bytes)
-            time = layer.backward_time * self.stretch + packed + hooks.get(layer.name, 0)
-            hooked = layer.gradient_bytes > 0 and (self.plan.release or layer.name in chosen)
-            self.ready[layer.name] = self.add(Operation("backward", COMPUTE, (layer.name,), time))
-            if hooked:
+            self.added[layer.name] = packed + hooks.get(layer.name, 0)
+            time += layer.backward_time * self.stretch + self.added[layer.name]
+            names.append(layer.name)
+            if not (self.apart or layer.name in awaited or layer is self.workload.layers[0]):
+                continue
+            number = self.add(Operation("backward", COMPUTE, tuple(names), time))
+            self.ready.update(dict.fromkeys(names, number))
+            names, time = [], 0
+            if layer.gradient_bytes > 0 and (self.plan.release or layer.name in chosen):
                 self.add(Operation("hook", COMPUTE, (layer.name,), 0, yields=True, quiet=True))
 
     def _hooks(self) -> dict[str, float]:
@@ -108,7 +121,8 @@ class Lowering:
             self._barrier(arrivals)
         width, credit = max(min(self.plan.channels, len(arrivals)), 1), self.plan.credit
         streams = {CHANNEL: Stream(width, credit), RELEASE: Stream(between=True)}
-        return Program(tuple(self.operations), streams)
+        layers = None if self.apart else Layered(self.workload, self.stretch, self.added)
+        return Program(tuple(self.operations), streams, layers=layers)
 
     def _unpacking(self, bucket: Bucket) -> tuple[str, float]:
         """Kind and seconds of the computation that unpacks a bucket that has arrived."""
@@ -173,7 +187,7 @@ class Lowering:
             waits = tuple(awaited.get(layer.name, ()))
             if per_byte and layer.gradient_bytes:
                 self.add(Operation("update", COMPUTE, (layer.name,), per_byte * layer.gradient_bytes, waits=waits))
-            self.add(self._forward(layer, waits))
+            self.add(self._forward([layer], waits))
 
 
 class Strategy(NamedTuple):

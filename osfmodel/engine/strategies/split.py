@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
 from osfmodel.engine.strategies.holdings import Holdings
@@ -10,9 +12,9 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
 
-def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
+def lower(workload: Workload, plan: Plan, pricing: Pricing, apart: bool = False) -> Program:
     """The program of a step with two collectives per bucket; all-gathers are sent as the next forward needs them."""
-    step = Lowering(workload, plan, pricing)
+    step = Lowering(workload, plan, pricing, apart)
     scatters = [step.send(number, "reduce_scatter") for number in range(len(plan.buckets))]
     place = {layer.name: number for number, layer in enumerate(workload.layers)}
     first = [min(place[layer] for layer in step.operations[scatter].layers) for scatter in scatters]
@@ -30,4 +32,9 @@ class _Holdings(Holdings):
         return super().gradient_buffers() + sum(-(-bucket.size // self.workers) for bucket in self.dense())
 
 
-STRATEGY = Strategy(lower, "a reduce-scatter in backward and an all-gather before the next forward", _Holdings)
+STRATEGY = Strategy(
+    lower,
+    "a reduce-scatter in backward and an all-gather before the next forward",
+    _Holdings,
+    partial(lower, apart=True),
+)

@@ -65,7 +65,7 @@ class ZeroStep(Lowering):
         """The whole step: the other micro-batches, the update of the shards, and the all-gathers or broadcasts."""
         while self.left:
             for layer in self.workload.layers:
-                self.add(self._forward(layer, self._stalled()))
+                self.add(self._forward([layer], self._stalled()))
             self._backward()
         ranks = self.rules.ranks(self.pricing.workers)
         time = self.workload.update_time / ranks
