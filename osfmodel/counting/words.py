@@ -11,7 +11,7 @@ from osfmodel.counting.architectures import configuration, family_of, usual_toke
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import CHECKPOINTING, TrainingSetup, workload_of
 from osfmodel.entities.display import brief
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.gpus import gpu_called, gpu_name
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.workload import Workload
@@ -100,10 +100,21 @@ def model_of(words: Words) -> Model:
     """The model that the words name. Raises UsageError or DataError."""
     config = configuration(words.model)
     family = family_of(config)
-    longest = family.longest(config)
-    tokens = words.sequence or usual_tokens(family, config)
-    if words.sequence and not longest:
+    if words.sequence and not family.longest(config):
         raise UsageError(f"workload {words.text!r}: {words.model} has no sequence: leave seq{words.sequence} out")
-    if longest and tokens > longest:
-        raise UsageError(f"workload {words.text!r}: {words.model} is for sequences of up to {longest} tokens")
-    return family.build(config, tokens)
+    return family.build(config, words.sequence or usual_tokens(family, config))
+
+
+@lru_cache(maxsize=16)
+def beyond_positions(text: str) -> str:
+    """A remark on samples that are longer than the configuration's positions; "" for others, and for other names."""
+    try:
+        words = parse_words(text)
+        config = configuration(words.model)
+        longest = family_of(config).longest(config)
+    except OsfError:
+        return ""
+    if not longest or (words.sequence or 0) <= longest:
+        return ""
+    reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
+    return f"{reach}: samples of {words.sequence:,} are counted as if they reached that far"

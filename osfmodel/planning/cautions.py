@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from osfmodel.cost import COST_MODELS, network_rates
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
+from osfmodel.counting import in_words
 from osfmodel.engine.bands import incomparable
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
@@ -66,6 +67,15 @@ def device_caveats(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
     return (
         f"the profile is of a {mine}, the cluster of {theirs}: times are the {mine}'s unless --compute xF scales them",
     )
+
+
+def sequence_caveats(workload: Workload) -> tuple[str, ...]:
+    """A note on samples of a counted workload that are longer than its model's configuration is for."""
+    if not workload.sample_tokens or not in_words(workload.name):
+        return ()
+    from osfmodel.counting.words import beyond_positions  # not loaded for a profile
+
+    return tuple(filter(None, [beyond_positions(workload.name)]))
 
 
 UNKNOWN_GPU = (

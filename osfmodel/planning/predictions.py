@@ -29,6 +29,7 @@ from osfmodel.planning.cautions import (
     network_caveats,
     replica_caveats,
     require_nouns,
+    sequence_caveats,
     shape_caveats,
     size_warnings,
     slower_than_one,
@@ -100,7 +101,8 @@ class PricedSubject:
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
         self.cluster = cluster
         self.pricing = pricing_of(cluster, workers, workload)
-        self.caveats = network_caveats(cluster, workers) + device_caveats(workload, cluster) + self.engine.caveats
+        self.caveats = network_caveats(cluster, workers) + device_caveats(workload, cluster)
+        self.caveats += sequence_caveats(workload) + self.engine.caveats
         if self.ours:
             self.caveats += effect_caveats(self.pricing, cluster, workload) + flight_caveats(cluster)
         self.warnings = size_warnings(workload, workers) + cluster_warnings(cluster, workers)

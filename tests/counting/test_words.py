@@ -7,7 +7,7 @@ import json
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.words import model_of, parse_words
+from osfmodel.counting.words import beyond_positions, model_of, parse_words
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
@@ -75,7 +75,6 @@ def test_mixed_precision_gathers_in_half_and_reduces_in_float32():
         ("lama3-8b:h100", "did you mean llama3-8b or"),
         ("llama3-8b:v100,bf16", "no matrix products in bfloat16"),
         ("llama3-8b:v100,fp8", "no matrix products in float8"),
-        ("llama3-8b:h100,seq99999", "sequences of up to 8192 tokens"),
         ("llama3-8b:h100,batch0", "'batch0': the number must be from 1"),
         ("llama3-8b:h100,seq-5", "'seq-5': the number must be from 1"),
         ("llama3-8b:h100,seq8,seq16", "a second time"),
@@ -84,7 +83,6 @@ def test_mixed_precision_gathers_in_half_and_reduces_in_float32():
         ("llama3-8b:h100,fast", "'fast' is not known here: write MODEL:GPU"),
         ("llama3-8b:", "unknown GPU ''"),
         ("resnet50:a100,seq512", "resnet50 has no sequence: leave seq512 out"),
-        ("gpt2:h100,seq1025", "gpt2 is for sequences of up to 1024 tokens"),
         ("gpt5:h100", "no architecture named 'gpt5'"),
         ("llama3-8b:a100,fp8", "no matrix products in float8"),
     ],
@@ -142,9 +140,24 @@ def test_a_configuration_that_cannot_be_counted_is_refused(tmp_path, changed, sa
 def test_rotary_positions_reach_as_far_as_they_are_stretched(tmp_path, changed, most):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**TINY, **changed}))
-    assert model_of(parse_words(f"{path}:h100,seq{most}")).tokens == most
-    with pytest.raises(osf.UsageError, match=f"up to {most} tokens"):
-        model_of(parse_words(f"{path}:h100,seq{most + 1}"))
+    for tokens in (most, most + 1):
+        assert model_of(parse_words(f"{path}:h100,seq{tokens}")).tokens == tokens
+    assert not beyond_positions(f"{path}:h100,seq{most}")
+    assert f"{path} has positions for {most} tokens" in beyond_positions(f"{path}:h100,seq{most + 1}")
+
+
+@pytest.mark.parametrize("words", ["llama3-8b:h100,seq32768,bf16", "gpt2:h100,seq2048", "bert-large:h100,seq1024"])
+def test_samples_beyond_the_positions_are_counted_with_a_note(words):
+    """Attention grows by the square of the tokens; a learned table of positions gets as many rows."""
+    model, cluster = model_of(parse_words(words)), osf.load_cluster("nccl:h100x8,400Gbps")
+    half = model_of(parse_words(words.replace(f"seq{model.tokens}", f"seq{model.tokens // 2}")))
+    scores, fewer = (sum(one.operations for own in m.modules for one in own.scores) for m in (model, half))
+    assert scores == pytest.approx(4 * fewer, rel=0.01)
+    tables = [shape[0] for module in model.modules for _, shape in module.parameters if "position" in module.name]
+    assert tables in ([], [model.tokens])
+    (found,) = osf.compare(osf.load_workload(words), cluster, 16, ["ddp"]).predictions
+    name, tokens = words.partition(":")[0], f"{model.tokens:,}"
+    assert any(name in note and "max_position_embeddings" in note and tokens in note for note in found.caveats)
 
 
 def test_defaults_are_those_of_the_class(tmp_path):

@@ -22,7 +22,7 @@ def build(config: Config, tokens: int) -> Model:
     vocabulary, inner = config.count("vocab_size"), config.count("intermediate_size")
     tables = {
         "word": vocabulary,
-        "position": config.count("max_position_embeddings"),
+        "position": max(tokens, config.count("max_position_embeddings")),
         "token_type": config.count("type_vocab_size", default=2),
     }
     modules = [embedding(f"bert.embeddings.{kind}_embeddings", size, width, tokens) for kind, size in tables.items()]

@@ -19,7 +19,7 @@ def build(config: Config, tokens: int) -> Model:
     vocabulary, inner = config.count("vocab_size"), config.count("n_inner", default=EXPANSION * width)
     modules = [
         embedding("transformer.wte", vocabulary, width, tokens),
-        embedding("transformer.wpe", config.count("n_positions"), width, tokens),
+        embedding("transformer.wpe", max(tokens, config.count("n_positions")), width, tokens),
     ]
     blocks = tuple(f"transformer.h.{number}" for number in range(layers))
     for name in blocks:
