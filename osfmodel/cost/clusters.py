@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import gcd
+from typing import Any, TypeVar
 
 from osfmodel.cost import COST_MODELS, cost_of, worker_counts
 from osfmodel.cost.pricing import BROADCAST, Pricing
-from osfmodel.entities.cluster import BLOCKING, Cluster
+from osfmodel.entities.cluster import BLOCKING, AlphaBeta, Cluster, Pieces, Table
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.files import documents
@@ -103,25 +105,67 @@ class _Between:
         return self.made[ranks, apart]
 
 
-def strided(cluster: Cluster, apart: int) -> Cluster:
+APART_DOUBT = 0.5
+"""Fraction by which prices between ranks that are apart may be off where those of all ranks together were measured:
+assumed, not measured."""
+
+
+def strided(cluster: Cluster, apart: int, size: int = 0) -> Cluster:
     """The cluster for a group of ranks, each ``apart`` from the next, while the groups in between communicate as well.
 
-    Fewer of them are on a node, and share its NICs with all others there. Raises CostError where prices were measured
-    between consecutive ranks of several on a node.
+    Fewer of them are on a node, and share its NICs with all others there. Of the groups of ``size`` ranks, side by side
+    on nodes that they fill unevenly, the one with the fewest ranks on a node decides; 0 for one group of all ranks.
+
+    Where prices were measured between so many ranks, those of a node serve wherever on it the ranks are. Between nodes,
+    the groups that communicate at once send together what an all-reduce of all their ranks sends of as many times the
+    bytes. That includes what these send inside nodes, so that prices are rather too high.
     """
     gpus = cluster.gpus_per_node
-    if apart == 1 or gpus == 1:
+    here = max(1, gcd(apart * size, gpus) // apart)
+    if here == gpus or (apart, here) == (1, size):
         return cluster
-    if cluster.fits or cluster.pieces or cluster.tables:
-        raise CostError(
-            f"cluster {cluster.name!r} has prices between consecutive ranks, and not between every {apart}th: give a "
-            "network in words, such as nccl:h100x8,400Gbps,ib"
-        )
-    here = max(1, gpus // apart)
     link, shared = cluster.between_nodes, max(1.0, gpus / cluster.nics_per_node) / here
     if link is not None:
         link = replace(link, seconds_per_byte=link.seconds_per_byte * shared)
-    return replace(cluster, gpus_per_node=here, nics_per_node=1, between_nodes=link)
+    capacity = cluster.capacity and -(-cluster.capacity // apart)
+    found = replace(
+        cluster,
+        gpus_per_node=here,
+        nodes=capacity and -(-capacity // here),
+        nics_per_node=1,
+        between_nodes=link,
+        fits=_apart(cluster.fits, apart, gpus),
+        pieces=_apart(cluster.pieces, apart, gpus),
+        tables=_apart(cluster.tables, apart, gpus),
+    )
+    measured = apart > 1 and worker_counts(cluster)
+    return replace(found, doubt=cluster.doubt + APART_DOUBT) if measured else found
+
+
+Row = TypeVar("Row", bound=AlphaBeta | Pieces | Table)
+
+
+def _apart(rows: Sequence[Row], apart: int, gpus: int) -> tuple[Row, ...]:
+    """The rows of a cluster with ``gpus`` GPUs a node for ranks that are ``apart`` from each other."""
+    groups = min(apart, gpus)
+    inside = [row for row in rows if row.workers * apart <= gpus]
+    between = [row for row in rows if row.workers > max(gpus, groups) and row.workers % groups == 0]
+    return (*inside, *(_of_groups(row, groups) for row in between))
+
+
+def _of_groups(row: Any, groups: int) -> Any:
+    """The row of each of so many equal groups of its ranks, which all send at once."""
+    found = replace(row, workers=row.workers // groups)
+    if isinstance(row, AlphaBeta):
+        return replace(found, seconds_per_byte=row.seconds_per_byte * groups)
+    if isinstance(row, Pieces):
+        return replace(found, seconds_per_byte=tuple(each * groups for each in row.seconds_per_byte))
+    places = {max(1, size // groups): place for place, size in enumerate(row.sizes)}
+    figures = {
+        name: tuple(getattr(row, name)[place] for place in places.values() if place < len(getattr(row, name)))
+        for name in ("times", "startups", "trains", "slowest")
+    }
+    return replace(found, sizes=tuple(places), **figures)
 
 
 def counts_in_words(text: str, cluster: Cluster, option: str = "--workers") -> tuple[list[int], str]:

@@ -5,6 +5,7 @@ as torchtitan and Megatron do), a context group shares the tokens, an expert gro
 pipeline the blocks. They are taken as given, and lie as torchtitan lays them: the GPUs of a tensor group are next to
 each other, then those of a context group, then data-parallel ranks; stages are the furthest apart.
 
+Where a tensor group has more GPUs than a model has heads of keys and values, several have the same head.
 Under tensor parallelism a sublayer (attention, or feed-forward) begins with an all-gather of its input and ends with a
 reduce-scatter of its output; backward does both once more.
 """
@@ -21,6 +22,7 @@ from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 
 LARGEST = 10**4
+SHARED_HEADS = "key and value heads"
 OPTIONS = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
 """Kinds of groups, with the short names by which options call them."""
 
@@ -53,6 +55,12 @@ class Parallelism:
     def document(self) -> dict[str, int]:
         """The groups of more than one GPU, JSON-ready; empty without any."""
         return {one.name: size for one in fields(self) if (size := getattr(self, one.name)) > 1}
+
+    @property
+    def spread(self) -> dict[str, tuple[int, int]]:
+        """How the ranks of each kind of group lie that communicates: those from one to the next, and their number."""
+        apart = {"tensor": 1, "context": self.tensor, "expert": self.tensor}
+        return {name: (each, getattr(self, name)) for name, each in apart.items() if getattr(self, name) > 1}
 
     @property
     def gpus(self) -> int:
@@ -101,11 +109,11 @@ class Shard(NamedTuple):
 
 def shard_of(model: Model, groups: Parallelism, stage: int = 0) -> Shard:
     """The shard of a GPU in a pipeline's ``stage``. Raises UsageError where the model cannot be divided like that."""
-    _require_divisible(model, groups)
+    copies = _copies(model, groups)
     sent: dict[str, tuple[GroupMessage, ...]] = {}
     shared = []
     for one in _of_stage(model, groups.pipeline, stage):
-        module = _untied(one, model) if stage else one
+        module = _copied(_untied(one, model) if stage else one, copies)
         sent[module.name] = tuple(_sent(module, model, groups))
         shared.append(_shared(module, groups, bool(model.block_of(module))))
     names = {model.block_of(module) for module in shared}
@@ -121,8 +129,27 @@ def _untied(module: Module, model: Model) -> Module:
     return replace(module, parameters=(("weight", (first.columns, first.inner)),))
 
 
-def _require_divisible(model: Model, groups: Parallelism) -> None:
-    """Raise UsageError unless heads, tokens and experts can be divided, and there are blocks for all stages."""
+def _copied(module: Module, copies: int) -> Module:
+    """A module whose heads of keys and values are there so many times."""
+    more = copies - 1
+    if not more or not (module.of_keys or module.keys):
+        return module
+    rows = module.of_keys * more
+    return replace(
+        module,
+        parameters=tuple((name, (shape[0] + rows, *shape[1:])) for name, shape in module.parameters),
+        products=tuple(one._replace(columns=one.columns + rows) for one in module.products),
+        moved=module.moved + 2 * more * module.keys,
+        kept=module.kept + more * module.keys,
+        keys=module.keys * copies,
+    )
+
+
+def _copies(model: Model, groups: Parallelism) -> int:
+    """GPUs of a tensor group that have the same head of keys and values, where it has more GPUs than these.
+
+    Raises UsageError unless heads, tokens and experts can be divided, and there are blocks for all stages.
+    """
     if not model.tokens or not model.blocks:
         raise UsageError(f"{groups.words}: {model.name} is no language model: leave it out")
     heads = {product.times for module in model.modules for product in module.scores}
@@ -136,19 +163,20 @@ def _require_divisible(model: Model, groups: Parallelism) -> None:
         raise UsageError(f"--ep {groups.expert}: {model.name} has no experts: leave it out")
     for kind, what, numbers in (
         ("tensor", "attention heads", heads),
-        ("tensor", "key and value heads", keys),
+        ("tensor", SHARED_HEADS, keys),
         ("tensor", "tokens", {model.tokens // groups.context}),
         ("context", "tokens", {model.tokens}),
         ("expert", "experts", experts),
     ):
         size = getattr(groups, kind)
         for number in numbers:
-            if number % size:
+            if number % size and not (what == SHARED_HEADS and size % number == 0):
                 raise UsageError(
                     f"--{OPTIONS[kind]} {size}: the {number} {what} of {model.name} cannot be divided by {size}"
                 )
     if groups.pipeline > len(model.blocks):
         raise UsageError(f"--pp {groups.pipeline}: {model.name} has only {len(model.blocks)} blocks")
+    return max(1, groups.tensor // min(keys, default=groups.tensor))
 
 
 def _of_stage(model: Model, stages: int, stage: int) -> Iterator[Module]:

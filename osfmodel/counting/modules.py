@@ -42,6 +42,7 @@ class Module:
     moved:      elements that are read from memory or written to it apart from products, as by a norm or an activation
     kept:       elements that stay in memory from forward to backward
     keys:       elements of keys and values that its attention reads
+    of_keys:    columns of its matrix that make keys and values
     experts:    number of experts, of which each has its even share of the tokens; 0 for a module without
     row_parallel: whether tensor parallelism divides its last matrix by rows and adds up the results, at the end of a
                 sublayer; by columns else
@@ -54,6 +55,7 @@ class Module:
     moved: int = 0
     kept: int = 0
     keys: int = 0
+    of_keys: int = 0
     experts: int = 0
     row_parallel: bool = False
     __repr__ = brief

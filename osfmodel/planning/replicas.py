@@ -41,17 +41,13 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
 
     words: a workload in words, such as ``llama3-70b:h100,seq8192,batch1,bf16``
 
-    Raises UsageError for a workload that is not in words, one that cannot be divided like that, and groups that are
-    larger than a node.
+    Raises UsageError for a workload that is not in words, or cannot be divided like that, and CostError for groups
+    that the cluster has no prices for.
     """
     if not in_words(words):
         raise UsageError(
             f"{groups.words} needs a workload in words, such as llama3-8b:h100,seq8192,batch1,bf16: {words!r} is a "
             "profile of one GPU"
-        )
-    if groups.tensor > cluster.gpus_per_node:
-        raise UsageError(
-            f"--tp {groups.tensor}: a node of {cluster.name} has {cluster.gpus_per_node} GPUs: give at most that many"
         )
     parsed = parse_words(words)
     model = model_of(parsed)
@@ -74,12 +70,10 @@ def on_gpu_of(workload: str, cluster: str) -> str:
 
 def _prices(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:
     """The time of a message, by its collective and bytes, inside each kind of group."""
-    apart = strided(cluster, groups.tensor)
-    sizes = {"tensor": (cluster, groups.tensor), "context": (apart, groups.context), "expert": (apart, groups.expert)}
     return {
         kind: partial(_time, pricing_of(where, size), _outside(where, size) if kind == "expert" else 0.0)
-        for kind, (where, size) in sizes.items()
-        if size > 1
+        for kind, (apart, size) in groups.spread.items()
+        for where in [strided(cluster, apart, size)]
     }
 
 

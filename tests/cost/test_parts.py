@@ -8,6 +8,7 @@ from osfmodel import CostError, load_cluster, pricing_of
 from osfmodel.cost.clusters import strided
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
+from osfmodel.entities.cluster import AlphaBeta, Cluster, Pieces
 
 SIZE = 64 << 20
 
@@ -44,6 +45,44 @@ def test_prices_of_tables_are_between_consecutive_ranks():
     assert pricing_of(tabulated, 4).between(4).workers == 4
     with pytest.raises(CostError):
         pricing_of(tabulated, 4).between(3)
+
+
+def test_ranks_apart_send_what_all_of_them_send_together():
+    """Eight groups of 4 or 8 ranks, one on each node, send M each while all 32 or 64 ranks would send 8 M."""
+    cluster = load_cluster("azure-a100-hdr")
+    for ranks in (4, 8):
+        whole = pricing_of(cluster, 8 * ranks)
+        part = whole.between(ranks, 8)
+        assert part.per_host == 1
+        for size in (SIZE // 64, SIZE):
+            assert part.cost()(size) == pytest.approx(whole.cost()(8 * size))
+        assert part.uncertainty > whole.uncertainty
+    assert strided(cluster, 2).gpus_per_node == 4
+    # Inside a node the places of ranks do not matter.
+    assert pricing_of(cluster, 8).between(4, 2).cost()(SIZE) == pricing_of(cluster, 4).cost()(SIZE)
+    with pytest.raises(CostError, match="no all_reduce table for 2 workers"):
+        pricing_of(cluster, 64).between(2, 16)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"fits": (AlphaBeta(4, 1e-5, 1e-9), AlphaBeta(16, 2e-5, 3e-9))},
+        {"pieces": (Pieces(4, (1e-5,), (1e-9,)), Pieces(16, (2e-5, 4e-5), (3e-9, 2e-9)))},
+    ],
+)
+def test_fitted_lines_serve_ranks_apart_too(rows):
+    model = {"fits": "hockney", "pieces": "piecewise"}[next(iter(rows))]
+    cluster = Cluster("lines", model, gpus_per_node=4, nodes=4, **rows)
+    whole = pricing_of(cluster, 16)
+    assert whole.between(4, 4).cost()(SIZE) == pytest.approx(whole.cost()(4 * SIZE))
+
+
+def test_a_strided_cluster_has_room_for_as_many_ranks():
+    cluster = load_cluster("azure-a100-hdr")
+    for apart in (2, 8, 16, 64):
+        assert strided(cluster, apart).capacity == 64 // apart
+    assert strided(load_cluster("nccl:h100x8"), 1, 6).capacity == 8
 
 
 def test_without_parts_only_all_workers_have_a_price():

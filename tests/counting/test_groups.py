@@ -63,6 +63,32 @@ def test_a_transposed_matrix_is_shared_alike():
     assert shapes[f"{block}.mlp.c_proj"] == {"weight": (4 * 768 // 2, 768), "bias": (768,)}
 
 
+@pytest.mark.parametrize("name", ["llama3-8b", "phi3-medium"])
+def test_a_tensor_group_copies_the_heads_of_keys_that_are_fewer(name):
+    """Each GPU has one whole head of keys, its copies count as if the model had as many of them."""
+    model = model_of(parse_words(f"{name}:h100,seq160"))
+    heads = {"llama3-8b": (32, 8), "phi3-medium": (40, 10)}[name]
+    size = heads[1] * 2
+    part = shard_of(model, Parallelism(tensor=size, context=2))
+    own = {module.name: module for module in part.model.modules}
+    whole = {module.name: module for module in model.modules}
+    block, head = "model.layers.0.self_attn.", 128
+    queries = heads[0] // size * head
+    if name == "llama3-8b":
+        found = [own[f"{block}{kind}_proj"].parameters[0][1][0] for kind in "qkv"]
+        assert found == [queries, head, head]
+    else:
+        assert own[f"{block}qkv_proj"].parameters[0][1][0] == queries + 2 * head
+        assert own[f"{block}qkv_proj"].products[0].columns == queries + 2 * head
+    gathered = next(one for one in part.sent[f"{block}o_proj"] if one.group == "context")
+    assert gathered.elements == 2 * head * 160
+    attended = own[f"{block}o_proj"]
+    kept = whole[f"{block}o_proj"].kept + 2 * head * heads[1] * 160
+    assert attended.kept == kept // (2 * size)
+    fewer = shard_of(model, Parallelism(tensor=heads[1]))
+    assert fewer.model.parameters < 2 * part.model.parameters < 1.05 * fewer.model.parameters
+
+
 def test_a_context_group_shares_tokens_and_gathers_keys_and_values(tiny):
     part = shard_of(tiny, Parallelism(context=4))
     assert part.model.parameters == tiny.parameters
@@ -135,7 +161,7 @@ def test_parts_of_every_family_add_up(name):
         ("llama3-8b", Parallelism(context=3), "the 128 tokens of llama3-8b cannot be divided by 3"),
         ("llama3-8b", Parallelism(expert=8), "--ep 8: llama3-8b has no experts: leave it out"),
         ("llama3-8b", Parallelism(pipeline=64), "--pp 64: llama3-8b has only 32 blocks"),
-        ("llama3-8b", Parallelism(tensor=16), "the 8 key and value heads of llama3-8b cannot be divided by 16"),
+        ("qwen2.5-14b", Parallelism(tensor=5), "the 8 key and value heads of qwen2.5-14b cannot be divided by 5"),
         ("mixtral-8x7b", Parallelism(expert=3), "the 8 experts of mixtral-8x7b cannot be divided by 3"),
         ("resnet50", Parallelism(tensor=2), "is no language model"),
     ],

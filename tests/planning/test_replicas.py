@@ -11,6 +11,8 @@ from osfmodel.counting.groups import Parallelism, shard_of
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.sharding import EACH, LAST_KEPT
+from osfmodel.planning.goals import Goals
+from osfmodel.planning.inverse import answers
 from osfmodel.planning.replicas import in_groups, replica_workload
 from osfmodel.planning.scale import ScaleOptions, scale, settings
 from osfmodel.planning.what_if import WhatIf
@@ -102,6 +104,41 @@ def test_stages_keep_parameters_and_gradients_until_the_last_micro_batch(cluster
     assert replicated.prediction.plan.sharding is None
     plain = ScaleOptions(("fsdp2",), what_if=WhatIf(accumulate=4))
     assert scale(osf.load_workload(WORDS), cluster, [64], plain).points[0].rows[0].prediction.plan.sharding.form == EACH
+
+
+def test_a_tensor_group_may_span_nodes(cluster):
+    """Its messages go over the network, and its ranks of other replicas have a NIC each."""
+    groups = Parallelism(tensor=16)
+    sent, added = sent_in_forward("llama3-8b:h100,seq4096,batch1,bf16", cluster, groups)
+    wide = osf.pricing_of(cluster, 16)
+    assert added == pytest.approx(sum(one.forward * wide.cost(one.collective)(one.elements * 2) for one in sent))
+    whole = replica_workload(WORDS, cluster, groups)
+    (point,) = scale(whole, cluster, [64], ScaleOptions(("fsdp2",), groups=groups)).points
+    (found,) = osf.compare(whole, replace(cluster, gpus_per_node=1), 4, ["fsdp2"]).predictions
+    assert point.time == pytest.approx(found.iteration_time)
+    with pytest.raises(osf.CostError, match="16 workers do not fit: cluster 'nccl:h100x8' has 8"):
+        replica_workload(WORDS, osf.load_cluster("nccl:h100x8"), groups)
+
+
+def test_groups_that_lie_unevenly_on_nodes_pay_for_the_one_that_lies_worst(cluster):
+    """Of groups of 6 side by side on nodes of 8, the second has two ranks on the first node."""
+    sent, added = sent_in_forward("phi3-medium:h100,seq4098,batch1,bf16", cluster, Parallelism(context=6))
+    pairs = osf.pricing_of(replace(cluster, gpus_per_node=2), 6)
+    expected = sum(one.forward * pairs.cost(one.collective)(one.elements * 2) for one in sent)
+    assert added == pytest.approx(expected)
+    inside = osf.pricing_of(cluster, 6)
+    assert added > 2 * sum(one.forward * inside.cost(one.collective)(one.elements * 2) for one in sent)
+
+
+def test_a_faster_network_shortens_groups_that_span_nodes(cluster):
+    """The search for a bandwidth prices the messages of the groups anew."""
+    groups, goals = Parallelism(tensor=16), Goals(time=0.8)
+    options = ScaleOptions(("fsdp2",), groups=groups)
+    curve = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options)
+    factor = next(one.values["predicted"] for one in answers(curve, options, goals) if one.asks == "bandwidth")
+    faster = osf.load_cluster(f"nccl:h100x8,{400 * factor:.6f}Gbps")
+    (point,) = scale(replica_workload(WORDS, faster, groups), faster, [64], options).points
+    assert point.time == pytest.approx(0.8, rel=0.03)
 
 
 def test_a_context_group_may_span_nodes(cluster):
@@ -198,7 +235,7 @@ def test_settings_name_the_groups(cluster):
     ("words", "groups", "said"),
     [
         ("resnet50-v100", Parallelism(tensor=2), "--tp 2 needs a workload in words"),
-        (WORDS, Parallelism(tensor=16), "--tp 16: a node of nccl:h100x8,400Gbps has 8 GPUs"),
+        (WORDS, Parallelism(tensor=5), "the 32 attention heads of llama3-8b cannot be divided by 5"),
     ],
 )
 def test_impossible_groups_are_refused(cluster, words, groups, said):

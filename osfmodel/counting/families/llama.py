@@ -129,11 +129,12 @@ def _attention(config: Config, kind: Kind, size: Dimensions, name: str) -> Itera
     tokens, width, (queries, keys) = size.tokens, size.width, (size.heads * size.head, size.groups * size.head)
     biased = kind.biased or config.flag("attention_bias", False)
     if kind.fused:
-        yield linear(f"{name}.qkv_proj", width, queries + 2 * keys, tokens)
+        yield replace(linear(f"{name}.qkv_proj", width, queries + 2 * keys, tokens), of_keys=2 * keys)
     else:
         yield linear(f"{name}.q_proj", width, queries, tokens, biased)
         for part in ("k_proj", "v_proj"):
-            yield linear(f"{name}.{part}", width, keys, tokens, biased, kept=-width * tokens)  # the same input
+            same = linear(f"{name}.{part}", width, keys, tokens, biased, kept=-width * tokens)  # the same input
+            yield replace(same, of_keys=keys)
     if kind.head_norm:
         yield Module(f"{name}.q_norm", (("weight", (size.head,)),), moved=2 * queries * tokens, kept=queries * tokens)
         yield Module(f"{name}.k_norm", (("weight", (size.head,)),), moved=2 * keys * tokens, kept=keys * tokens)
