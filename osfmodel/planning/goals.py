@@ -81,7 +81,7 @@ class Goals:
         if scaling is not None:
             wanted = scaling
             words = f"a scaling factor of {wanted:g}"
-            yield Goal(words, lambda point, step: (point.alone or 0) >= wanted * step, True, doubt=False)
+            yield Goal(words, lambda point, step: point.alone >= wanted * step, True, doubt=False)
         if time is not None:
             longest = time
             words = f"a step of {show_predicted_time(longest)}"
@@ -102,7 +102,7 @@ def _tokens(point: ScalePoint) -> float:
 
 def training_cost(point: ScalePoint, step: float) -> float:
     """Cost of the training with steps of so many seconds. Raises UsageError without a price, or a length."""
-    if point.cost is None or point.time is None:
+    if point.cost is None:
         raise UsageError("--budget: give --price, and --tokens or --samples")
     return point.cost * step / point.time
 

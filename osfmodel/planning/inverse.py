@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from osfmodel.cost.clusters import strided
 from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError, UsageError
@@ -63,7 +64,7 @@ def cheapest(curves: Sequence[ScaleCurve], goals: Goals) -> list[Cheapest]:
     """The cheapest point of all curves that meets each goal. Raises UsageError without a price for each."""
     if any(point.cost_per_hour is None for curve in curves for point in curve.points):
         raise UsageError(UNPRICED)
-    hourly = any(point.cost is None for curve in curves for point in curve.points if point.time is not None)
+    hourly = any(point.cost is None for curve in curves for point in curve.points)
     points = [(curve.cluster.name, point) for curve in curves for point in curve.points]
     found = []
     for goal in goals.each():
@@ -99,8 +100,8 @@ def _meets(point: ScalePoint, goal: Goal, end: str) -> bool:
 
 def _step(point: ScalePoint, end: str) -> float | None:
     """Seconds of a point's step, or at an end of its band; None if nothing fits, or without a band for an end."""
-    if point.time is None or end == "predicted":
-        return point.time
+    if point.fits is False or end == "predicted":
+        return None if point.fits is False else point.time
     band = point.band
     return None if band is None else point.time * (1 + (band.below if end == "fast" else band.above))
 
@@ -129,7 +130,7 @@ class _At:
         values = {end: search(end) if end == "predicted" or last.band is not None else None for end in ENDS}
         shape = self.curve.cluster.nccl
         present = None if shape is None or asks != "bandwidth" else shape.nic_bandwidth
-        return Answer(self.goal.words, asks, last.workers, values, last.time is None or last.band is not None, present)
+        return Answer(self.goal.words, asks, last.workers, values, last.fits is False or last.band is not None, present)
 
     def point(self, factor: float = 1, change: str = "", value: int = 0) -> ScalePoint:
         """The point there with a network ``factor`` times as fast, or with a field of the what-if changed."""
@@ -151,8 +152,8 @@ class _At:
     def workload(self, cluster: Cluster) -> Workload:
         """The workload there: the prices of groups that span nodes change with the network."""
         before, groups = self.curve.workload, self.curve.groups
-        largest = groups.tensor * max(groups.context, groups.expert)
-        if largest <= cluster.gpus_per_node or cluster is self.curve.cluster:
+        inside = all(strided(cluster, *lie).gpus_per_node >= lie[1] for lie in groups.spread.values())
+        if inside or cluster is self.curve.cluster:
             return before
         made = replica_workload(before.name, cluster, groups).scaled(self.curve.anchored or 1)
         return replace(made, doubt=min(made.doubt, before.doubt))
@@ -222,7 +223,7 @@ class _At:
             return _meets(self.point(1, "batch_size", count), self.goal, end)
 
         def fits(count: int) -> bool:
-            return self.point(1, "batch_size", count).time is not None
+            return self.point(1, "batch_size", count).fits is not False
 
         largest = MOST_SAMPLES if fits(MOST_SAMPLES) else _least(lambda count: not fits(count), MOST_SAMPLES) - 1
         if not largest or not met(largest):
@@ -241,4 +242,4 @@ def _least(met: Callable[[int], bool], most: int) -> int:
 
 def _banded(points: Iterable[ScalePoint]) -> bool:
     """Whether every step has an error band."""
-    return all(point.band is not None for point in points if point.time is not None)
+    return all(point.band is not None for point in points if point.fits is not False)

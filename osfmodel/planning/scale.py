@@ -79,7 +79,7 @@ def scale(
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
     points = list(asked.points(workload, counts))
-    made = [row.prediction for point in points for row in (point.rows if point.best is None else [point.best])]
+    made = [point.best.prediction for point in points]
     told = (note for one in made for note in one.caveats)
     notes = (
         *asked.checkpointed(workload, cluster, points),
@@ -212,8 +212,6 @@ class ScaleTask:
         from scipy.optimize import brentq
 
         point = self.point(workload, anchor.workers)
-        if point.best is None:
-            raise UsageError(f"--anchor: nothing fits on {anchor.workers} GPUs, and so no step is predicted there")
         name, target = point.best.name, anchor.step_time(point.samples, workload.sample_tokens)
         if (ideal := self.options.what_if.accumulate * (point.workload.ideal_time or 0)) > target:
             raise UsageError(
@@ -238,14 +236,14 @@ class ScaleTask:
         """A remark on the activation checkpointing with which something fits, where nothing does without."""
         groups = self.options.groups
         plain = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == NOTHING
-        if not plain or not self.sized or any(point.best is not None for point in points):
+        if not plain or not self.sized or any(point.fits is not False for point in points):
             return
         for how in (SELECTIVE, FULL):
             words = f"{workload.name},ac={how}"
             made = load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)
-            best = self.point(made, points[-1].workers).best
-            if best is not None:
-                yield f"with ac={how} in the words, {best.name} fits on {points[-1].workers} GPUs"
+            found = self.point(made, points[-1].workers)
+            if found.fits is not False:
+                yield f"with ac={how} in the words, {found.best.name} fits on {points[-1].workers} GPUs"
                 return
 
     def notes(self, workload: Workload, wanted: MemoryLimit | None, last: ScalePoint) -> Iterator[str]:
@@ -281,7 +279,7 @@ def _far(factor: float | None) -> Iterator[str]:
 
 def _told(points: Sequence[ScalePoint], notes: Iterable[str], cluster: Cluster) -> Iterator[str]:
     """The notes of predictions, without that on missing bands if there are none, and with the user's own network."""
-    banded = all(point.band is not None for point in points if point.time is not None)
+    banded = all(point.band is not None for point in points)
     for one in notes:
         if one.startswith(NETWORK):
             yield f"{NETWORK} {network_rates(cluster)}"
@@ -307,11 +305,14 @@ def _padded(points: Sequence[ScalePoint]) -> Iterator[str]:
         )
 
 
-def _taken(rows: Sequence[StrategyRow]) -> StrategyRow | None:
-    """The strategy to take: the simplest that fits, unless another one is faster by more than WORTHWHILE."""
+def _taken(rows: Sequence[StrategyRow]) -> StrategyRow:
+    """The strategy to take: the simplest that fits, unless another one is faster by more than WORTHWHILE.
+
+    Where none fits, the one that lacks least.
+    """
     room = [row for row in rows if row.fits is not False]
     if not room:
-        return None
+        return min(rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
     base = min(room, key=lambda row: STRATEGY_PLANS.get(row.name, len(STRATEGY_PLANS)))
     fastest = min(room, key=lambda row: row.time)
     return fastest if fastest.time < base.time * (1 - WORTHWHILE) else base

@@ -43,7 +43,7 @@ class ScalePoint:
 
     workload: as each GPU computes it in a micro-batch
     rows:     the strategies that the cluster can price
-    best:     the one to take; None if none fits
+    best:     the one to take; if none fits, the one that lacks least
     samples:  of all GPUs in a step; None if the workload does not say its batch
     ranks:    GPUs that reduce each gradient together
     accumulated: micro-batches of a step
@@ -53,20 +53,25 @@ class ScalePoint:
     workers: int
     workload: Workload
     rows: tuple[StrategyRow, ...]
-    best: StrategyRow | None
+    best: StrategyRow
     samples: int | None
     ranks: int
     accumulated: int = 1
     training: TrainingLength = TrainingLength()
 
     def __repr__(self) -> str:
-        step = "nothing fits" if self.best is None else f"{self.best.name}, {show_predicted_time(self.best.time)}"
+        step = f"{self.best.name}, {show_predicted_time(self.best.time)}{', does not fit' * (self.fits is False)}"
         return brief(self, f"{how_many(self.workers, 'GPU')}: {step}")
 
     @property
-    def time(self) -> float | None:
-        """Seconds of a step; None if nothing fits."""
-        return None if self.best is None else self.best.time
+    def fits(self) -> bool | None:
+        """Whether a strategy is within the limit of memory; None without a limit."""
+        return self.best.fits
+
+    @property
+    def time(self) -> float:
+        """Seconds of a step."""
+        return self.best.time
 
     @cached_property
     def band(self) -> Band | None:
@@ -75,8 +80,8 @@ class ScalePoint:
         Nobody published comparable runs of sharded plans on one node; if the workload was counted, the band there is
         the doubt about its times, which was learned from such runs, and about prices.
         """
-        if self.best is None or self.best.prediction.band is not None or self.workload.fixed_share is None:
-            return None if self.best is None else self.best.prediction.band
+        if self.best.prediction.band is not None or self.workload.fixed_share is None:
+            return self.best.prediction.band
         found = self.best.prediction
         bound = found.bound.question
         if bound.pricing.per_host < bound.pricing.workers:
@@ -88,7 +93,7 @@ class ScalePoint:
     @property
     def samples_per_s(self) -> float | None:
         """Samples per second, of all workers."""
-        return None if self.time is None or self.samples is None else self.samples / self.time
+        return None if self.samples is None else self.samples / self.time
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -97,30 +102,28 @@ class ScalePoint:
         return None if rate is None or tokens is None else rate * tokens
 
     @property
-    def rate_per_gpu(self) -> float | None:
+    def rate_per_gpu(self) -> float:
         """Tokens per second of a worker, or samples, or steps if nothing else is known."""
-        rate = self.tokens_per_s or self.samples_per_s or (self.time and self.workers / self.time)
-        return None if rate is None else rate / self.workers
+        rate = self.tokens_per_s or self.samples_per_s or self.workers / self.time
+        return rate / self.workers
 
     @property
-    def alone(self) -> float | None:
+    def alone(self) -> float:
         """Seconds of a step with perfect scaling: computation, and the worker's part of a sharded update."""
-        if self.best is None:
-            return None
         rules, workload = self.best.prediction.plan.sharding, self.workload
         ranks = 1 if rules is None else rules.ranks(self.ranks)
         return self.accumulated * (workload.forward_time + workload.backward_time) + workload.update_time / ranks
 
     @property
-    def scaling_factor(self) -> float | None:
+    def scaling_factor(self) -> float:
         """Time with perfect scaling over the step's time."""
-        return None if self.alone is None or self.time is None else self.alone / self.time
+        return self.alone / self.time
 
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation; None where operations are not known."""
         ideal = self.workload.ideal_time
-        return None if ideal is None or self.time is None else self.accumulated * ideal / self.time
+        return None if ideal is None else self.accumulated * ideal / self.time
 
     @property
     def hours(self) -> float | None:
@@ -138,16 +141,10 @@ class ScalePoint:
         """Cost of the whole training."""
         return None if self.hours is None or self.cost_per_hour is None else self.hours * self.cost_per_hour
 
-    @property
-    def lacks(self) -> int:
-        """Bytes of the strategy that takes least; 0 where memory is not known."""
-        return min((0 if row.peak is None else row.peak.bytes for row in self.rows), default=0)
-
     def lacking(self, limit: int) -> str:
-        """The strategy that lacks least, by how much, and the remedy, in a sentence without full stop."""
-        least = min(self.rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
-        assert least.peak is not None
-        return f"{least.name} {shortfall(least.peak, least.prediction.plan, limit)}"
+        """How much the best strategy lacks, and the remedy, in a sentence without full stop."""
+        assert self.best.peak is not None
+        return f"{self.best.name} {shortfall(self.best.peak, self.best.prediction.plan, limit)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +180,7 @@ class ScaleCurve:
     @property
     def turns(self) -> str:
         """The strategies by number of GPUs: ``Take ddp on 2 to 16 GPUs, hsdp on 32 to 64 GPUs.``"""
-        runs = groupby(self.points, lambda point: "" if point.best is None else point.best.name)
+        runs = groupby(self.points, lambda point: "" if point.fits is False else point.best.name)
         spans = [(name, _span([point.workers for point in run])) for name, run in runs]
         taken = ", ".join(f"{name} on {span}" for name, span in spans if name)
         none = ", ".join(span for name, span in spans if not name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 
@@ -63,10 +64,25 @@ def test_a_step_is_that_of_predict(curve, cluster):
 
 def test_nothing_fits_into_a_small_gpu(cluster):
     curve = scale(osf.load_workload(WORDS), cluster, [8], ScaleOptions(limit=MemoryLimit(2**30)))
-    assert curve.points[0].best is None
-    assert curve.points[0].time is None
+    (point,) = curve.points
+    assert point.fits is False
+    assert point.best.peak.bytes == min(row.peak.bytes for row in point.rows)
+    (found,) = osf.compare(osf.load_workload(WORDS), cluster, 8, [point.best.name]).predictions
+    assert point.time == found.iteration_time
+    assert point.band.low < point.time < point.band.high
     assert curve.turns == "Nothing fits on 8 GPUs."
-    assert "the largest part is" in curve.points[0].lacking(2**30)
+    assert f"{point.best.name} needs" in point.lacking(2**30)
+    assert "the largest part is" in point.lacking(2**30)
+    goals = Goals(time=1e3, tokens_per_s=1.0)
+    answered = answers(curve, ScaleOptions(limit=MemoryLimit(2**30)), goals)
+    assert all(one.values[end] is None for one in answered for end in one.values)
+
+
+def test_an_anchor_was_measured_even_where_nothing_seems_to_fit(cluster):
+    options = ScaleOptions(limit=MemoryLimit(2**30), anchor=Anchor(8, 2.5))
+    (point,) = scale(osf.load_workload(WORDS), cluster, [8], options).points
+    assert point.time == pytest.approx(2.5, rel=1e-4)
+    assert point.fits is False
 
 
 def test_an_anchor_is_met_and_all_else_follows(cluster):
@@ -273,6 +289,33 @@ def test_the_document_has_the_fields_of_the_contract():
     }  # fmt: skip
     assert set(points[0]) == expected
     assert points[1]["cost_per_hour"] == 32
+
+
+def test_every_form_says_that_a_point_does_not_fit_and_what_it_takes(tmp_path):
+    """DDP keeps all of the optimizer's state on each GPU; FSDP2 fits on 16 GPUs and not on 8."""
+    words = "llama3-8b:h100,seq8192,batch2,bf16,ac=selective"
+    options = (words, "--cluster", CLUSTER, "--workers", "8,16", "--plan", "fsdp2", "--memory", "60GB")
+    short, enough = json.loads(run(*options, "--json").stdout)["points"]
+    assert (short["fits"], enough["fits"]) == (False, True)
+    assert all(short[key] is not None for key in ("strategy", "step_time_s", "error_band", "mfu", "scaling_factor"))
+    assert short["peak_memory_bytes"] > 60e9 > enough["peak_memory_bytes"]
+    assert run(*options, "-o", str(tmp_path / "curve.csv")).exit_code == 0
+    with open(tmp_path / "curve.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["fits"].lower() for row in rows] == ["false", "true"]
+    assert [float(row["step_time_s"]) for row in rows] == [short["step_time_s"], enough["step_time_s"]]
+    assert run(*options, "-o", str(tmp_path / "page.html")).exit_code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<td>no</td>") == page.count("<td>yes</td>") == 1
+    assert "8 GPUs, fsdp2 (does not fit): " in page
+    shown = run(*options).output
+    assert "Nothing fits on 8 GPUs. Take fsdp2 on 16 GPUs." in shown
+    assert "On 8 GPUs fsdp2 needs" in shown
+    ddp = json.loads(run(words, "--cluster", CLUSTER, "--workers", "64", "--plan", "ddp", "--json").stdout)["points"]
+    assert (ddp[0]["strategy"], ddp[0]["fits"]) == ("ddp", False)
+    assert ddp[0]["step_time_s"] > 0
+    free = run("resnet50-v100", "--cluster", "v100-10gbe", "--workers", "8", "--json")
+    assert json.loads(free.stdout)["points"][0]["fits"] is None
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,23 @@ def test_the_frontier_is_that_of_brute_force():
     assert len(found) == len(expected)
 
 
+def test_a_point_that_does_not_fit_is_best_only_where_nothing_fits():
+    grid = {
+        "workloads": "llama3-8b:h100,seq8192,batch1,bf16,ac=full",
+        "clusters": "nccl:h100x8,25Gbps",
+        "workers": [16, 64],
+        "plans": ["ddp", "fsdp2"],
+    }
+    swept = osf.sweep(grid)
+    by_place = {(one["workers"], one["plan"]): one for one in swept}
+    assert [one["fits"] for one in by_place.values()] == [False, True, False, True]
+    assert all(one["step_time_s"] and one["low_s"] and one["peak_memory_bytes"] for one in by_place.values())
+    assert by_place[16, "ddp"]["step_time_s"] < by_place[16, "fsdp2"]["step_time_s"]
+    assert [one["plan"] for one in swept.best(["step_time_s"])] == ["fsdp2"]
+    (best,) = swept.best(["step_time_s"], "plan == 'ddp'")
+    assert (best["plan"], best["fits"]) == ("ddp", False)
+
+
 @pytest.mark.parametrize(
     ("text", "holds"),
     [

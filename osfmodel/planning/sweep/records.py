@@ -13,7 +13,6 @@ from osfmodel.entities.errors import OsfError
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scale import ScaleOptions, ScaleTask
 from osfmodel.planning.scale_curve import ScalePoint, TrainingLength
-from osfmodel.planning.strategies import StrategyRow
 from osfmodel.planning.sweep.columns import DEFAULTS, GIVEN, KEYS, USUAL, Record
 from osfmodel.planning.sweep.grid import Batch, Point, groups_of
 from osfmodel.planning.what_if import WhatIf, parse_factor
@@ -52,13 +51,13 @@ def _record(batch: Batch, subjects: PricedSubjects, key: int, point: Point) -> R
     if batch.workload is None:
         return found | {"error": batch.error}
     try:
-        row, made = _predicted(batch, subjects, point)
+        made = _predicted(batch, subjects, point)
     except OsfError as error:
         return found | {"error": " ".join(str(error).split())}
-    return found | _values(row, made)
+    return found | _values(made)
 
 
-def _predicted(batch: Batch, subjects: PricedSubjects, point: Point) -> tuple[StrategyRow, ScalePoint]:
+def _predicted(batch: Batch, subjects: PricedSubjects, point: Point) -> ScalePoint:
     assert batch.workload is not None
     price = point["price"]
     compute = point["compute"]
@@ -73,14 +72,11 @@ def _predicted(batch: Batch, subjects: PricedSubjects, point: Point) -> tuple[St
         training=TrainingLength(batch.samples, None if price is None else float(price)),
         groups=groups_of(point),
     )
-    made = ScaleTask.of(batch.workload, batch.cluster, options, subjects).point(
-        batch.workload, int(point["workers"] or 1)
-    )
-    (row,) = made.rows
-    return row, replace(made, best=row)
+    task = ScaleTask.of(batch.workload, batch.cluster, options, subjects)
+    return task.point(batch.workload, int(point["workers"] or 1))
 
 
-def _values(row: StrategyRow, made: ScalePoint) -> Record:
+def _values(made: ScalePoint) -> Record:
     """The predicted values, by column."""
     band = made.band
     cost, what = made.cost, "training"
@@ -97,8 +93,8 @@ def _values(row: StrategyRow, made: ScalePoint) -> Record:
         "tokens_per_s": made.tokens_per_s,
         "scaling_factor": made.scaling_factor,
         "mfu": made.mfu,
-        "peak_memory_bytes": None if row.peak is None else row.peak.bytes,
-        "fits": row.fits,
+        "peak_memory_bytes": None if made.best.peak is None else made.best.peak.bytes,
+        "fits": made.fits,
         "cost_per_hour": made.cost_per_hour,
         "training_hours": made.hours,
         "cost": cost,

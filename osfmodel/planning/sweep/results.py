@@ -14,8 +14,8 @@ from osfmodel.planning.sweep.columns import GOALS, Record
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.stores import open_store
 
-COST, COST_OF = "cost", "cost_of"
-"""Columns of a cost, and of the amount that it is for."""
+COST, COST_OF, FITS = "cost", "cost_of", "fits"
+"""Columns of a cost, of the amount that it is for, and of whether the memory of a GPU is enough."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,19 @@ def frontier(
 ) -> list[Record]:
     """The records that no other beats: none is better in one of ``goals`` and as good in all. The first of equals.
 
+    One that does not fit into memory is beaten by any that does.
     Raises UsageError for an unknown goal, and for costs in different units, of tokens and of samples.
     """
     signs = [1.0 if require(goal, GOALS, "goal") else -1.0 for goal in goals]
     if not goals:
         raise UsageError("a frontier needs a goal, such as step_time_s, or tokens_per_s and cost")
     kept: list[tuple[tuple[float, ...], Record]] = []
+    room = False
     for record in comparable(filter(holds, records), goals):
+        if record.get(FITS) is not False and not room:
+            kept, room = [], True
+        elif record.get(FITS) is False and room:
+            continue
         values = [record[goal] for goal in goals]
         score = tuple(sign * value for sign, value in zip(signs, values, strict=True))
         if any(all(map(operator.ge, other, score)) for other, _ in kept):

@@ -20,13 +20,13 @@ class RateAt(NamedTuple):
 
 
 def rates(points: Sequence[ScalePoint]) -> list[RateAt]:
-    """The rates of the points at which something fits."""
+    """The rates of the points; the strategy of one that does not fit is said so."""
     found = []
     for point in points:
-        if point.best is not None and point.rate_per_gpu is not None:
-            rate, band = point.rate_per_gpu, point.band
-            below, above = (0.0, 0.0) if band is None else (band.below, band.above)
-            found.append(RateAt(point.workers, point.best.name, rate, rate / (1 + above), rate / (1 + below)))
+        rate, band = point.rate_per_gpu, point.band
+        below, above = (0.0, 0.0) if band is None else (band.below, band.above)
+        name = f"{point.best.name}{' (does not fit)' * (point.fits is False)}"
+        found.append(RateAt(point.workers, name, rate, rate / (1 + above), rate / (1 + below)))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
-from osfmodel.show.tables import TERMINAL, Column, column
+from osfmodel.show.tables import Column, column
 from osfmodel.show.tables.plans import band_text, band_value, half_width, three_digits
 from osfmodel.show.tables.strategies import FITS_WORDS
 
@@ -17,19 +17,15 @@ def amount(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _fits(point: ScalePoint) -> bool | None:
-    return False if point.best is None else point.best.fits
-
-
 POINT: tuple[Column[ScalePoint], ...] = (
     column("workers", "GPUs", lambda point: point.workers),
-    column("strategy", "strategy", lambda point: None if point.best is None else point.best.name),
+    column("strategy", "strategy", lambda point: point.best.name),
     column("step_time_s", "step", lambda point: point.time, show_predicted_time),
     Column(
         "error_band",
         "error band",
         lambda point: band_value(point.band),
-        lambda point: "" if point.best is None else band_text(point.band) or "none",
+        lambda point: band_text(point.band) or "none",
         flat=half_width,
     ),
     column("samples_per_s", "samples/s", lambda point: point.samples_per_s, amount),
@@ -45,10 +41,10 @@ POINT: tuple[Column[ScalePoint], ...] = (
     column(
         "peak_memory_bytes",
         "memory",
-        lambda point: None if point.best is None or point.best.peak is None else point.best.peak.bytes,
+        lambda point: None if point.best.peak is None else point.best.peak.bytes,
         show_bytes,
     ),
-    column("fits", "fits", _fits, FITS_WORDS.__getitem__, only=TERMINAL),
+    column("fits", "fits", lambda point: point.fits, FITS_WORDS.__getitem__),
     column("cost_per_hour", "per hour", lambda point: point.cost_per_hour, amount),
     column("training_hours", "hours", lambda point: point.hours, amount),
     column("training_cost", "cost", lambda point: point.cost, amount),
@@ -67,7 +63,7 @@ def told_columns(points: list[ScalePoint]) -> list[Column[ScalePoint]]:
     """The columns that say something: of rates those of tokens, if samples have tokens, and none that is empty."""
     tokens = any(point.tokens_per_s is not None for point in points)
     hidden = {"samples_per_s"} if tokens else set()
-    if all(point.best is not None for point in points):
+    if all(point.fits is not False for point in points):
         hidden.add("fits")
     return [
         one

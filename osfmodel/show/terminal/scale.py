@@ -30,9 +30,9 @@ def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ())
         console.print(
             f"Computation takes {curve.anchored:.3g} times as long as counted or profiled, by the anchor.", markup=False
         )
-    full = [point for point in points if point.best is None]
+    full = {point.best.peak.bytes: point for point in points if point.fits is False and point.best.peak is not None}
     if full and curve.limit is not None:
-        least = min(full, key=lambda point: point.lacks)
+        least = full[min(full)]
         console.print(f"On {least.workers} GPUs {least.lacking(curve.limit.bytes)}.", markup=False)
     for answer in answers:
         console.print(answer, style="bold", markup=False)
@@ -42,7 +42,7 @@ def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ())
 
 def _show_bars(console: Console, points: list[ScalePoint]) -> None:
     """A bar for the rate of each GPU, against the best, with the error band as a line."""
-    rates = [(point, point.rate_per_gpu) for point in points if point.rate_per_gpu is not None]
+    rates = [(point, point.rate_per_gpu) for point in points]
     if len(rates) < 2:
         return
     unit = "tokens" if points[0].workload.sample_tokens else "samples" if points[0].samples else "steps"
