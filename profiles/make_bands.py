@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.bands import NODE, PART, JudgedRun, bands_document, distances_of, kind_of, weighed, weights
+from osfmodel.engine.band_values import bands_document
+from osfmodel.engine.bands import NODE, PART, JudgedRun, distances_of, kind_of, weighed, weights
 from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements

@@ -52,9 +52,7 @@ GROUPS = OptionGroup("Parallelism inside a replica")
 )
 @click.option("--batch-size", type=int, metavar="B", help="Samples of a GPU's micro-batch, if not the workload's.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of all GPUs and micro-batches together.")
-@GROUPS.option(
-    "--tp", type=int, default=1, metavar="N", help="Tensor parallelism: GPUs of a node that share each matrix."
-)
+@GROUPS.option("--tp", type=int, default=1, metavar="N", help="Tensor parallelism: GPUs that share each matrix.")
 @GROUPS.option("--cp", type=int, default=1, metavar="N", help="Context parallelism: GPUs that share each sample.")
 @GROUPS.option(
     "--pp",

@@ -6,8 +6,10 @@ predicted again with both at their best, and at their worst. The rest is learned
 predicted as a user predicts it, was measured below the fastest or above the slowest. A band adds the quantiles of these
 distances, in which each source weighs the same however many runs it has (split conformal prediction over groups). Runs
 with gloo, on the GPUs of one node and on those of several nodes are learned from apart, and so are those that shard
-parameters (FSDP, HSDP) on several nodes; where none are comparable there is no band. The computation of sharded runs is
-that of the smallest run of their series: their bands hold nothing of what it takes longer among others.
+parameters (FSDP, HSDP) on several nodes. For other strategies of frameworks, and for many more workers, none are
+comparable: their bands have the distances of the nearest kind, WIDER times as far. Other plans have none. The
+computation of sharded runs is that of the smallest run of their series: their bands hold nothing of what it takes
+longer among others.
 
 ``without`` leaves a group of sources out, so that its runs can be held against bands in which they had no part.
 """
@@ -16,26 +18,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
-
-import msgspec
+from typing import NamedTuple, Protocol
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.engine.band_values import LEVELS, Distances, bundled_bands, bundled_distances
 from osfmodel.entities.display import brief
-from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.usual_effects import effects_of_any
-from osfmodel.entities.modules import OWNERS, SHARDED
+from osfmodel.entities.modules import FLAT_SHARDED, OWNERS, SHARDED, SHARDING, ZERO_3
 from osfmodel.entities.plan import REPLICATED, SPLIT, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
-LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Fractions of runs for which bands are kept."""
 PART = 0.9
 """Fraction of runs inside the band of a prediction."""
 GLOO, NODE, NODES, SHARDED_NODES = "gloo", "one node", "several nodes", "several nodes with sharding"
@@ -52,6 +49,8 @@ ONE_SOURCE = (OWNERS,)
 """Strategies of which a single group of sources has runs, so that none is left to hold a band against."""
 FAR = 4
 """Multiple of that from which nothing is comparable."""
+WIDER, LEAST_FAR = 2.0, 0.15
+"""Factor on distances, and the least that they then are, where nothing comparable was measured: assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +103,6 @@ class Weighed(Protocol):
         ...
 
 
-class Distances(NamedTuple):
-    """Quantiles at LEVELS of how far measured runs lie below the fast and above the slow prediction (logarithms)."""
-
-    kind: str
-    without: str
-    below: tuple[float, ...]
-    above: tuple[float, ...]
-    runs: int
-    sources: tuple[str, ...]
-
-
 class JudgedRun(NamedTuple):
     """A measured run beside its predictions in seconds: as it is, and with all doubts at their best and worst.
 
@@ -133,7 +121,7 @@ class JudgedRun(NamedTuple):
 def kind_of(plan: Plan, pricing: Pricing) -> str:
     """The kind of set-up of such a prediction."""
     kind = _place(pricing)
-    return SHARDED_NODES if kind == NODES and plan.strategy in SHARDED else kind
+    return SHARDED_NODES if kind == NODES and plan.strategy in (*SHARDED, FLAT_SHARDED, ZERO_3) else kind
 
 
 def _place(pricing: Pricing) -> str:
@@ -159,8 +147,11 @@ def _charged(workload: Workload, pricing: Pricing) -> Pricing:
 
 def _shifted(plan: Plan, timeline: Timeline, workload: Workload, pricing: Pricing, sign: int) -> float:
     """Seconds with network and computation slower by what is doubtful about them, or faster for ``sign`` -1."""
-    network = (1 + pricing.uncertainty_of(plan)) * (1 + beyond(plan, pricing))
-    slowed = workload.scaled((1 + workload.doubt) ** sign) if workload.doubt else workload
+    network, paced = (1 + pricing.uncertainty_of(plan)) * (1 + beyond(plan, pricing)), (1 + workload.doubt) ** sign
+    slowed = workload.scaled(paced) if workload.doubt else workload
+    if workload.doubt and any(bucket.release_time for bucket in plan.buckets):  # a clock follows the gradients
+        released = (replace(bucket, release_time=bucket.release_time * paced) for bucket in plan.buckets)
+        plan = replace(plan, buckets=tuple(released))
     slower = pricing if network == 1 else pricing.slower(network**sign)
     return predict_timeline(slowed, plan, slower, timeline).iteration_time
 
@@ -195,6 +186,11 @@ def incomparable(plan: Plan, pricing: Pricing) -> str:
     return ""
 
 
+def wider(plan: Plan, pricing: Pricing) -> bool:
+    """Whether the band of such a prediction is that of the nearest kind, as nothing comparable was measured."""
+    return bool(incomparable(plan, pricing)) and not plan.sparse and (plan.plain or plan.strategy in SHARDING)
+
+
 def band_of(
     workload: Workload,
     plan: Plan,
@@ -204,12 +200,16 @@ def band_of(
     part: float = PART,
     known: Sequence[Distances] | None = None,
 ) -> Band | None:
-    """The band of a prediction; None for a single worker and where nothing comparable was measured."""
-    if pricing.workers == 1 or incomparable(plan, pricing):
+    """The band of a prediction; None for a single worker and where nothing comparable or near was measured."""
+    far = wider(plan, pricing)
+    if pricing.workers == 1 or (incomparable(plan, pricing) and not far):
         return None
     distances = distances_for(kind_of(plan, pricing), bundled_distances() if known is None else known, without)
     if distances is None:
         return None
+    if far:
+        below, above = (tuple(max(WIDER * x, LEAST_FAR) for x in ends) for ends in (distances.below, distances.above))
+        distances = distances._replace(kind=f"{distances.kind} (nearest)", below=below, above=above)
     fast, slow = extremes(workload, plan, timeline, pricing)
     return around(timeline.iteration_time, fast, slow, distances, part)
 
@@ -281,73 +281,6 @@ def quantile(values: Sequence[float], part: float) -> float | None:
     low = min(int(position), len(ordered) - 2) if len(ordered) > 1 else 0
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
-
-
-class BandCell(documents.Strict):
-    """Distances of runs of one kind of set-up from their predictions, at each level."""
-
-    setup: str
-    below: list[float]
-    above: list[float]
-    runs: int
-    sources: list[str]
-    without: str = ""
-
-
-class BandsFile(documents.Strict):
-    """The content of ``profiles/bands.json``."""
-
-    schema_version: int
-    kind: str
-    levels: list[float]
-    cells: list[BandCell]
-    gains: dict[str, float] = {}  # noqa: RUF012
-
-
-class BandValues(NamedTuple):
-    """The content of ``profiles/bands.json``.
-
-    gains: kind of set-up -> the part by which the ratio of two plans' times may be off, for PART of the pairs of plans,
-           beyond what doubts of prices and computation make of it
-    """
-
-    distances: tuple[Distances, ...] = ()
-    gains: Mapping[str, float] = MappingProxyType({})
-
-
-def bands_document(distances: Iterable[Distances], gains: Mapping[str, float]) -> dict[str, Any]:
-    """The JSON-ready form of ``profiles/bands.json``; distances are rounded up to a thousandth."""
-
-    def up(values: Iterable[float]) -> list[float]:
-        return [math.ceil(value * 1000) / 1000 for value in values]
-
-    rows = [
-        BandCell(one.kind, up(one.below), up(one.above), one.runs, list(one.sources), one.without) for one in distances
-    ]
-    doubts = dict(zip(gains, up(gains.values()), strict=True))
-    made = BandsFile(documents.SCHEMA_VERSION, "bands", list(LEVELS), rows, doubts)
-    return msgspec.to_builtins(made)  # type: ignore[no-any-return]
-
-
-def decode_bands(text: bytes) -> BandValues:
-    """The content of ``profiles/bands.json``. Raises DataError."""
-    document = documents.decode(text, "bands", BandsFile)
-    distances = tuple(
-        Distances(row.setup, row.without, tuple(row.below), tuple(row.above), row.runs, tuple(row.sources))
-        for row in document.cells
-    )
-    return BandValues(distances, document.gains)
-
-
-@lru_cache(maxsize=1)
-def bundled_bands() -> BandValues:
-    """The values that come with osfmodel, from its ledger. Raises DataError."""
-    return profiles.read(profiles.bundled_file("bands.json"), decode_bands)
-
-
-def bundled_distances() -> tuple[Distances, ...]:
-    """The distances that come with osfmodel."""
-    return bundled_bands().distances
 
 
 def gain_doubt(pricing: Pricing) -> float:

@@ -15,14 +15,12 @@ from typing import NamedTuple, TypeAlias
 from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.engine.band_values import LEVELS, Distances, bundled_distances
 from osfmodel.engine.bands import (
-    LEVELS,
     PART,
     Band,
-    Distances,
     JudgedRun,
     around,
-    bundled_distances,
     distances_for,
     extremes,
     incomparable,

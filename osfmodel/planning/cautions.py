@@ -9,7 +9,7 @@ from osfmodel.cost import COST_MODELS, network_rates
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
-from osfmodel.engine.bands import incomparable
+from osfmodel.engine.bands import incomparable, kind_of, wider
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes, show_share, show_time
@@ -85,14 +85,16 @@ UNKNOWN_GPU = (
 
 
 def band_caveats(plan: Plan, pricing: Pricing) -> tuple[str, ...]:
-    """A note where a prediction has no error band, since nothing comparable was measured."""
+    """A note where a prediction has a wide error band or none, since nothing comparable was measured."""
     reason = incomparable(plan, pricing) if pricing.workers > 1 else ""
+    if wider(plan, pricing):
+        return (f"{WIDE} nothing comparable was measured ({reason}), runs on {kind_of(plan, pricing)} are nearest",)
     return (f"{BANDLESS} nothing comparable was measured ({reason})",) if reason else ()
 
 
-BANDLESS = "no error band:"
+BANDLESS, WIDE = "no error band:", "wide error band:"
 NETWORK = "network:"
-"""Beginning of the note on a prediction without an error band."""
+"""Beginnings of the notes on a prediction without an error band, with a wide one, and on the network."""
 
 
 MOSTLY_SENDING = 0.6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from osfmodel.cost import network_rates
@@ -19,12 +19,12 @@ from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import BANDLESS, NETWORK
+from osfmodel.planning.cautions import BANDLESS, NETWORK, WIDE
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import PricedSubjects, compare
 from osfmodel.planning.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
 from osfmodel.planning.results import WORTHWHILE, Tuning
-from osfmodel.planning.scale_curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
+from osfmodel.planning.scale_curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.strategies import StrategyRow
 from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
@@ -80,12 +80,11 @@ def scale(
         workload = replace(workload.scaled(factor), doubt=0)
     points = list(asked.points(workload, counts))
     made = [point.best.prediction for point in points]
-    told = (note for one in made for note in one.caveats)
     notes = (
         *asked.checkpointed(workload, cluster, points),
         *asked.notes(workload, wanted, points[-1]),
         *_padded(points),
-        *_told(points, told, cluster),
+        *_told(points, cluster),
     )
     return ScaleCurve(
         workload,
@@ -277,14 +276,15 @@ def _far(factor: float | None) -> Iterator[str]:
         )
 
 
-def _told(points: Sequence[ScalePoint], notes: Iterable[str], cluster: Cluster) -> Iterator[str]:
-    """The notes of predictions, without that on missing bands if there are none, and with the user's own network."""
-    banded = all(point.band is not None for point in points)
-    for one in notes:
-        if one.startswith(NETWORK):
-            yield f"{NETWORK} {network_rates(cluster)}"
-        elif not (banded and one.startswith(BANDLESS)):
-            yield one
+def _told(points: Sequence[ScalePoint], cluster: Cluster) -> Iterator[str]:
+    """The notes of predictions, without those on bands that counted times replace, and with the user's own network."""
+    for point in points:
+        counted = point.band is not None and point.band.kind == COUNTED
+        for one in point.best.prediction.caveats:
+            if one.startswith(NETWORK):
+                yield f"{NETWORK} {network_rates(cluster)}"
+            elif not (counted and one.startswith((BANDLESS, WIDE))):
+                yield one
 
 
 def _padded(points: Sequence[ScalePoint]) -> Iterator[str]:

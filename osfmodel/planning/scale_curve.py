@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 
 from osfmodel.counting.groups import Parallelism
-from osfmodel.engine.bands import LEAST, Band, extremes
+from osfmodel.engine.bands import LEAST, Band, extremes, incomparable
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
@@ -80,12 +80,11 @@ class ScalePoint:
         Nobody published comparable runs of sharded plans on one node; if the workload was counted, the band there is
         the doubt about its times, which was learned from such runs, and about prices.
         """
-        if self.best.prediction.band is not None or self.workload.fixed_share is None:
-            return self.best.prediction.band
-        found = self.best.prediction
-        bound = found.bound.question
-        if bound.pricing.per_host < bound.pricing.workers:
-            return None
+        found, bound = self.best.prediction, self.best.prediction.bound.question
+        inside = bound.pricing.per_host >= bound.pricing.workers
+        measured = bound.pricing.workers > 1 and not incomparable(found.plan, bound.pricing)
+        if self.workload.fixed_share is None or not inside or measured:
+            return found.band
         low, high = extremes(bound.workload, found.plan, found.timeline, bound.pricing)
         time = found.timeline.iteration_time
         return Band(time, min(low, time / (1 + LEAST)), max(high, time * (1 + LEAST)), COUNTED, (), 0)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from osfmodel import OsfError, Workload
 from osfmodel.cli import main
-from osfmodel.engine.bands import decode_bands
+from osfmodel.engine.band_values import decode_bands
 from osfmodel.entities import units
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import documents, profiles

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from osfmodel.engine.bands import bundled_distances
+from osfmodel.engine.band_values import bundled_distances
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.files.usual_effects import usual_values
 from osfmodel.ledger import LEDGER

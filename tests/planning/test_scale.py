@@ -11,11 +11,13 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli.app import main
+from osfmodel.counting.groups import Parallelism
 from osfmodel.planning.choosing import strategy_row
 from osfmodel.planning.goals import Answer, Goals
 from osfmodel.planning.inverse import STEADY, answers
+from osfmodel.planning.replicas import replica_workload
 from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
-from osfmodel.planning.scale_curve import Anchor, TrainingLength
+from osfmodel.planning.scale_curve import COUNTED, Anchor, TrainingLength
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MemoryLimit
 
@@ -113,12 +115,37 @@ def test_an_anchor_in_the_wrong_unit_is_doubted(cluster):
 def test_a_counted_workload_has_a_band_on_one_node(cluster):
     """The doubt about its times was learned from runs there."""
     workload = osf.load_workload(WORDS)
-    (point,) = scale(workload, cluster, [8], ScaleOptions(plans=("fsdp2",))).points
-    assert point.best.prediction.band is None
+    curve = scale(workload, cluster, [8], ScaleOptions(plans=("fsdp2",)))
+    (point,) = curve.points
+    assert not any("nothing comparable" in note for note in curve.notes)
+    assert point.band.kind == COUNTED
+    assert point.best.prediction.band.half_width > point.band.half_width
     assert point.band.above > 0.9 * workload.doubt * workload.compute_time / point.time
     assert -1 < point.band.below < 0
     (alone,) = scale(replace(workload, fixed_share=None), cluster, [8], ScaleOptions(plans=("fsdp2",))).points
-    assert alone.band is None
+    assert alone.band == alone.best.prediction.band
+
+
+@pytest.mark.parametrize(
+    ("plan", "workers", "groups"),
+    [
+        *(("zero-1", 16, Parallelism(**{kind: 2})) for kind in ("tensor", "pipeline", "context")),
+        *((plan, workers, Parallelism()) for plan in ("zero-1", "zero-2") for workers in (8, 16)),
+        *(("ddp", 2, Parallelism(**{kind: 2})) for kind in ("tensor", "pipeline", "context")),
+        ("zero-1", 32, Parallelism(tensor=2, pipeline=2)),
+    ],
+)
+def test_every_named_strategy_has_an_error_band(cluster, plan, workers, groups):
+    """As wide as counted times and the messages inside replicas are doubtful."""
+    words = "llama3.2-1b:h100,seq2048,batch1,bf16"
+    workload = osf.load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)
+    curve = scale(workload, cluster, [workers], ScaleOptions(plans=(plan,), groups=groups))
+    (point,) = curve.points
+    most = 1 + workload.doubt
+    computed = workload.compute_time / point.time
+    assert point.band.below < 0.9 * computed * (1 / most - 1)
+    assert point.band.above > 0.9 * computed * (most - 1)
+    assert not any(note.startswith("no error band") for note in curve.notes)
 
 
 def test_the_checkpointing_with_which_something_fits_is_told(cluster):
@@ -149,7 +176,7 @@ def test_every_answer_is_met_by_what_it_says():
 
 def test_an_answer_without_an_error_band_says_so():
     workload, fast = osf.load_workload(WORDS), osf.load_cluster(CLUSTER)
-    options = ScaleOptions(plans=("fsdp2",))
+    options = ScaleOptions(plans=("blocks",), limit=MemoryLimit(2**38))
     curve = scale(workload, fast, [1024], options)
     assert curve.points[0].band is None
     found = answers(curve, options, Goals(tokens_per_s=1e6))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
-from osfmodel.engine.bands import BandsFile
+from osfmodel.engine.band_values import BandsFile
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files import documents
 from osfmodel.entities.files.measurements import MeasurementsFile
