@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from osfmodel.cost import COST_MODELS, network_rates
+from osfmodel.cost import COST_MODELS, network_rates, worker_counts
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
@@ -122,8 +122,19 @@ def shape_caveats(workload: Workload, plan: Plan) -> tuple[str, ...]:
     return ("FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters",)
 
 
-def replica_caveats(strategy: str, plan: Plan, pricing: Pricing) -> tuple[str, ...]:
-    """A note where a plan for HSDP is FSDP2's, with one replica, as its replicas follow the nodes."""
+def apart_caveats(cluster: Cluster) -> tuple[str, ...]:
+    """A note for groups of ranks that are apart on a cluster that was measured between consecutive ones."""
+    if not worker_counts(cluster):
+        return ()
+    return (
+        f"groups of ranks apart are taken to send together what all of them do: {cluster.name} has no other prices",
+    )
+
+
+def replica_caveats(strategy: str, plan: Plan, pricing: Pricing, cluster: Cluster) -> tuple[str, ...]:
+    """A note where a plan for HSDP is FSDP2's, with one replica, as its replicas follow the nodes; else on its prices."""
+    if plan.strategy == HYBRID_SHARDED:
+        return apart_caveats(cluster)
     if strategy != HYBRID_SHARDED or plan.strategy != FULLY_SHARDED or pricing.workers == 1:
         return ()
     each, count = pricing.per_host, pricing.workers

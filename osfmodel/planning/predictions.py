@@ -195,7 +195,7 @@ def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> 
     plan = solution.require_plan()
     timeline = subject.timeline(solution)
     caveats += shape_caveats(subject.workload, plan)
-    caveats += replica_caveats(objective.strategy, plan, subject.pricing)
+    caveats += replica_caveats(objective.strategy, plan, subject.pricing, subject.cluster)
     if subject.ours:
         caveats += band_caveats(plan, bound.question.pricing) + subject.busy(plan, timeline)
         caveats += slower_than_one(subject.workload.compute_time, subject.pricing.workers, timeline.iteration_time)

@@ -19,7 +19,7 @@ from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import BANDLESS, NETWORK, WIDE
+from osfmodel.planning.cautions import BANDLESS, NETWORK, WIDE, apart_caveats
 from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import PricedSubjects, compare
 from osfmodel.planning.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
@@ -264,6 +264,7 @@ class ScaleTask:
             yield "memory is not compared: give --memory SIZE"
         if self.options.groups != Parallelism():
             yield assumptions(self.options.groups)
+            yield from apart_caveats(self.cluster) if self.options.groups.tensor > 1 else ()
         yield from self.options.what_if.caveats(workload, self.cluster)
 
 

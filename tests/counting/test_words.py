@@ -157,7 +157,9 @@ def test_samples_beyond_the_positions_are_counted_with_a_note(words):
     assert tables in ([], [model.tokens])
     (found,) = osf.compare(osf.load_workload(words), cluster, 16, ["ddp"]).predictions
     name, tokens = words.partition(":")[0], f"{model.tokens:,}"
-    assert any(name in note and "max_position_embeddings" in note and tokens in note for note in found.caveats)
+    tuned = osf.tune(osf.load_workload(words), cluster, 16, "ddp")
+    for notes in (found.notes, tuned.notes):
+        assert any(name in note and "max_position_embeddings" in note and tokens in note for note in notes)
 
 
 def test_defaults_are_those_of_the_class(tmp_path):

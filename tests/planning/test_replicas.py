@@ -141,6 +141,22 @@ def test_a_faster_network_shortens_groups_that_span_nodes(cluster):
     assert point.time == pytest.approx(0.8, rel=0.03)
 
 
+def test_a_cluster_that_was_measured_between_consecutive_ranks_serves_groups_too():
+    cluster, words = osf.load_cluster("azure-a100-hdr"), "llama3.2-1b:a100,seq2048,batch1,bf16"
+    workload = osf.load_workload(words)
+    hsdp, fsdp2 = osf.compare(workload, cluster, 64, ["hsdp", "fsdp2"]).predictions
+    assert hsdp.plan.strategy == "hybrid-sharded"
+    assert any("azure-a100-hdr has no other prices" in note for note in hsdp.caveats)
+    assert not any("no other prices" in note for note in fsdp2.caveats)
+    (tuned,) = osf.tune(workload, cluster, 64, "torchtitan").outcomes
+    assert tuned.tuned_time == pytest.approx(fsdp2.iteration_time, rel=0.05)
+    groups = Parallelism(tensor=8)
+    curve = scale(replica_workload(words, cluster, groups), cluster, [64], ScaleOptions(("zero-1",), groups=groups))
+    assert curve.points[0].ranks == 8
+    assert curve.points[0].band is not None
+    assert any("azure-a100-hdr has no other prices" in note for note in curve.notes)
+
+
 def test_a_context_group_may_span_nodes(cluster):
     """Four of its ranks on each node of two, next to tensor groups of two."""
     sent, added = sent_in_forward("llama3-8b:h100,seq4096,batch1,bf16", cluster, Parallelism(tensor=2, context=8))
