@@ -49,6 +49,8 @@ ONE_SOURCE = (OWNERS,)
 """Strategies of which a single group of sources has runs, so that none is left to hold a band against."""
 FAR = 4
 """Multiple of that from which nothing is comparable."""
+NEAREST = " (nearest)"
+"""End of the kind of a band for which nothing comparable was measured."""
 WIDER, LEAST_FAR = 2.0, 0.15
 """Factor on distances, and the least that they then are, where nothing comparable was measured: assumed."""
 
@@ -59,7 +61,7 @@ class Band:
 
     low, high: seconds between which 90 % of the runs of comparable sources lie
     sources:   of the ledger that it was learned from
-    kind:      of set-up: GLOO, NODE, NODES or SHARDED_NODES
+    kind:      of set-up: GLOO, NODE, NODES or SHARDED_NODES, with NEAREST where runs are not comparable
     runs:      number of runs of this kind
     """
 
@@ -209,7 +211,7 @@ def band_of(
         return None
     if far:
         below, above = (tuple(max(WIDER * x, LEAST_FAR) for x in ends) for ends in (distances.below, distances.above))
-        distances = distances._replace(kind=f"{distances.kind} (nearest)", below=below, above=above)
+        distances = distances._replace(kind=f"{distances.kind}{NEAREST}", below=below, above=above)
     fast, slow = extremes(workload, plan, timeline, pricing)
     return around(timeline.iteration_time, fast, slow, distances, part)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from osfmodel.engine.bands import NEAREST
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.entities.source import Source
 from osfmodel.planning.report import Report
@@ -81,7 +82,9 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
         (
             "Error band",
             band_width(tuned.band),
-            "covers 90 % of comparable runs" if tuned.band else "nothing comparable measured",
+            "covers 90 % of comparable runs"
+            if tuned.band and not tuned.band.kind.endswith(NEAREST)
+            else "nothing comparable measured",
         ),
     ]
 
