@@ -193,27 +193,21 @@ def wider(plan: Plan, pricing: Pricing) -> bool:
     return bool(incomparable(plan, pricing)) and not plan.sparse and (plan.plain or plan.strategy in SHARDING)
 
 
-def band_of(
-    workload: Workload,
-    plan: Plan,
-    timeline: Timeline,
-    pricing: Pricing,
-    without: str = "",
-    part: float = PART,
-    known: Sequence[Distances] | None = None,
-) -> Band | None:
-    """The band of a prediction; None for a single worker and where nothing comparable or near was measured."""
-    far = wider(plan, pricing)
-    if pricing.workers == 1 or (incomparable(plan, pricing) and not far):
+def band_of(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing, far: bool = False) -> Band | None:
+    """The band of a prediction; None for a single worker and where nothing comparable or near was measured.
+
+    far: whether the workload itself is such that no runs are comparable
+    """
+    if pricing.workers == 1 or (incomparable(plan, pricing) and not wider(plan, pricing)):
         return None
-    distances = distances_for(kind_of(plan, pricing), bundled_distances() if known is None else known, without)
+    distances = distances_for(kind_of(plan, pricing), bundled_distances())
     if distances is None:
         return None
-    if far:
+    if far or wider(plan, pricing):
         below, above = (tuple(max(WIDER * x, LEAST_FAR) for x in ends) for ends in (distances.below, distances.above))
         distances = distances._replace(kind=f"{distances.kind}{NEAREST}", below=below, above=above)
     fast, slow = extremes(workload, plan, timeline, pricing)
-    return around(timeline.iteration_time, fast, slow, distances, part)
+    return around(timeline.iteration_time, fast, slow, distances)
 
 
 def around(time: float, fast: float, slow: float, distances: Distances, part: float = PART) -> Band:

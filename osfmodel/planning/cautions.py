@@ -132,7 +132,7 @@ def apart_caveats(cluster: Cluster) -> tuple[str, ...]:
 
 
 def replica_caveats(strategy: str, plan: Plan, pricing: Pricing, cluster: Cluster) -> tuple[str, ...]:
-    """A note where a plan for HSDP is FSDP2's, with one replica, as its replicas follow the nodes; else on its prices."""
+    """A note where a plan for HSDP is FSDP2's, with one replica, as its replicas follow the nodes, or on its prices."""
     if plan.strategy == HYBRID_SHARDED:
         return apart_caveats(cluster)
     if strategy != HYBRID_SHARDED or plan.strategy != FULLY_SHARDED or pricing.workers == 1:

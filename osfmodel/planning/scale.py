@@ -200,7 +200,9 @@ class ScaleTask:
         single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
         each = single.of_workload(in_groups(workload, groups, what_if.accumulate, workers), replicas)
         taken = _taken(rows)
-        return ScalePoint(workers, each, rows, taken, samples, ranks, what_if.accumulate, self.options.training)
+        inside = workers // groups.tensor <= self.cluster.gpus_per_node
+        training = self.options.training
+        return ScalePoint(workers, each, rows, taken, samples, ranks, what_if.accumulate, training, inside)
 
     def changed(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU, with all micro-batches, where there are ``workers`` of them."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 
 from osfmodel.counting.groups import Parallelism
-from osfmodel.engine.bands import LEAST, Band, extremes, incomparable
+from osfmodel.engine.bands import LEAST, Band, band_of, extremes, incomparable
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
@@ -48,6 +48,7 @@ class ScalePoint:
     ranks:    GPUs that reduce each gradient together
     accumulated: micro-batches of a step
     training: the whole training
+    inside:   whether all are on one node
     """
 
     workers: int
@@ -58,6 +59,7 @@ class ScalePoint:
     ranks: int
     accumulated: int = 1
     training: TrainingLength = TrainingLength()
+    inside: bool = False
 
     def __repr__(self) -> str:
         step = f"{self.best.name}, {show_predicted_time(self.best.time)}{', does not fit' * (self.fits is False)}"
@@ -78,12 +80,15 @@ class ScalePoint:
         """The error band of the step's time.
 
         Nobody published comparable runs of sharded plans on one node; if the workload was counted, the band there is
-        the doubt about its times, which was learned from such runs, and about prices.
+        the doubt about its times, which was learned from such runs, and about prices. Nor are runs of replicas of
+        several GPUs among those that bands are learned from.
         """
         found, bound = self.best.prediction, self.best.prediction.bound.question
-        inside = bound.pricing.per_host >= bound.pricing.workers
-        measured = bound.pricing.workers > 1 and not incomparable(found.plan, bound.pricing)
-        if self.workload.fixed_share is None or not inside or measured:
+        several = bound.pricing.workers > 1
+        if self.ranks < self.workers and several and not self.inside:
+            return band_of(bound.workload, found.plan, found.timeline, bound.pricing, far=True)
+        measured = several and not (self.inside and incomparable(found.plan, bound.pricing))
+        if self.workload.fixed_share is None or measured:
             return found.band
         low, high = extremes(bound.workload, found.plan, found.timeline, bound.pricing)
         time = found.timeline.iteration_time

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli.app import main
 from osfmodel.counting.groups import Parallelism
+from osfmodel.engine.bands import NEAREST
 from osfmodel.planning.choosing import strategy_row
 from osfmodel.planning.goals import Answer, Goals
 from osfmodel.planning.inverse import STEADY, answers
@@ -129,7 +130,11 @@ def test_a_counted_workload_has_a_band_on_one_node(cluster):
 @pytest.mark.parametrize(
     ("plan", "workers", "groups"),
     [
-        *(("zero-1", 16, Parallelism(**{kind: 2})) for kind in ("tensor", "pipeline", "context")),
+        *(
+            (plan, 16, Parallelism(**{kind: 2}))
+            for plan in ("ddp", "zero-1")
+            for kind in ("tensor", "pipeline", "context")
+        ),
         *((plan, workers, Parallelism()) for plan in ("zero-1", "zero-2") for workers in (8, 16)),
         *(("ddp", 2, Parallelism(**{kind: 2})) for kind in ("tensor", "pipeline", "context")),
         ("zero-1", 32, Parallelism(tensor=2, pipeline=2)),
@@ -146,6 +151,8 @@ def test_every_named_strategy_has_an_error_band(cluster, plan, workers, groups):
     assert point.band.below < 0.9 * computed * (1 / most - 1)
     assert point.band.above > 0.9 * computed * (most - 1)
     assert not any(note.startswith("no error band") for note in curve.notes)
+    if workers > 8:
+        assert point.band.kind.endswith(NEAREST) or (plan, groups) == ("ddp", Parallelism(context=2))
 
 
 def test_the_checkpointing_with_which_something_fits_is_told(cluster):
