@@ -353,6 +353,30 @@ def test_every_form_says_that_a_point_does_not_fit_and_what_it_takes(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("words", "options", "fits"),
+    [
+        ("llama3-8b:h100,seq32768,batch1,bf16,ac=full", f"--cluster {CLUSTER} --workers 64 --plan fsdp2", False),
+        ("llama3-8b:h100,seq4096,bf16", f"--cluster {CLUSTER} --workers 64 --plan zero-1 --tp 16 --accumulate 4", True),
+        ("llama3-8b:h100,seq4096,bf16", f"--cluster {CLUSTER} --workers 128 --plan ddp --tp 32 --accumulate 8", True),
+        ("llama3.2-1b:h100,seq2048", f"--cluster {CLUSTER} --workers 16 --plan zero-2 --tp 2 --pp 4", True),
+        ("llama3-70b:h100,seq2048", f"--cluster {CLUSTER} --workers 16 --plan ddp", False),
+        ("mpt-7b:a100-40gb,seq4096,batch8", "--cluster nccl:a100x8,200Gbps --workers 8 --plan fsdp2", False),
+        ("llama3.2-1b:a100,seq2048", "--cluster azure-a100-hdr --workers 64 --plan hsdp", True),
+        ("llama3.2-1b:a100,seq2048", "--cluster azure-a100-hdr --workers 64 --plan zero-1 --tp 8", True),
+    ],
+)
+def test_what_people_train_has_its_time_memory_and_band(words, options, fits):
+    """Each was refused, or had no figures, where nothing forbids it."""
+    done = run(words, *options.split(), "--json")
+    assert done.exit_code == 0, done.output
+    (point,) = json.loads(done.stdout)["points"]
+    assert point["fits"] is fits
+    assert point["step_time_s"] > 0
+    assert point["peak_memory_bytes"] > 0
+    assert point["error_band"]["low_s"] < point["step_time_s"] < point["error_band"]["high_s"]
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--anchor", "8=0s"), "above 0"),
