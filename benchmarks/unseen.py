@@ -50,8 +50,7 @@ def judged() -> Iterator[Unseen | str]:
             except UsageError as error:
                 yield str(error)
                 continue
-            rate, peak = point.rate_per_gpu, None if point.best is None else point.best.peak
-            assert rate is not None
+            rate, peak = point.rate_per_gpu, point.best.peak
             assert peak is not None
             measured, band = float(row["tokens_per_s_per_gpu"]), point.band
             slower = rate / measured
