@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, output_options
+from osfmodel.cli.app import OneOf, emit, output_options, warn
 from osfmodel.cli.groups import OUTPUT, RULES, GroupedCommand, OptionGroup
-from osfmodel.cli.options import named_or_file, parse_workers, plan_option
+from osfmodel.cli.options import parse_workers, plan_file, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.counting import load_workload
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files.documents import PlanFile
+from osfmodel.entities.modules import SHARDING
 from osfmodel.entities.plan import PLAIN, SPLIT
 from osfmodel.entities.units import parse_amount
 from osfmodel.entities.workload import Workload
@@ -101,17 +103,24 @@ def predict_command(
       osf predict llama3-8b:h100,seq8192,bf16,ac=full --cluster nccl:h100x8,400Gbps --workers 8..64 --plan fsdp2
     """
     _require_scaling(scaling, global_batch)
+    asked = {"channels": channels, "forward_overlap": forward_overlap or None, "strategy": SPLIT if split else None}
+    rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
+    shown = dict.fromkeys(plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules)))
+    files = {name: found for name in shown if (found := plan_file(name)) is not None}
+    _require_ruled(files, rules)
+    if global_batch is None:
+        subject, own = subject.as_tuned(files, {"batch_size": batch_size, "also": also})
+        batch_size, also = own["batch_size"], own["also"]
+    else:
+        subject, _ = subject.as_tuned(files)
     what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
-    asked = {"channels": channels, "forward_overlap": forward_overlap or None, "strategy": SPLIT if split else None}
-    rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
-    shown = plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules))
-    plans = [named_or_file(name) for name in dict.fromkeys(shown)]
     other = _profile_beside(also, what_if)
     warn_of_batches(workload, what_if, counts, other)
+    given = {count: [(name, files[name].at(count)) if name in files else name for name in shown] for count in counts}
     comparisons = [
-        compare(what_if.of_workload(workload, count, other), cluster, count, plans, rules, engine).under(
+        compare(what_if.of_workload(workload, count, other), cluster, count, given[count], rules, engine).under(
             what_if, what_if.alone(workload, count, other)
         )
         for count in counts
@@ -119,6 +128,17 @@ def predict_command(
     costs = _costs(comparisons, samples, price_per_gpu_hour)
     scales = scaling is not None or global_batch is not None
     emit(style, as_json, output, Predicted(comparisons, costs, scales, buckets))
+
+
+def _require_ruled(files: Mapping[str, PlanFile], rules: Mapping[str, Any]) -> None:
+    """Warn of plans that are predicted under other rules than their own. Raises UsageError for those that shard."""
+    for name, file in files.items() if rules else ():
+        if file.plan.strategy in SHARDING:
+            raise UsageError(
+                f"{name} shards parameters or their update: leave out --channels, --forward-overlap and --split"
+            )
+        if replace(file.plan.objective, **rules) != file.plan.objective:
+            warn(f"{name} is predicted under the rules given here, not under its own")
 
 
 def _require_scaling(scaling: str | None, global_batch: int | None) -> None:

@@ -19,6 +19,7 @@ from osfmodel.cli.tune_memory import (
     memory_options,
     require_executor,
     tune_memory_command,
+    tuned_options,
 )
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective
@@ -130,7 +131,7 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
     style, as_json = asked["style"], asked["as_json"]
     if lines is not None:
         style = style or ("json" if as_json else "code")
-    emit(style, as_json, asked["output"], Tuned(tuning, tuned_lines(tuning, lines)))
+    emit(style, as_json, asked["output"], Tuned(tuning, tuned_lines(tuning, lines), tuned_options(subject, asked)))
 
 
 def tuned_lines(tuning: Tuning, snippet: str | None = None) -> Lines:

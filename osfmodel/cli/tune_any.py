@@ -11,7 +11,7 @@ from osfmodel.cli.app import emit
 from osfmodel.cli.groups import LIMITS, RULES, group_of, is_given
 from osfmodel.cli.options import ANY, parse_workers
 from osfmodel.cli.options.subject import Subject, load_subject
-from osfmodel.cli.tune_memory import at_asked_batch, memory_limit
+from osfmodel.cli.tune_memory import at_asked_batch, memory_limit, tuned_options
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.planning.cautions import SIZED
 
@@ -40,4 +40,4 @@ def tune_any_command(subject: Subject, asked: Mapping[str, Any]) -> None:
     if len(counts) == 1:
         counts = list(counts_up_to(cluster, counts[0]))
     made = tune_any(workload, cluster, sorted(counts), memory_limit(asked), subject.what_if)
-    emit(asked["style"], asked["as_json"], asked["output"], StrategiesTuned(made))
+    emit(asked["style"], asked["as_json"], asked["output"], StrategiesTuned(made, tuned_options(subject, asked)))

@@ -114,7 +114,13 @@ def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
     )
     other = None if params["also"] is None else load_workload(params["also"])
     tuning = tune_memory(workload, cluster, counts[0], demand, other)
-    emit(params["style"], params["as_json"], params["output"], MemoryTuned(tuning))
+    sized = {**params, "batch_size": tuning.after.batch_size}
+    emit(params["style"], params["as_json"], params["output"], MemoryTuned(tuning, tuned_options(subject, sized)))
+
+
+def tuned_options(subject: Subject, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that decide the workload and the cluster of a tuning, for predictions of its plan."""
+    return {**subject.options, **{name: params[name] for name in ("batch_size", "also") if params[name] is not None}}
 
 
 def parse_density(text: str) -> float:

@@ -29,7 +29,7 @@ from osfmodel.entities.checks import require_count
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.executors import DEEPSPEED, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
+from osfmodel.entities.executors import DEEPSPEED, EXECUTORS, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FLAT_SHARDED, OWNERS, SHARDED, ZERO, ZERO_3
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import plain_sum
@@ -120,7 +120,9 @@ class Pricing:
         return self if objective.plain else self.under(RUNTIME.conditions)
 
     def for_plan(self, plan: Plan) -> Pricing:
-        """Prices for a plan whose executor is not given: a framework's or, if none can run it, osf.execute's."""
+        """Prices for a plan: its executor's or, if it states none, a framework's; osf.execute's if none can run it."""
+        if plan.executor:
+            return self.under(EXECUTORS[plan.executor].conditions)
         executor = STRATEGY_EXECUTORS.get(plan.strategy, RUNTIME)
         return self if plan.plain else self.under(executor.conditions)
 

@@ -12,6 +12,7 @@ from osfmodel.entities.density import require_density
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.executors import EXECUTORS
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 
@@ -65,6 +66,25 @@ class Objective:
 
 
 PLAIN = Objective()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The search that found a plan, where the plan does not show under which rules no other would be faster.
+
+    rules:            that it searched under, of which the plan may use less
+    max_bucket_bytes: limit on buckets; None for none
+    memory_bytes:     limit on a step, by which it chose what to keep until backward, and how to accumulate
+    """
+
+    rules: Objective = PLAIN
+    max_bucket_bytes: int | None = None
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in (("bucket", self.max_bucket_bytes), ("step", self.memory_bytes)):
+            if limit is not None:
+                require_count(limit, f"the limit on a {name} in the plan's search", least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +150,9 @@ class Plan:
     release:         whether a layer is updated, and its gradient given back, as soon as its bucket has arrived
     mirror:          whether sparse buckets keep unsent updates in a mirror of the weights, instead of a residual
     sharding:        of a strategy that shards parameters: the rules of each bucket's group
+    executor:        the one of EXECUTORS whose effects it pays; "" for a stock framework if it is plain, else for the
+                     framework of its strategy or osf.execute. Plans that differ in this or ``searched`` are equal
+    searched:        the search that found it; None if its own rules are those of the search
     """
 
     workload: str
@@ -142,6 +165,8 @@ class Plan:
     release: bool = False
     mirror: bool = False
     sharding: Sharding | None = None
+    executor: str = field(default="", compare=False)
+    searched: Search | None = field(default=None, compare=False)
     _fits: tuple[object, ...] = field(init=False, repr=False, compare=False, default=())
     _last: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
@@ -156,6 +181,8 @@ class Plan:
             )
         if self.sparse and (self.split or self.forward_overlap or self.credit is not None):
             raise PlanError("the plan has sparse buckets: they are neither split, put off nor sent by priority")
+        if self.executor and self.executor not in EXECUTORS:
+            raise PlanError(f"the plan's executor is {self.executor!r:.40}: it must be one of {', '.join(EXECUTORS)}")
         if self.sharding is not None:
             self.sharding.require_fits(len(self.buckets), self.wants)
         if len(set(self.recompute)) < len(self.recompute):

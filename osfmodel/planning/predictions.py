@@ -14,7 +14,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import SHARDING, step_of
-from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
+from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan, Search
 from osfmodel.entities.rounding import within
 from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.timeline import Timeline
@@ -35,7 +35,7 @@ from osfmodel.planning.cautions import (
     slower_than_one,
 )
 from osfmodel.planning.results import Bound, Comparison, Prediction
-from osfmodel.solve.solution import PlanRule, Question, Solution, Status
+from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule, Question, Solution, Status
 from osfmodel.targets import runs_on
 from osfmodel.targets.named_plans import STOCK_PLANS, called, named_plan
 
@@ -116,13 +116,15 @@ class PricedSubject:
         """Prices for plans under these rules and this executor, as far as the engine models them."""
         return self.engine.seen(self.pricing.for_rules(objective, executor))
 
-    def bound(self, objective: Objective, pricing: Pricing, strategy: str, form: Form = EACH) -> Bound:
+    def bound(
+        self, objective: Objective, pricing: Pricing, strategy: str, form: Form = EACH, limits: Limits = Limits()
+    ) -> Bound:
         """The lower bound under these rules; plans with the same prices and rules share one.
 
-        strategy: of the plan; form: in which it accumulates, if it shards
+        strategy: of the plan; form: in which it accumulates, if it shards; limits: of the search that found it
         """
         count, workload = step_of(self.workload, strategy)
-        question = Question(workload, pricing, objective, micro_batches=(count, form))
+        question = Question(workload, pricing, objective, limits, (count, form))
         for bound in self._bounds:
             if bound.question == question:
                 return bound
@@ -174,8 +176,17 @@ def _require_as_many(planned: int, asked: int, label: str) -> None:
         raise PlanError(f"{label}: the plan is for {planned} micro-batches a step, not {asked}: --accumulate {planned}")
 
 
+def _limits_of(searched: Search | None) -> Limits:
+    """The limits of the search that found a plan, as far as its bound depends on them."""
+    if searched is None:
+        return Limits()
+    room = searched.memory_bytes
+    return Limits(searched.max_bucket_bytes, memory=None if room is None else MemoryLimit(room))
+
+
 def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> Prediction:
     label, entry = _labelled(given)
+    searched: Search | None = None
     if isinstance(entry, PlanRule):
         objective = replace(PLAIN if entry.chooses and rules else entry.objective, **rules)
         own = entry.objective.strategy
@@ -183,16 +194,18 @@ def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> 
         bound = subject.bound(objective, subject.paid(objective, entry.executor), strategy, entry.form)
         solution, caveats = entry.make(bound.question), entry.caveats(subject.workload)
     else:
-        objective, caveats = replace(entry.objective, **rules), ()
         _require_valid(entry, subject.workload, "" if isinstance(given, Plan) else f"{label}: ")
-        plan = entry.under(objective)
-        shards = plan.sharding or Sharding(())
-        bound = subject.bound(
-            objective, subject.engine.seen(subject.pricing.for_plan(plan)), plan.strategy, shards.form
-        )
-        _require_as_many(shards.micro_batches, bound.question.micro_batches[0], label)
+        plan = entry.under(replace(entry.objective, **rules))
+        stated, caveats = plan.sharding or Sharding(()), ()
+        searched = None if rules else entry.searched
+        objective = replace(entry.objective, **rules) if searched is None else searched.rules
+        paid = subject.engine.seen(subject.pricing.for_plan(plan))
+        bound = subject.bound(objective, paid, plan.strategy, stated.form, _limits_of(searched))
+        _require_as_many(stated.micro_batches, bound.question.micro_batches[0], label)
         solution = Solution(bound.question, bound.question.step(plan), Status.HEURISTIC)
     plan = solution.require_plan()
+    shards = plan.sharding is not None or plan.strategy in SHARDING
+    own_bound = plan.sparse or plan.release or plan.recompute or (shards and searched is None)
     timeline = subject.timeline(solution)
     caveats += shape_caveats(subject.workload, plan)
     caveats += replica_caveats(objective.strategy, plan, subject.pricing, subject.cluster)
@@ -203,7 +216,7 @@ def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> 
         name=label,
         plan=plan,
         timeline=timeline,
-        bound=Bound(bound.question, plan) if plan.sparse or plan.release or plan.recompute or plan.sharding else bound,
+        bound=Bound(bound.question, plan) if own_bound else bound,
         alone=subject.workload.compute_time,
         subject=Comparison(subject.workload, subject.cluster, subject.pricing.workers, (), ()),
         caveats=caveats + subject.caveats,

@@ -236,6 +236,8 @@ class Outcome:
     optimal_time: of the best plan of whole tensors in ready order, even if the framework cannot form it
     chance:       of being faster than the default, whatever the network and the effects really are; None where the
                   configuration is the default
+    exposed_time: of communication that computation does not hide
+    plan:         that the framework forms with the configuration
     """
 
     workers: int
@@ -245,6 +247,8 @@ class Outcome:
     lower_bound: float
     band: Band | None = None
     chance: Chance | None = None
+    exposed_time: float = 0.0
+    plan: Plan | None = None
 
     def __repr__(self) -> str:
         times = f"{show_time(self.tuned_time)}, {show_time(self.default_time)} by default"

@@ -107,7 +107,7 @@ def tune(
         task = replace(task, workload=workload.ahead(*task.leads), leads=())
     default = task.times(task.target.convert.default_knobs())
     task, knobs, optima, searched, remarks = settled(task, default)
-    plan, _ = task.planned(knobs)[0]
+    plan, *_ = task.plans(knobs)
     return Tuning(
         workload,
         cluster,
@@ -184,7 +184,9 @@ def _outcomes(
     best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
     single = [task] if len(task.stock) == 1 else [replace(task, stock=(price,)) for price in task.stock]
     chances = [_chance(one, knobs) for one in single]
-    return tuple(map(Outcome, counts, times, default, best, task.bounds(knobs), task.bands(knobs), chances))
+    exposed = [timeline.exposed_communication for _, timeline in task.planned(knobs)]
+    found = (counts, times, default, best, task.bounds(knobs), task.bands(knobs), chances, exposed, task.plans(knobs))
+    return tuple(map(Outcome, *found))
 
 
 def _chance(task: TuningProblem, knobs: Any) -> Chance | None:

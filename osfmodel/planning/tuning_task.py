@@ -13,8 +13,9 @@ from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.executors import DDP
 from osfmodel.entities.modules import SHARDED, in_one_micro_batch
-from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
+from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan, Search
 from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -64,7 +65,10 @@ class TuningProblem:
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
         """Prices for ``knobs``; an executor's defaults are priced as the stock framework that they represent."""
-        return self.stock if self.target.executes and knobs == self.target.convert.default_knobs() else self.pricings
+        return self.stock if self._stock(knobs) else self.pricings
+
+    def _stock(self, knobs: Any) -> bool:
+        return self.target.executes and knobs == self.target.convert.default_knobs()
 
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
@@ -73,12 +77,11 @@ class TuningProblem:
 
     def optima(self) -> list[tuple[Plan, Timeline]]:
         """The best plan at each price. Raises PlanError, naming the largest tensor, if there is none."""
-        return [self._optimum(question).require() for question in self._questions()]
+        return [self._optimum(question).require() for question in self._questions(self.pricings)]
 
-    def _questions(self) -> list[Question]:
+    def _questions(self, pricings: Sequence[Pricing]) -> list[Question]:
         return [
-            Question(self.workload, pricing, self.objective, self.limits, self.micro_batches)
-            for pricing in self.pricings
+            Question(self.workload, pricing, self.objective, self.limits, self.micro_batches) for pricing in pricings
         ]
 
     def _optimum(self, question: Question) -> Solution:
@@ -162,22 +165,34 @@ class TuningProblem:
         return [max(times) for times in zip(*(problem.times(knobs) for problem in self._led), strict=True)]
 
     def bounds(self, knobs: Any) -> list[float]:
-        """Seconds that no schedule can beat under these rules, at each price; within memory in any of the forms.
+        """Seconds that no schedule can beat under these rules, at each price.
 
         A target with a search of its own chooses types and replicas that its objective does not state: the bound is
         that of the rules of its plan, and other settings took longer.
         """
+        questions = self._questions(self._paid(knobs))
         if self.target.rule is not None:
             return [plan_bound(question.workload, plan, question.pricing) for (plan, _), question in
-                    zip(self.planned(knobs), self._questions(), strict=True)]  # fmt: skip
-        tried = list(map(self.accumulating, self.forms if self.limits.memory else ())) or [self]
-        rows = [[question.lower_bound for question in task._questions()] for task in tried]
-        return [min(bounds) for bounds in zip(*rows, strict=True)]
+                    zip(self.planned(knobs), questions, strict=True)]  # fmt: skip
+        return [question.lower_bound for question in questions]
 
     def bands(self, knobs: Any) -> list[Band | None]:
         """The error band of the tuned time at each price."""
-        return [band_of(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
-                zip(self.planned(knobs), self._paid(knobs), strict=True)]  # fmt: skip
+        return [band_of(question.workload, plan, timeline, question.pricing) for (plan, timeline), question in
+                zip(self.planned(knobs), self._questions(self._paid(knobs)), strict=True)]  # fmt: skip
+
+    def plans(self, knobs: Any) -> list[Plan]:
+        """The plan at each price with its executor and, where its rules do not show it, the search that found it."""
+        executor = None if self._stock(knobs) else self.target.executor
+        room = self.limits.memory
+        search = Search(self.objective, self.limits.max_bucket_bytes, None if room is None else room.bytes)
+        made = []
+        for plan, _ in self.planned(knobs):
+            shown = self.target.rule is not None or (plan.objective == self.objective and plan.sharding is None)
+            stock = "" if plan.plain else DDP.name
+            name = stock if executor is None else executor.name
+            made.append(replace(plan, executor=name, searched=None if shown else search))
+        return made
 
     def from_plan(self, plan: Plan, pricing: Pricing) -> Any:
         """The target's knobs for ``plan``."""

@@ -23,7 +23,7 @@ from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import SHARDED, in_micro_batches
 from osfmodel.entities.plan import PLAIN, Objective, Plan
-from osfmodel.entities.sharding import EACH, Form
+from osfmodel.entities.sharding import EACH, FORMS, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.bounds import COLLECTIVES, objective_bound
@@ -125,14 +125,16 @@ class Question:
     def lower_bound(self) -> float:
         """Seconds that no schedule under these rules can beat, whatever the limits.
 
-        For sharded parameters, seconds that no grouping of whole blocks beats that is searched for.
+        For sharded parameters, seconds that no grouping of whole blocks beats that is searched for, within a limit on
+        memory in any way to accumulate.
         """
         if self.objective.strategy in SHARDED:
             from osfmodel.solve.sharded_bounds import planned_bound  # not loaded for other strategies
 
             most, kept = self.limits.max_bucket_bytes, self.limits.memory is not None
-            strategy, several = self.objective.strategy, self.micro_batches
-            return planned_bound(self.workload, self.pricing, strategy, most, kept, several)
+            strategy, (count, form) = self.objective.strategy, self.micro_batches
+            forms = FORMS if kept and count > 1 else (form,)
+            return min(planned_bound(self.workload, self.pricing, strategy, most, kept, (count, one)) for one in forms)
         step = accumulating(self.workload, self.micro_batches[0])
         return objective_bound(step, self.pricing, self.objective)
 

@@ -229,7 +229,7 @@ def test_kept_groups_within_memory_are_the_lines_of_the_strategy():
     assert f"Its tuned lines take {show_predicted_time(timeline.iteration_time)} and {peak} of" in made.verdict
     assert made.plan == made.tuning.plan
     document = StrategiesTuned(made).document()
-    assert document["plan"] == document_of(made.tuning.plan)
+    assert document["plan"] == document_of(made.plan)
     assert document["tuned"]["peak_memory_bytes"] == made.tuned.peak.bytes <= limit
     assert document["strategies"][0]["fits"] is False
 

@@ -14,6 +14,7 @@ from osfmodel.cost.clusters import counts_in_words
 from osfmodel.engine.strategies import STRATEGIES
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -45,16 +46,22 @@ def target_option(said: str, *also: str) -> Decorator:
 
 
 def named_or_file(name: str, workload: Workload | None = None) -> str | tuple[str, Plan]:
-    """The name of a plan, or a file's name and the plan in it. Raises UsageError, DataError."""
+    """The name of a plan, or a file's name and the plan in it. Raises as :func:`plan_file`."""
+    found = plan_file(name, workload)
+    return name if found is None else (name, found.plan)
+
+
+def plan_file(name: str, workload: Workload | None = None) -> PlanFile | None:
+    """The content of the plan file ``name``; None for the name of a plan. Raises UsageError, DataError."""
     from osfmodel.targets.named_plans import NAMED_PLANS, called, named_plan
 
     path = Path(name)
     if called(name) not in NAMED_PLANS and (os.path.isfile(path) or path.name != name or path.suffix == ".json"):
-        plan = profiles.load_plan(path, workload)
-        require(plan.strategy, STRATEGIES, f"strategy in {name}:")
-        return name, plan
+        found = profiles.load_plan_file(path, workload)
+        require(found.plan.strategy, STRATEGIES, f"strategy in {name}:")
+        return found
     named_plan(name)
-    return name
+    return None
 
 
 def parse_workers(text: str, cluster: Cluster) -> list[int]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from osfmodel.cli import groups
-from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, warn
+from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, line, warn
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.counting import load_workload
 from osfmodel.entities.batches import FIXED_SHARE, scaling_uncertainty
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.units import parse_bandwidth, parse_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.what_if import WhatIf, parse_change, parse_effects, parse_factor
@@ -24,17 +27,25 @@ from osfmodel.planning.what_if import WhatIf, parse_change, parse_effects, parse
 SUBJECT = ("workload_name", "cluster_name", "cost_model", "effects")
 WHAT_IF = ("bandwidth", "latency", "compute", "compression", "accumulate")
 """Options that change the workload or the cluster for a what-if."""
+CHANGES = ("cost_model", "effects", *WHAT_IF)
+"""Options on which the workload and the cluster depend, beside their names."""
+OPTIONS = {"effects": "effect"}
+"""Names of options whose parameters are called otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The workload and the cluster as a command line names them, with the changes to apply."""
+    """The workload and the cluster as a command line names them, with the changes to apply.
+
+    options: of CHANGES that were given, as they were typed
+    """
 
     workload_name: str
     cluster_name: str | None
     cost_model: str | None = None
     effects: tuple[str, ...] = ()
     what_if: WhatIf = WhatIf()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(params: Mapping[str, Any]) -> Subject:
@@ -50,7 +61,39 @@ class Subject:
         found = {name: params[name] for name in SUBJECT}
         if isinstance(found["cluster_name"], tuple):
             found["cluster_name"] = found["cluster_name"][0]
-        return Subject(**found, what_if=WhatIf(**said))
+        options = {name: params[name] for name in CHANGES if params.get(name)}
+        return Subject(**found, what_if=WhatIf(**said), options=options)
+
+    def as_tuned(
+        self, files: Mapping[str, PlanFile], own: Mapping[str, Any] = MappingProxyType({})
+    ) -> tuple[Subject, dict[str, Any]]:
+        """The subject, and a command's ``own`` options, with those for which plan files were tuned.
+
+        What the command line gives is taken instead, with a warning. Raises UsageError where files contradict.
+        """
+        taken = {**{name: getattr(self, name) for name in SUBJECT}, **self.options, **own}
+        stated = {name: one.options for name, one in files.items() if one.options is not None}
+        for option in (*CHANGES, *own):
+            word = f"--{OPTIONS.get(option, option).replace('_', '-')}"
+            tuned = {name: options.get(option) for name, options in stated.items() if options.get(option)}
+            if taken.get(option):
+                for name, value in tuned.items():
+                    if value != taken[option]:
+                        warn(f"{name} was tuned with {_typed(word, value)}, and is predicted with what is given here")
+                continue
+            for name, value in tuned.items():
+                other = next((one for one, options in stated.items() if options.get(option) != value), None)
+                if other is not None:
+                    said = f"{name} was tuned with {_typed(word, value)}, and {other} was not"
+                    raise UsageError(f"{said}: give {word}, or predict one after the other")
+                taken[option] = value
+                line(f"{_typed(word, value)}, as {name} was tuned")
+        return Subject.of(taken), {name: taken[name] for name in own}
+
+
+def _typed(word: str, value: Any) -> str:
+    """An option as it is typed."""
+    return " ".join(f"{word} {one}" for one in (value if isinstance(value, tuple) else (value,)))
 
 
 def subject_options(

@@ -10,12 +10,12 @@ plan files may have further fields, so the output of ``osf tune`` is itself a pl
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, reduce
 from operator import or_
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from types import MappingProxyType, UnionType
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -92,13 +92,54 @@ def decode_cluster(text: bytes) -> Cluster:
     return _noun(Cluster, decode(text, "cluster", document_type(Cluster)))
 
 
-def decode_plan(text: bytes) -> Plan:
-    """A plan file's content, or the plan inside the output of ``osf tune``. Raises DataError."""
+class TunedRow(msgspec.Struct):
+    """A worker count in the output of ``osf tune``, with its plan if that is another than the first one's."""
+
+    workers: int
+    plan: msgspec.Raw = msgspec.Raw()
+
+
+class TunedDocument(msgspec.Struct):
+    """What the output of ``osf tune`` says of plans; ``options`` of the command by name, None in older files."""
+
+    plan: msgspec.Raw
+    sweep: tuple[TunedRow, ...] = ()
+    options: dict[str, int | str | tuple[str, ...]] | None = None
+
+
+class PlanFile(NamedTuple):
+    """The content of a plan file; of the output of ``osf tune``, its plan at the first worker count.
+
+    others:  by worker count, where they are others
+    options: of ``osf tune`` by name, on which the workload and the cluster depended; None if not known
+    """
+
+    plan: Plan
+    others: Mapping[int, Plan] = MappingProxyType({})
+    options: Mapping[str, Any] | None = None
+
+    def at(self, workers: int) -> Plan:
+        """The plan for so many workers."""
+        return self.others.get(workers, self.plan)
+
+
+def decode_plan_file(text: bytes) -> PlanFile:
+    """A plan file's content, or that of the output of ``osf tune``. Raises DataError."""
     raw = parse_object(text)
-    inner = raw.get("plan")
-    if isinstance(inner, dict) and "buckets" not in raw:
-        _require_version(raw)
-        raw, text = inner, msgspec.json.encode(inner)
+    if not isinstance(raw.get("plan"), dict) or "buckets" in raw:
+        return PlanFile(_plan(raw, text))
+    tuned = decode(text, "plan", TunedDocument)
+    more = [row for row in tuned.sweep if bytes(row.plan)]
+    first, *rows = (_plan(parse_object(part), part) for part in (bytes(tuned.plan), *(bytes(row.plan) for row in more)))
+    return PlanFile(first, {row.workers: plan for row, plan in zip(more, rows, strict=True)}, tuned.options)
+
+
+def decode_plan(text: bytes) -> Plan:
+    """The plan in a plan file, or the first in the output of ``osf tune``. Raises DataError."""
+    return decode_plan_file(text).plan
+
+
+def _plan(raw: dict[str, Any], text: bytes) -> Plan:
     if OLD_MIRROR in raw:
         text = msgspec.json.encode({"mirror": raw.pop(OLD_MIRROR), **raw})
     document = decode(text, "plan", plan_type())
@@ -163,7 +204,7 @@ def _wire(kind: Any) -> Any:
         return _struct(kind)  # type: ignore[arg-type]
     if get_origin(kind) is tuple:
         return tuple[_wire(get_args(kind)[0]), ...]  # type: ignore[misc]
-    if isinstance(kind, types.UnionType):
+    if isinstance(kind, UnionType):
         return reduce(or_, map(_wire, get_args(kind)))
     return kind
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import REMEDY, DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents
+from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -47,16 +48,21 @@ def load_plan(path: str | os.PathLike[str], workload: Workload | None = None) ->
 
     Raises DataError.
     """
+    return load_plan_file(path, workload).plan
 
-    def decoded(content: bytes) -> Plan:
+
+def load_plan_file(path: str | os.PathLike[str], workload: Workload | None = None) -> PlanFile:
+    """The content of a plan file, as :func:`load_plan` reads it. Raises DataError."""
+
+    def decoded(content: bytes) -> PlanFile:
         if content.lstrip().startswith(b"{") and b'"buckets"' not in content:
             raise DataError(
                 "holds settings of a framework, not a plan: write the plan with osf tune ... --format json -o FILE"
             )
-        plan = documents.decode_plan(content)
+        found = documents.decode_plan_file(content)
         if workload is not None:
-            plan.require_valid(workload)
-        return plan
+            found.plan.require_valid(workload)
+        return found
 
     return read(Path(path), decoded)
 

@@ -239,6 +239,7 @@ class _Search:
             yield replace(plan, recompute=choice.recompute or (), release=room.release, mirror=mirror)
 
     def _judged(self, seen: Workload, plan: Plan) -> Candidate:
+        plan = replace(plan, executor=RUNTIME.name)
         timeline = predict_timeline(seen, plan, self.pricing)
         demand, workers = self.demand, self.pricing.workers
         memory = memory_of(seen, plan, timeline, workers, RUNTIME.name, demand.optimizer, demand.communicator)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
@@ -13,8 +15,8 @@ from osfmodel.show.tables.strategies import STRATEGY, ChoiceRow, choice_rows
 class StrategiesTuned:
     """The strategies at each worker count, and the settings of the one to take at the last."""
 
-    def __init__(self, made: StrategyTuning) -> None:
-        self.made, self.endings, self.verdict = made, made.endings, made.verdict
+    def __init__(self, made: StrategyTuning, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.made, self.endings, self.verdict, self.options = made, made.endings, made.verdict, options
 
     def document(self) -> dict[str, Any]:
         made = self.made
@@ -29,6 +31,7 @@ class StrategiesTuned:
             "verdict": made.verdict,
             "notes": [*made.warnings, *made.notes],
             "tuned": None if made.tuned is None else json_row(STRATEGY, ChoiceRow(made.last, made.tuned)),
+            "options": dict(self.options),
             "plan": None if made.plan is None else document_of(made.plan),
             "rendered": made.written(""),
             "sweep": [self._choice(choice) for choice in made.choices],

@@ -168,6 +168,7 @@ OUTCOMES: tuple[Column[Outcome], ...] = (
     column("default_iteration_time_s", "default", lambda one: one.default_time, show_predicted_time),
     column("tuned_iteration_time_s", "tuned", lambda one: one.tuned_time, show_predicted_time),
     column("optimal_iteration_time_s", "ideal plan", lambda one: one.optimal_time, show_predicted_time),
+    column("exposed_communication_s", None, lambda one: one.exposed_time),
     column("lower_bound_s", "bound", lambda one: one.lower_bound, show_predicted_time),
     column("gap", "vs bound", lambda one: one.gap, _gap),
     column(None, "saved", lambda one: one.gain, lambda gain: show_share(gain if abs(gain) >= 5e-4 else 0.0)),
