@@ -65,8 +65,8 @@ def pairs(seed: int, count: int, folder: Path, targets: Sequence[str] = ()) -> I
 
 
 def workload(random: Random) -> osf.Workload:
-    """A model of 2 to 8 blocks of two tensors between an embedding and a head, with memory and odd times."""
-    names = [f"layers.{block}.{part}.weight" for block in range(random.randint(2, 8)) for part in ("one", "two")]
+    """A model of 2 to 5 blocks of two tensors between an embedding and a head, with memory and odd times."""
+    names = [f"layers.{block}.{part}.weight" for block in range(random.randint(2, 5)) for part in ("one", "two")]
     dtype = random.choice(("float32", "float32", "bfloat16"))
     layers = tuple(
         osf.Layer(

@@ -8,7 +8,7 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import GroupedCommand
-from osfmodel.cli.options import named_or_file, parse_workers, plan_option
+from osfmodel.cli.options import parse_workers, plan_files, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.counting import load_workload
@@ -87,15 +87,16 @@ def memory_command(
     room = None if memory is None else parse_room(memory)
     memories, times, lacking = {}, {}, {}
     unpadded: list[str] = []
-    for name in dict.fromkeys(plan_names or ("ddp",)):
-        found = named_or_file(name, workload)
-        label, plan = found if isinstance(found, tuple) else (called(name), None)
-        if plan is None:
-            entry = named_plan(name)
+    names = dict.fromkeys(plan_names or ("ddp",))
+    files = plan_files(names, workload)
+    for name in names:
+        if name in files:
+            label, plan = name, files[name].plan
+            paid = pricing.for_plan(plan)
+        else:
+            label, entry = called(name), named_plan(name)
             paid = pricing.for_rules(entry.objective, entry.executor)
             plan = make_plan(name, workload, paid)
-        else:
-            paid = pricing.for_plan(plan)
         timeline = predict_timeline(workload, plan, paid)
         executor = LOCAL if workers is None else DDP if DDP.carries(plan.plain) else RUNTIME
         label = "a single worker" if workers is None else label

@@ -10,7 +10,7 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, warn
 from osfmodel.cli.groups import OUTPUT, RULES, GroupedCommand, OptionGroup
-from osfmodel.cli.options import parse_workers, plan_file, plan_option
+from osfmodel.cli.options import parse_workers, plan_files, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.counting import load_workload
 from osfmodel.engine import AUTO, ENGINES
@@ -106,13 +106,11 @@ def predict_command(
     asked = {"channels": channels, "forward_overlap": forward_overlap or None, "strategy": SPLIT if split else None}
     rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
     shown = dict.fromkeys(plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules)))
-    files = {name: found for name in shown if (found := plan_file(name)) is not None}
+    files = plan_files(shown)
     _require_ruled(files, rules)
-    if global_batch is None:
-        subject, own = subject.as_tuned(files, {"batch_size": batch_size, "also": also})
-        batch_size, also = own["batch_size"], own["also"]
-    else:
-        subject, _ = subject.as_tuned(files)
+    own: dict[str, Any] = {"batch_size": batch_size, "also": also} if global_batch is None else {}
+    subject, own = subject.as_tuned(files, own)
+    batch_size, also = own.get("batch_size"), own.get("also", also)
     what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)

@@ -10,7 +10,7 @@ import click
 
 from osfmodel.cli.app import line, print_text, require_other, require_writable, warn
 from osfmodel.cli.groups import OUTPUT, TRACES, GroupedCommand
-from osfmodel.cli.options import named_or_file, parse_workers, plan_option, target_option
+from osfmodel.cli.options import parse_workers, plan_files, plan_option, target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.entities.display import show_bytes
@@ -111,7 +111,10 @@ def report_command(
     writers = {output: _form(output) for output in dict.fromkeys(outputs)}
     for output in writers:
         require_other(output, traces)
-    what_if = replace(subject.what_if, batch_size=batch_size)
+    shown = dict.fromkeys(plan_names or STOCK_PLANS)
+    files = plan_files(shown)
+    subject, own = subject.as_tuned(files, {"batch_size": batch_size})
+    what_if = replace(subject.what_if, batch_size=own["batch_size"])
     if not traces and hints != Hints(""):
         raise UsageError("--ddp-logging, --model and --steps apply to a trace: give --trace FILE")
     workload, cluster = load_subject(subject)
@@ -123,7 +126,7 @@ def report_command(
         workers=counts[-1],
         counts=tuple(counts),
         target=target,
-        plans=tuple(map(named_or_file, plan_names or STOCK_PLANS)),
+        plans=tuple((name, files[name].at(counts[-1])) if name in files else name for name in shown),
         traces=(load_job(traces, hints),) if traces else (),
         inputs=_inputs(click.get_current_context()),
         what_if=what_if,

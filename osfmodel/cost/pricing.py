@@ -121,10 +121,8 @@ class Pricing:
 
     def for_plan(self, plan: Plan) -> Pricing:
         """Prices for a plan: its executor's or, if it states none, a framework's; osf.execute's if none can run it."""
-        if plan.executor:
-            return self.under(EXECUTORS[plan.executor].conditions)
-        executor = STRATEGY_EXECUTORS.get(plan.strategy, RUNTIME)
-        return self if plan.plain else self.under(executor.conditions)
+        executor = EXECUTORS.get(plan.executor) or STRATEGY_EXECUTORS.get(plan.strategy, RUNTIME)
+        return self if plan.plain and not plan.executor else self.under(executor.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
         """Prices for a run of ``osf run`` with these conditions: its executor's effects and collectives in flight."""

@@ -81,11 +81,6 @@ class Search:
     max_bucket_bytes: int | None = None
     memory_bytes: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, limit in (("bucket", self.max_bucket_bytes), ("step", self.memory_bytes)):
-            if limit is not None:
-                require_count(limit, f"the limit on a {name} in the plan's search", least=1)
-
 
 @dataclass(frozen=True, slots=True)
 class Block:

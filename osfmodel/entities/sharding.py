@@ -83,8 +83,6 @@ SHARDS_EACH = Form(replicas_each=False)
 """Reduce to shards in each micro-batch, and between replicas in the last."""
 LAST, LAST_KEPT = Form(reduce_each=False), Form(reduce_each=False, keep=True)
 """Reduce in the last micro-batch, with whole gradients until then; and keep parameters after backward as well."""
-FORMS = (EACH, SHARDS_EACH, LAST, LAST_KEPT)
-"""All ways; without replicas the first two are the same."""
 MOST_MICRO_BATCHES = 1024
 """Largest number of micro-batches of a plan that shards, whose steps are followed collective by collective."""
 

@@ -176,17 +176,9 @@ def _require_as_many(planned: int, asked: int, label: str) -> None:
         raise PlanError(f"{label}: the plan is for {planned} micro-batches a step, not {asked}: --accumulate {planned}")
 
 
-def _limits_of(searched: Search | None) -> Limits:
-    """The limits of the search that found a plan, as far as its bound depends on them."""
-    if searched is None:
-        return Limits()
-    room = searched.memory_bytes
-    return Limits(searched.max_bucket_bytes, memory=None if room is None else MemoryLimit(room))
-
-
 def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> Prediction:
     label, entry = _labelled(given)
-    searched: Search | None = None
+    own_bound = isinstance(entry, PlanRule) or bool(rules) or entry.searched is None
     if isinstance(entry, PlanRule):
         objective = replace(PLAIN if entry.chooses and rules else entry.objective, **rules)
         own = entry.objective.strategy
@@ -197,15 +189,16 @@ def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> 
         _require_valid(entry, subject.workload, "" if isinstance(given, Plan) else f"{label}: ")
         plan = entry.under(replace(entry.objective, **rules))
         stated, caveats = plan.sharding or Sharding(()), ()
-        searched = None if rules else entry.searched
-        objective = replace(entry.objective, **rules) if searched is None else searched.rules
+        searched = Search(plan.objective) if rules or entry.searched is None else entry.searched
+        room, objective = searched.memory_bytes, searched.rules
+        limits = Limits(searched.max_bucket_bytes, memory=None if room is None else MemoryLimit(room))
         paid = subject.engine.seen(subject.pricing.for_plan(plan))
-        bound = subject.bound(objective, paid, plan.strategy, stated.form, _limits_of(searched))
+        bound = subject.bound(objective, paid, plan.strategy, stated.form, limits)
         _require_as_many(stated.micro_batches, bound.question.micro_batches[0], label)
         solution = Solution(bound.question, bound.question.step(plan), Status.HEURISTIC)
     plan = solution.require_plan()
-    shards = plan.sharding is not None or plan.strategy in SHARDING
-    own_bound = plan.sparse or plan.release or plan.recompute or (shards and searched is None)
+    own_bound &= plan.sharding is not None or plan.strategy in SHARDING
+    own_bound |= plan.sparse or plan.release or bool(plan.recompute)
     timeline = subject.timeline(solution)
     caveats += shape_caveats(subject.workload, plan)
     caveats += replica_caveats(objective.strategy, plan, subject.pricing, subject.cluster)

@@ -183,14 +183,12 @@ class TuningProblem:
 
     def plans(self, knobs: Any) -> list[Plan]:
         """The plan at each price with its executor and, where its rules do not show it, the search that found it."""
-        executor = None if self._stock(knobs) else self.target.executor
-        room = self.limits.memory
+        room, made, ruled = self.limits.memory, [], self.target.rule is not None
         search = Search(self.objective, self.limits.max_bucket_bytes, None if room is None else room.bytes)
-        made = []
+        executor = None if self._stock(knobs) else self.target.executor
         for plan, _ in self.planned(knobs):
-            shown = self.target.rule is not None or (plan.objective == self.objective and plan.sharding is None)
-            stock = "" if plan.plain else DDP.name
-            name = stock if executor is None else executor.name
+            name = executor.name if executor else "" if plan.plain else DDP.name
+            shown = ruled or (plan.objective == self.objective and plan.sharding is None)
             made.append(replace(plan, executor=name, searched=None if shown else search))
         return made
 

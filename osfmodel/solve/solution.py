@@ -23,7 +23,7 @@ from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import SHARDED, in_micro_batches
 from osfmodel.entities.plan import PLAIN, Objective, Plan
-from osfmodel.entities.sharding import EACH, FORMS, Form
+from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.bounds import COLLECTIVES, objective_bound
@@ -133,7 +133,7 @@ class Question:
 
             most, kept = self.limits.max_bucket_bytes, self.limits.memory is not None
             strategy, (count, form) = self.objective.strategy, self.micro_batches
-            forms = FORMS if kept and count > 1 else (form,)
+            forms = (EACH, SHARDS_EACH, LAST, LAST_KEPT) if kept and count > 1 else (form,)
             return min(planned_bound(self.workload, self.pricing, strategy, most, kept, (count, one)) for one in forms)
         step = accumulating(self.workload, self.micro_batches[0])
         return objective_bound(step, self.pricing, self.objective)

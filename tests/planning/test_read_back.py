@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -11,11 +12,11 @@ import osfmodel as osf
 from osfmodel.entities.plan import SPLIT
 from osfmodel.planning.tuning import tune
 from tests.cli.test_cli import run, run_json
-from tests.read_back import pairs
+from tests.read_back import pairs, workload
 
 SEED, PAIRS = 20261127, 36
-WORKLOAD, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
-SUBJECT = ["resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16"]
+WORKLOAD, CLUSTER = workload(Random(1)), osf.load_cluster("hierarchical:4,5us,200GB/s,50us,25Gbps")
+EFFECTS = osf.Effects(hook_time=2e-5, tensor_time=1e-5, copy_in=3e-12, copy_out=3e-12, fusion_copy=2e-12)
 
 
 def test_plan_files_of_all_targets_are_predicted_as_they_were_tuned(tmp_path):
@@ -29,7 +30,7 @@ def test_plan_files_of_all_targets_are_predicted_as_they_were_tuned(tmp_path):
     [
         ("horovod", osf.Objective(), osf.Limits()),
         ("runtime", osf.Objective(strategy=SPLIT), osf.Limits()),
-        ("runtime", osf.Objective(4, True, SPLIT), osf.Limits()),
+        ("runtime", osf.Objective(2, True, SPLIT), osf.Limits()),
         ("byteps", osf.Objective(), osf.Limits()),
         ("fsdp2", osf.Objective(), osf.Limits(max_bucket_bytes=32 << 20)),
         ("hsdp", osf.Objective(), osf.Limits()),
@@ -37,8 +38,8 @@ def test_plan_files_of_all_targets_are_predicted_as_they_were_tuned(tmp_path):
     ],
 )
 def test_the_library_predicts_plans_as_they_were_tuned(target, objective, limits, tmp_path):
-    cluster = osf.load_cluster("hierarchical:4,5us,200GB/s,50us,25Gbps") if target == "hsdp" else CLUSTER
-    tuning = tune(WORKLOAD, cluster, (8, 16), target, limits, objective)
+    cluster = replace(CLUSTER, effects=EFFECTS)
+    tuning = tune(WORKLOAD, cluster, (8,) if target == "runtime" else (8, 16), target, limits, objective)
     for outcome in tuning.outcomes:
         osf.save(outcome.plan, tmp_path / "plan.json")
         for plan in (outcome.plan, osf.load_plan(tmp_path / "plan.json")):
@@ -48,65 +49,77 @@ def test_the_library_predicts_plans_as_they_were_tuned(target, objective, limits
             assert (found.lower_bound, found.band) == (outcome.lower_bound, outcome.band)
 
 
-def tuned(path, *options):
-    """The file of a tuning under ``options``."""
-    assert run("tune", *SUBJECT, *options, "-o", path).exit_code == 0
-    return path
+@pytest.fixture
+def subject(tmp_path):
+    osf.save(WORKLOAD, tmp_path / "workload.json")
+    return [tmp_path / "workload.json", "--cluster", "v100-10gbe", "--workers", "16"]
 
 
-def test_options_of_a_tuning_are_taken_over_unless_the_command_line_gives_others(tmp_path):
-    file = tuned(tmp_path / "plan.json", "--accumulate", "4", "--effect", "none")
-    read = run("predict", *SUBJECT, "--plan", file)
+@pytest.fixture
+def tuned(subject, tmp_path):
+    """A function (name, options) -> the file of a tuning."""
+
+    def made(name, *options):
+        assert run("tune", *subject, *options, "-o", tmp_path / name).exit_code == 0
+        return tmp_path / name
+
+    return made
+
+
+def test_options_of_a_tuning_are_taken_over_unless_the_command_line_gives_others(subject, tuned):
+    file = tuned("plan.json", "--accumulate", "4", "--effect", "none")
+    read = run("predict", *subject, "--plan", file)
     assert f"--accumulate 4, as {file} was tuned" in read.stderr
     assert f"--effect none, as {file} was tuned" in read.stderr
-    other = run("predict", *SUBJECT, "--plan", file, "--accumulate", "2", "--effect", "none")
+    other = run("predict", *subject, "--plan", file, "--accumulate", "2", "--effect", "none")
     assert f"{file} was tuned with --accumulate 4, and is predicted with what is given here" in other.stderr
     assert "2 micro-batches accumulated" in other.stdout
     assert "--effect" not in other.stderr
 
 
-def test_files_that_were_tuned_with_contradicting_options_are_refused(tmp_path):
-    one, other = tuned(tmp_path / "one.json", "--accumulate", "4"), tuned(tmp_path / "other.json")
-    refused = run("predict", *SUBJECT, "--plan", one, "--plan", other)
-    said = f"osf: {one} was tuned with --accumulate 4, and {other} was not: give --accumulate, or predict one after the"
-    assert (refused.exit_code, refused.stderr) == (2, f"{said} other\n")
-    assert run("predict", *SUBJECT, "--plan", one, "--plan", other, "--accumulate", "2").exit_code == 0
+def test_files_that_were_tuned_with_contradicting_options_are_refused(subject, tuned):
+    one, other = tuned("one.json", "--accumulate", "4"), tuned("other.json")
+    refused = run("predict", *subject, "--plan", one, "--plan", other)
+    said = f"osf: {other} was tuned with another --accumulate than the file before: give --accumulate, or one file\n"
+    assert (refused.exit_code, refused.stderr) == (2, said)
+    assert run("predict", *subject, "--plan", one, "--plan", other, "--accumulate", "2").exit_code == 0
 
 
-def test_rules_of_the_command_line_replace_those_of_a_file_with_a_word(tmp_path):
-    file = tuned(tmp_path / "plan.json", "--for", "runtime", "--channels", "2")
-    changed = run("predict", *SUBJECT, "--plan", file, "--channels", "3")
+def test_rules_of_the_command_line_replace_those_of_a_file_with_a_word(subject, tuned):
+    file = tuned("plan.json", "--for", "runtime", "--channels", "2")
+    changed = run("predict", *subject, "--plan", file, "--channels", "3")
     assert f"{file} is predicted under the rules given here, not under its own" in changed.stderr
-    sharded = tuned(tmp_path / "sharded.json", "--for", "fsdp2")
-    refused = run("predict", *SUBJECT, "--plan", sharded, "--channels", "2")
+    sharded = tuned("sharded.json", "--for", "fsdp2")
+    refused = run("predict", *subject, "--plan", sharded, "--channels", "2")
     assert refused.exit_code == 2
     assert "leave out --channels, --forward-overlap and --split" in refused.stderr
 
 
-def test_files_of_earlier_versions_are_read_as_before(tmp_path):
+def test_files_of_earlier_versions_are_read_as_before(subject, tuned):
     """Neither executor, search nor options: as a plan that any framework with these rules may run."""
-    file = tuned(tmp_path / "plan.json", "--for", "horovod")
+    file = tuned("plan.json", "--for", "horovod")
     document = json.loads(file.read_text())
     del document["options"], document["plan"]["executor"]
     file.write_text(json.dumps(document))
-    plain = replace(tune(WORKLOAD, CLUSTER, 16, "horovod").plan, executor="")
-    expected = osf.predict(WORKLOAD, CLUSTER, plain, 16).iteration_time
-    assert run_json("predict", *SUBJECT, "--plan", file)["predictions"][0]["iteration_time_s"] == expected
+    cluster = osf.load_cluster("v100-10gbe")
+    plain = replace(tune(WORKLOAD, cluster, 16, "horovod").plan, executor="")
+    expected = osf.predict(WORKLOAD, cluster, plain, 16).iteration_time
+    assert run_json("predict", *subject, "--plan", file)["predictions"][0]["iteration_time_s"] == expected
 
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
         ("executor", "gramophone", "the plan's executor is 'gramophone': it must be one of local, ddp"),
-        ("searched", {"max_bucket_bytes": 0}, "the limit on a bucket in the plan's search"),
+        ("searched", {"max_bucket_bytes": "4MiB"}, "Expected 'int | null', got 'str' at '.searched.max_bucket_bytes'"),
         ("searched", {"rules": {"channels": 0}}, "the plan has 0 channels"),
     ],
 )
-def test_impossible_executors_and_searches_are_refused(field, value, said, tmp_path):
-    file = tuned(tmp_path / "plan.json")
+def test_impossible_executors_and_searches_are_refused(field, value, said, subject, tuned):
+    file = tuned("plan.json")
     document = json.loads(file.read_text())
     document["plan"][field] = value
     file.write_text(json.dumps(document))
-    refused = run("predict", *SUBJECT, "--plan", file)
+    refused = run("predict", *subject, "--plan", file)
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"osf: {file}: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.lookup import require
-from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.targets import CONFIG_TARGETS, target_name
 
@@ -25,7 +25,7 @@ ANY = "any"
 
 
 def plan_option(said: str, metavar: str = "NAME|FILE") -> Decorator:
-    """--plan, repeatable: a command is handed ``plan_names``, for :func:`named_or_file`."""
+    """--plan, repeatable: a command is handed ``plan_names``, for :func:`plan_files`."""
     return click.option("--plan", "plan_names", multiple=True, metavar=metavar, type=PLAN, help=said)
 
 
@@ -45,14 +45,13 @@ def target_option(said: str, *also: str) -> Decorator:
     return click.option("--for", "target", type=names, metavar="TARGET", default="ddp", show_default=True, help=said)
 
 
-def named_or_file(name: str, workload: Workload | None = None) -> str | tuple[str, Plan]:
-    """The name of a plan, or a file's name and the plan in it. Raises as :func:`plan_file`."""
-    found = plan_file(name, workload)
-    return name if found is None else (name, found.plan)
+def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[str, PlanFile]:
+    """The content of those of ``names`` that are files; others name plans. Raises UsageError, DataError."""
+    found = {name: _plan_file(name, workload) for name in names}
+    return {name: file for name, file in found.items() if file is not None}
 
 
-def plan_file(name: str, workload: Workload | None = None) -> PlanFile | None:
-    """The content of the plan file ``name``; None for the name of a plan. Raises UsageError, DataError."""
+def _plan_file(name: str, workload: Workload | None) -> PlanFile | None:
     from osfmodel.targets.named_plans import NAMED_PLANS, called, named_plan
 
     path = Path(name)

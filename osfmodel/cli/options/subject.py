@@ -29,8 +29,6 @@ WHAT_IF = ("bandwidth", "latency", "compute", "compression", "accumulate")
 """Options that change the workload or the cluster for a what-if."""
 CHANGES = ("cost_model", "effects", *WHAT_IF)
 """Options on which the workload and the cluster depend, beside their names."""
-OPTIONS = {"effects": "effect"}
-"""Names of options whose parameters are called otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +69,26 @@ class Subject:
 
         What the command line gives is taken instead, with a warning. Raises UsageError where files contradict.
         """
-        taken = {**{name: getattr(self, name) for name in SUBJECT}, **self.options, **own}
-        stated = {name: one.options for name, one in files.items() if one.options is not None}
-        for option in (*CHANGES, *own):
-            word = f"--{OPTIONS.get(option, option).replace('_', '-')}"
-            tuned = {name: options.get(option) for name, options in stated.items() if options.get(option)}
-            if taken.get(option):
-                for name, value in tuned.items():
-                    if value != taken[option]:
-                        warn(f"{name} was tuned with {_typed(word, value)}, and is predicted with what is given here")
-                continue
-            for name, value in tuned.items():
-                other = next((one for one, options in stated.items() if options.get(option) != value), None)
-                if other is not None:
-                    said = f"{name} was tuned with {_typed(word, value)}, and {other} was not"
-                    raise UsageError(f"{said}: give {word}, or predict one after the other")
-                taken[option] = value
-                line(f"{_typed(word, value)}, as {name} was tuned")
+        given = {**self.options, **{name: value for name, value in own.items() if value}}
+        found: dict[str, Any] = {}
+        told: dict[str, str] = {}
+        for name, options in ((name, file.options) for name, file in files.items() if file.options is not None):
+            for option in (*CHANGES, *own):
+                word, value = f"--{option.replace('effects', 'effect').replace('_', '-')}", options.get(option)
+                typed = f"{word} " + (f" {word} ".join(value) if isinstance(value, tuple) else str(value))
+                if option in given:
+                    if value not in (None, given[option]):
+                        warn(f"{name} was tuned with {typed}, and is predicted with what is given here")
+                elif found.setdefault(option, value) != value:
+                    raise UsageError(
+                        f"{name} was tuned with another {word} than the file before: give {word}, or one file"
+                    )
+                elif value:
+                    told.setdefault(typed, name)
+        for typed, name in told.items():
+            line(f"{typed}, as {name} was tuned")
+        taken = {**{name: getattr(self, name) for name in SUBJECT}, **own, **given, **found}
         return Subject.of(taken), {name: taken[name] for name in own}
-
-
-def _typed(word: str, value: Any) -> str:
-    """An option as it is typed."""
-    return " ".join(f"{word} {one}" for one in (value if isinstance(value, tuple) else (value,)))
 
 
 def subject_options(

@@ -92,26 +92,26 @@ def decode_cluster(text: bytes) -> Cluster:
     return _noun(Cluster, decode(text, "cluster", document_type(Cluster)))
 
 
-class TunedRow(msgspec.Struct):
-    """A worker count in the output of ``osf tune``, with its plan if that is another than the first one's."""
+class TunedPlan(msgspec.Struct):
+    """A worker count in the output of ``osf tune``, with its plan if that is not the first one."""
 
     workers: int
     plan: msgspec.Raw = msgspec.Raw()
 
 
-class TunedDocument(msgspec.Struct):
-    """What the output of ``osf tune`` says of plans; ``options`` of the command by name, None in older files."""
+class TunedPlans(msgspec.Struct):
+    """The output of ``osf tune``, as far as predictions read it."""
 
     plan: msgspec.Raw
-    sweep: tuple[TunedRow, ...] = ()
+    sweep: tuple[TunedPlan, ...] = ()
     options: dict[str, int | str | tuple[str, ...]] | None = None
 
 
 class PlanFile(NamedTuple):
-    """The content of a plan file; of the output of ``osf tune``, its plan at the first worker count.
+    """A plan file: its plan or, in the output of ``osf tune``, that of the first worker count.
 
-    others:  by worker count, where they are others
-    options: of ``osf tune`` by name, on which the workload and the cluster depended; None if not known
+    others:  plans of further worker counts, where they differ
+    options: of ``osf tune``, by name, that decided workload and cluster; None if not known
     """
 
     plan: Plan
@@ -128,7 +128,7 @@ def decode_plan_file(text: bytes) -> PlanFile:
     raw = parse_object(text)
     if not isinstance(raw.get("plan"), dict) or "buckets" in raw:
         return PlanFile(_plan(raw, text))
-    tuned = decode(text, "plan", TunedDocument)
+    tuned = decode(text, "plan", TunedPlans)
     more = [row for row in tuned.sweep if bytes(row.plan)]
     first, *rows = (_plan(parse_object(part), part) for part in (bytes(tuned.plan), *(bytes(row.plan) for row in more)))
     return PlanFile(first, {row.workers: plan for row, plan in zip(more, rows, strict=True)}, tuned.options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from osfmodel.engine.memory import Memory
@@ -73,7 +72,7 @@ class MemoryPredicted:
 class MemoryTuned:
     """The result of ``osf tune --memory``; its document is itself a plan file."""
 
-    def __init__(self, tuning: MemoryTuning, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(self, tuning: MemoryTuning, options: Mapping[str, Any] | None = None) -> None:
         self.tuning, self.options = tuning, options
 
     def document(self) -> dict[str, Any]:
@@ -88,7 +87,7 @@ class MemoryTuned:
             "before": None if tuning.before is None else _fit(tuning.before),
             "after": _fit(tuning.after),
             "notes": list(tuning.notes),
-            "options": dict(self.options),
+            "options": self.options,
             "plan": document_of(tuning.after.plan),
         }
 

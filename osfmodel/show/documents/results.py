@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osfmodel.entities.cluster import Cluster
@@ -12,7 +11,7 @@ from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.results import Comparison, Outcome, Tuning
+from osfmodel.planning.results import Comparison, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import Column, csv_row, json_row
 from osfmodel.show.tables.plans import COMPARISONS, OUTCOMES, PAID, PLANS, RATE, PlanRow, plan_rows
@@ -98,13 +97,6 @@ def _what_if(what_if: WhatIf) -> dict[str, Any]:
     return {"what_if": what_if.document} if what_if.document else {}
 
 
-def _other_plan(tuning: Tuning, outcome: Outcome) -> dict[str, Any]:
-    """The plan at a worker count, if it is not that of the tuning."""
-    plan = outcome.plan or tuning.plan
-    alike = (plan, plan.executor, plan.searched) == (tuning.plan, tuning.plan.executor, tuning.plan.searched)
-    return {} if alike else {"plan": document_of(plan)}
-
-
 class Lines(NamedTuple):
     """Lines to paste, or to write to a file of the framework.
 
@@ -123,13 +115,15 @@ class Lines(NamedTuple):
 class Tuned:
     """The result of ``osf tune``, the ``lines`` that run it, and the ``options`` that a prediction takes over."""
 
-    def __init__(self, tuning: Tuning, lines: Lines, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(self, tuning: Tuning, lines: Lines, options: Mapping[str, Any] | None = None) -> None:
         self.tuning, self.lines, self.options = tuning, lines, options
         self.endings, self.verdict = lines.endings, tuning.verdict
 
     def document(self) -> dict[str, Any]:
         tuning = self.tuning
-        rows = [json_row(OUTCOMES, outcome) | _other_plan(tuning, outcome) for outcome in tuning.outcomes]
+        first, *others = (document_of(outcome.plan or tuning.plan) for outcome in tuning.outcomes)
+        rows = [json_row(OUTCOMES, outcome) for outcome in tuning.outcomes]
+        rows[1:] = [row | ({} if plan == first else {"plan": plan}) for row, plan in zip(rows[1:], others, strict=True)]
         workers = [row["workers"] for row in rows]
         return {
             "schema_version": SCHEMA_VERSION,
@@ -141,8 +135,8 @@ class Tuned:
             "recommended": tuning.recommended,
             "verdict": tuning.verdict,
             "notes": list(tuning.notes),
-            "options": dict(self.options),
-            "plan": document_of(tuning.plan),
+            "options": self.options,
+            "plan": first,
             "config": tuning.config,
             "rendered": self.lines.written("") if self.lines.other else tuning.rendered,
             **_what_if(tuning.what_if),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
@@ -15,7 +14,7 @@ from osfmodel.show.tables.strategies import STRATEGY, ChoiceRow, choice_rows
 class StrategiesTuned:
     """The strategies at each worker count, and the settings of the one to take at the last."""
 
-    def __init__(self, made: StrategyTuning, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(self, made: StrategyTuning, options: Mapping[str, Any] | None = None) -> None:
         self.made, self.endings, self.verdict, self.options = made, made.endings, made.verdict, options
 
     def document(self) -> dict[str, Any]:
@@ -31,7 +30,7 @@ class StrategiesTuned:
             "verdict": made.verdict,
             "notes": [*made.warnings, *made.notes],
             "tuned": None if made.tuned is None else json_row(STRATEGY, ChoiceRow(made.last, made.tuned)),
-            "options": dict(self.options),
+            "options": self.options,
             "plan": None if made.plan is None else document_of(made.plan),
             "rendered": made.written(""),
             "sweep": [self._choice(choice) for choice in made.choices],
