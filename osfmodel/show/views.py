@@ -136,7 +136,7 @@ def _sweep(one: Sweep) -> Sheet:
 
 
 def _tuned(one: Tuning) -> Tuned:
-    return Tuned(one, Lines((), lambda ending: one.rendered))
+    return Tuned(one, Lines((), lambda ending: one.rendered), None if one.what_if.words else {})
 
 
 def _alone(one: Prediction) -> Comparison:
