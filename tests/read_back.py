@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,6 +36,7 @@ RULES = {"--channels": ("2", "3", "4"), "--forward-overlap": (), "--split": ()}
 LIMITS = {"--max-bucket": ("1MiB", "4MiB", "16MiB"), "--max-buckets": ("1", "2", "3")}
 LEADS = {"--host-lead": ("1", "2.5", "1..4")}
 BATCHES = ("4", "16", "33")
+SPARING = {"--sparse": (), "--no-release": (), "--optimizer": ("momentum", "adam"), "--communicator": ("1MiB",)}
 CHANCE = 0.25
 """Chance of each option that a target may take."""
 COMPARED = ("iteration_time_s", "exposed_communication_s", "lower_bound_s", "error_band")
@@ -87,11 +88,12 @@ def workload(random: Random) -> osf.Workload:
 
 def _pair(random: Random, target: str, folder: Path) -> Pair | None:
     """A random pair; None where the command is refused."""
-    profile, plan = folder / "workload.json", folder / "plan.json"
+    profile, larger, plan = folder / "workload.json", folder / "larger.json", folder / "plan.json"
     made = workload(random)
     osf.save(made, profile)
+    osf.save(replace(osf.at_batch(made, 20), doubt=0.0), larger)
     subject = [str(profile), "--cluster", random.choice(CLUSTERS), "--workers", random.choice(("4", "8", "16", "8,16"))]
-    command = ["tune", *subject, "--for", target, *_options(random, target, made)]
+    command = ["tune", *subject, "--for", target, *_options(random, target, made, str(larger))]
     tuned = CliRunner().invoke(main, [*command, "--format", "json", "-o", str(plan)])
     if isinstance(tuned.exception, SystemExit):
         return None
@@ -108,20 +110,26 @@ def _pair(random: Random, target: str, folder: Path) -> Pair | None:
     return Pair(tuple(command), target, tuple(_differences(document, found.get("sweep", [found]))))
 
 
-def _options(random: Random, target: str, made: osf.Workload) -> Iterator[str]:
+def _options(random: Random, target: str, made: osf.Workload, also: str) -> Iterator[str]:
     """Options that ``target`` may take, each now and then."""
     limited = {"--memory", *LIMITS} if target == "any" else {*CONFIG_TARGETS[target].limits}
-    if target == "runtime":
-        limited |= {"--memory"}
+    limited |= {"--memory"} if target == "runtime" else set()
     known = {**WHAT_IFS, **(RULES if target == "runtime" else {}), **(LEADS if target == "horovod" else {})}
     known |= {option: values for option, values in LIMITS.items() if option in limited}
-    for option, values in known.items():
-        if random.random() < CHANCE:
-            yield from (option, random.choice(values)) if values else (option,)
     if "--memory" in limited and random.random() < CHANCE:
         yield from ("--memory", f"{int(made.gradient_bytes * random.uniform(2, 6) + 5e7)}B")
         if random.random() < CHANCE * 2:
-            yield from ("--batch-size", random.choice(BATCHES))
+            yield from ("--batch-size", random.choice(BATCHES), *(["--also", also] if random.random() < CHANCE else []))
+        if target == "runtime":  # without what-ifs
+            known = {"--effect": WHAT_IFS["--effect"], **SPARING}
+    yield from _chosen(random, known)
+
+
+def _chosen(random: Random, known: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Each option of ``known`` now and then, with one of its values."""
+    for option, values in known.items():
+        if random.random() < CHANCE:
+            yield from (option, random.choice(values)) if values else (option,)
 
 
 def _differences(document: dict[str, Any], comparisons: Sequence[dict[str, Any]]) -> Iterator[str]:

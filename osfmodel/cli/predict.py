@@ -132,9 +132,7 @@ def _require_ruled(files: Mapping[str, PlanFile], rules: Mapping[str, Any]) -> N
     """Warn of plans that are predicted under other rules than their own. Raises UsageError for those that shard."""
     for name, file in files.items() if rules else ():
         if file.plan.strategy in SHARDING:
-            raise UsageError(
-                f"{name} shards parameters or their update: leave out --channels, --forward-overlap and --split"
-            )
+            raise UsageError(f"{name} shards the model: leave out --channels, --forward-overlap and --split")
         if replace(file.plan.objective, **rules) != file.plan.objective:
             warn(f"{name} is predicted under the rules given here, not under its own")
 

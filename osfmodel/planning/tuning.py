@@ -108,6 +108,7 @@ def tune(
     default = task.times(task.target.convert.default_knobs())
     task, knobs, optima, searched, remarks = settled(task, default)
     plan, *_ = task.plans(knobs)
+    knobs = plan if isinstance(knobs, Plan) else knobs
     return Tuning(
         workload,
         cluster,

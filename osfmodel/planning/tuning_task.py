@@ -65,10 +65,7 @@ class TuningProblem:
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
         """Prices for ``knobs``; an executor's defaults are priced as the stock framework that they represent."""
-        return self.stock if self._stock(knobs) else self.pricings
-
-    def _stock(self, knobs: Any) -> bool:
-        return self.target.executes and knobs == self.target.convert.default_knobs()
+        return self.stock if self.target.executes and knobs == self.target.convert.default_knobs() else self.pricings
 
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
@@ -185,7 +182,7 @@ class TuningProblem:
         """The plan at each price with its executor and, where its rules do not show it, the search that found it."""
         room, made, ruled = self.limits.memory, [], self.target.rule is not None
         search = Search(self.objective, self.limits.max_bucket_bytes, None if room is None else room.bytes)
-        executor = None if self._stock(knobs) else self.target.executor
+        executor = None if self._paid(knobs) is self.stock else self.target.executor
         for plan, _ in self.planned(knobs):
             name = executor.name if executor else "" if plan.plain else DDP.name
             shown = ruled or (plan.objective == self.objective and plan.sharding is None)

@@ -67,11 +67,12 @@ def tuned(subject, tmp_path):
 
 
 def test_options_of_a_tuning_are_taken_over_unless_the_command_line_gives_others(subject, tuned):
-    file = tuned("plan.json", "--accumulate", "4", "--effect", "none")
+    file = tuned("plan.json", "--accumulate", "4", "--effect", "none", "--effect", "hook-time=20us")
     read = run("predict", *subject, "--plan", file)
     assert f"--accumulate 4, as {file} was tuned" in read.stderr
-    assert f"--effect none, as {file} was tuned" in read.stderr
-    other = run("predict", *subject, "--plan", file, "--accumulate", "2", "--effect", "none")
+    assert f"--effect none --effect hook-time=20us, as {file} was tuned" in read.stderr
+    both = ["--effect", "none", "--effect", "hook-time=20us"]
+    other = run("predict", *subject, "--plan", file, "--accumulate", "2", *both)
     assert f"{file} was tuned with --accumulate 4, and is predicted with what is given here" in other.stderr
     assert "2 micro-batches accumulated" in other.stdout
     assert "--effect" not in other.stderr

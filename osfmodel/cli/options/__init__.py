@@ -47,20 +47,17 @@ def target_option(said: str, *also: str) -> Decorator:
 
 def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[str, PlanFile]:
     """The content of those of ``names`` that are files; others name plans. Raises UsageError, DataError."""
-    found = {name: _plan_file(name, workload) for name in names}
-    return {name: file for name, file in found.items() if file is not None}
-
-
-def _plan_file(name: str, workload: Workload | None) -> PlanFile | None:
     from osfmodel.targets.named_plans import NAMED_PLANS, called, named_plan
 
-    path = Path(name)
-    if called(name) not in NAMED_PLANS and (os.path.isfile(path) or path.name != name or path.suffix == ".json"):
-        found = profiles.load_plan_file(path, workload)
-        require(found.plan.strategy, STRATEGIES, f"strategy in {name}:")
-        return found
-    named_plan(name)
-    return None
+    files = {}
+    for name in names:
+        path = Path(name)
+        if called(name) in NAMED_PLANS or not (os.path.isfile(path) or path.name != name or path.suffix == ".json"):
+            named_plan(name)
+        else:
+            files[name] = profiles.load_plan_file(path, workload)
+            require(files[name].plan.strategy, STRATEGIES, f"strategy in {name}:")
+    return files
 
 
 def parse_workers(text: str, cluster: Cluster) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -62,16 +61,13 @@ class Subject:
         options = {name: params[name] for name in CHANGES if params.get(name)}
         return Subject(**found, what_if=WhatIf(**said), options=options)
 
-    def as_tuned(
-        self, files: Mapping[str, PlanFile], own: Mapping[str, Any] = MappingProxyType({})
-    ) -> tuple[Subject, dict[str, Any]]:
+    def as_tuned(self, files: Mapping[str, PlanFile], own: Mapping[str, Any]) -> tuple[Subject, dict[str, Any]]:
         """The subject, and a command's ``own`` options, with those for which plan files were tuned.
 
         What the command line gives is taken instead, with a warning. Raises UsageError where files contradict.
         """
         given = {**self.options, **{name: value for name, value in own.items() if value}}
-        found: dict[str, Any] = {}
-        told: dict[str, str] = {}
+        found, told = dict[str, Any](), dict[str, str]()
         for name, options in ((name, file.options) for name, file in files.items() if file.options is not None):
             for option in (*CHANGES, *own):
                 word, value = f"--{option.replace('effects', 'effect').replace('_', '-')}", options.get(option)
