@@ -1,4 +1,4 @@
-"""What ``osf tune`` says of a plan, held against what ``osf predict --plan FILE`` says of the file.
+"""Compare the results of ``osf tune`` with those of ``osf predict --plan FILE`` on its files.
 
     python benchmarks/read_back.py [--pairs 500] [--seed 1] [TARGET...]
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from osfmodel.entities.plan import Bucket as Bucket
     from osfmodel.entities.plan import Objective as Objective
     from osfmodel.entities.plan import Plan as Plan
+    from osfmodel.entities.plan import Search as Search
     from osfmodel.entities.plan import contiguous_plan as contiguous_plan
     from osfmodel.entities.plan import grouped_plan as grouped_plan
     from osfmodel.entities.segments import Segment as Segment
@@ -135,7 +136,7 @@ PUBLIC = {
     "entities.files.measurements": "load_measurements save_measurements",
     "entities.files.profiles": "load_plan save",
     "entities.measurement": "Measurement",
-    "entities.plan": "Block Bucket Objective Plan contiguous_plan grouped_plan",
+    "entities.plan": "Block Bucket Objective Plan Search contiguous_plan grouped_plan",
     "entities.segments": "Segment",
     "entities.source": "Source",
     "entities.timeline": "Span Timeline",

@@ -1,4 +1,4 @@
-"""Random commands of ``osf tune``, and what ``osf predict`` says of the plan files that they write."""
+"""Random commands of ``osf tune``, and predictions of the plan files that they write."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _differences(document: dict[str, Any], comparisons: Sequence[dict[str, Any]]
 
 
 def _results(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a result of ``osf tune`` says of its plan, for each worker count; --memory and --for any do not say all."""
+    """Fields of a result of ``osf tune`` for each worker count; --memory and --for any do not have all."""
     if "after" in document:
         return [{"iteration_time_s": document["after"]["iteration_time_s"]}]
     if document["target"] == "any":

@@ -30,6 +30,7 @@ from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.executors import DEEPSPEED, EXECUTORS, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
+from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FLAT_SHARDED, OWNERS, SHARDED, ZERO, ZERO_3
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import plain_sum
@@ -120,9 +121,14 @@ class Pricing:
         return self if objective.plain else self.under(RUNTIME.conditions)
 
     def for_plan(self, plan: Plan) -> Pricing:
-        """Prices for a plan: its executor's or, if it states none, a framework's; osf.execute's if none can run it."""
-        executor = EXECUTORS.get(plan.executor) or STRATEGY_EXECUTORS.get(plan.strategy, RUNTIME)
-        return self if plan.plain and not plan.executor else self.under(executor.conditions)
+        """Prices for a plan: its executor's or, if it states none, a framework's; osf.execute's if none can run it.
+
+        Raises UsageError for an unknown executor.
+        """
+        if plan.executor:
+            return self.under(require(plan.executor, EXECUTORS, "executor").conditions)
+        executor = STRATEGY_EXECUTORS.get(plan.strategy, RUNTIME)
+        return self if plan.plain else self.under(executor.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
         """Prices for a run of ``osf run`` with these conditions: its executor's effects and collectives in flight."""

@@ -12,7 +12,6 @@ from osfmodel.entities.density import require_density
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.executors import EXECUTORS
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 
@@ -72,14 +71,14 @@ PLAIN = Objective()
 class Search:
     """The search that found a plan, where the plan does not show under which rules no other would be faster.
 
-    rules:            that it searched under, of which the plan may use less
-    max_bucket_bytes: limit on buckets; None for none
-    memory_bytes:     limit on a step, by which it chose what to keep until backward, and how to accumulate
+    rules:                          that it searched under, of which the plan may use less
+    max_bucket_bytes, memory_bytes: limits on a bucket, and on what a step keeps; None for none
     """
 
     rules: Objective = PLAIN
     max_bucket_bytes: int | None = None
     memory_bytes: int | None = None
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +144,8 @@ class Plan:
     release:         whether a layer is updated, and its gradient given back, as soon as its bucket has arrived
     mirror:          whether sparse buckets keep unsent updates in a mirror of the weights, instead of a residual
     sharding:        of a strategy that shards parameters: the rules of each bucket's group
-    executor:        the one of EXECUTORS whose effects it pays; "" for a stock framework if it is plain, else for the
-                     framework of its strategy or osf.execute. Plans that differ in this or ``searched`` are equal
-    searched:        the search that found it; None if its own rules are those of the search
+    executor:        the one of EXECUTORS whose effects it pays; "" for the one that its strategy and rules need
+    searched:        the search that found it, if that had other rules; plans that differ in these two are equal
     """
 
     workload: str
@@ -171,13 +169,9 @@ class Plan:
         if self.credit is not None:
             require_count(self.credit, "the credit of the plan", least=1)
         if self.release and (self.forward_overlap or self.split):
-            raise PlanError(
-                "the plan releases gradients in backward, and overlaps forward or splits, for which they stay"
-            )
+            raise PlanError("the plan releases gradients in backward, and overlaps forward or splits: they must stay")
         if self.sparse and (self.split or self.forward_overlap or self.credit is not None):
             raise PlanError("the plan has sparse buckets: they are neither split, put off nor sent by priority")
-        if self.executor and self.executor not in EXECUTORS:
-            raise PlanError(f"the plan's executor is {self.executor!r:.40}: it must be one of {', '.join(EXECUTORS)}")
         if self.sharding is not None:
             self.sharding.require_fits(len(self.buckets), self.wants)
         if len(set(self.recompute)) < len(self.recompute):
@@ -348,9 +342,7 @@ def grouped_plan(
     """The plan whose bucket k holds the whole gradients ``groups[k]``, given as positions in ready order."""
     blocks = _whole_blocks(workload.gradients.names, workload.gradients.sizes)
     buckets = [tuple(blocks[i] for i in group) for group in groups]
-    if release_times is None:
-        return Plan(workload.name, tuple(Bucket(bucket) for bucket in buckets))
-    return Plan(workload.name, tuple(map(Bucket, buckets, release_times)))
+    return Plan(workload.name, tuple(map(Bucket, buckets, release_times or [0] * len(buckets))))
 
 
 @lru_cache(maxsize=16)
@@ -367,16 +359,3 @@ def one_by_one(workload: Workload) -> Plan:
 def in_one(workload: Workload) -> Plan:
     """A plan with a single bucket; with several dtypes one bucket for each, since they do not mix."""
     return grouped_plan(workload, sorted(workload.gradients.chains, key=max))
-
-
-def contiguous_ends(plan: Plan, workload: Workload) -> tuple[int, ...] | None:
-    """The inverse of :func:`contiguous_plan`; None if the buckets are not runs of whole tensors in ready order."""
-    order = [block.layer for bucket in plan.buckets for block in bucket.blocks]
-    whole = sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
-    if not whole or tuple(order) != workload.gradients.names:
-        return None
-    ends, position = [], 0
-    for bucket in plan.buckets:
-        position += len(bucket.blocks)
-        ends.append(position)
-    return tuple(ends)

@@ -179,10 +179,8 @@ class Comparison:
         """The comparison marked as made under ``what_if``, with scaling factors relative to ``alone`` seconds."""
         said = what_if.caveats(self.workload, self.cluster)
         subject = replace(self, what_if=what_if, predictions=())
-        predictions = (
-            replace(one, alone=alone, caveats=one.caveats + said, subject=subject) for one in self.predictions
-        )
-        return replace(subject, predictions=tuple(predictions))
+        made = (replace(one, alone=alone, caveats=one.caveats + said, subject=subject) for one in self.predictions)
+        return replace(subject, predictions=tuple(made))
 
 
 WORTHWHILE = 0.005
@@ -236,8 +234,7 @@ class Outcome:
     optimal_time: of the best plan of whole tensors in ready order, even if the framework cannot form it
     chance:       of being faster than the default, whatever the network and the effects really are; None where the
                   configuration is the default
-    exposed_time: of communication that computation does not hide
-    plan:         that the framework forms with the configuration
+    exposed_time, plan: of communication that nothing hides; what the framework forms
     """
 
     workers: int
@@ -353,7 +350,6 @@ class Tuning:
 
     @property
     def _rules(self) -> str:
-        plain = self.plan.objective.plain and self.cluster.in_flight == 1
-        if plain:
+        if self.plan.objective.plain and self.cluster.in_flight == 1:
             return "with one collective at a time and all gradients in before the optimizer step"
         return "under these rules"

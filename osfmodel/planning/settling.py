@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.plan import Plan, contiguous_ends, contiguous_plan
+from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Workload
 from osfmodel.planning.chances import TIE, best_of
 from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.tuning_task import TuningProblem
@@ -173,6 +174,19 @@ def without_tiny(task: TuningProblem, knobs: Any) -> Any:
         if found is None:
             return knobs
         knobs = found
+
+
+def contiguous_ends(plan: Plan, workload: Workload) -> tuple[int, ...] | None:
+    """The inverse of :func:`contiguous_plan`; None if the buckets are not runs of whole tensors in ready order."""
+    order = [block.layer for bucket in plan.buckets for block in bucket.blocks]
+    whole = sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
+    if not whole or tuple(order) != workload.gradients.names:
+        return None
+    ends, position = [], 0
+    for bucket in plan.buckets:
+        position += len(bucket.blocks)
+        ends.append(position)
+    return tuple(ends)
 
 
 def less_tiny(ends: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -128,6 +128,7 @@ def bundled_nouns() -> Iterator[object]:
     link = osf.Link(1 / 3, 1 / 7, 1 / 9)
     fits = (osf.Pieces(4, (1.0, 2.0), (0.2, 0.1)), osf.FittedRange(1, 2**26, (2, 4, 8)), osf.AlphaBeta(8, 1 / 3, 1 / 7))
     yield (*fits, osf.Protocol(1 / 3, 1 / 7, link, link), link)
+    yield osf.Search(osf.Objective(2, True, "split"), 2**26, 2**31)
     yield osf.explain(trace_of(Job()))
     yield osf.compare_runs(trace_of(Job()), trace_of(Job()))
     anchor, length = osf.Anchor(8, 1 / 3), osf.TrainingLength(1e9 / 7)

@@ -14,7 +14,8 @@ from osfmodel import PlanError, cost_of
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.recursion import predict_timeline
-from osfmodel.entities.plan import contiguous_ends, contiguous_plan
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.planning.settling import contiguous_ends
 from osfmodel.solve import caps as ddp_caps
 from osfmodel.solve.solution import finish
 from osfmodel.targets import ddp

@@ -14,6 +14,7 @@ from osfmodel.cli.groups import Decorator
 from osfmodel.cost.clusters import counts_in_words
 from osfmodel.engine.strategies import STRATEGIES
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.executors import DDP, EXECUTORS
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.lookup import require
@@ -57,6 +58,7 @@ def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[s
         else:
             files[name] = profiles.load_plan_file(path, workload)
             require(files[name].plan.strategy, STRATEGIES, f"strategy in {name}:")
+            require(files[name].plan.executor or DDP.name, EXECUTORS, f"executor in {name}:")
     return files
 
 
