@@ -69,6 +69,7 @@ def tiny_workload(rng: np.random.Generator, most: int = 6) -> Workload:
         sizes[int(np.argmax(sizes))] -= 1
     times = rng.integers(0, 6, (2, len(sizes))).tolist()
     layers = [
-        Layer(f"l{i}", Fraction(f), Fraction(b), size) for i, (f, b, size) in enumerate(zip(*times, sizes, strict=True))
+        Layer(f"l{i}", Fraction(f), Fraction(b), size, "int8")
+        for i, (f, b, size) in enumerate(zip(*times, sizes, strict=True))
     ]
     return Workload("small", tuple(layers), update_time=Fraction(sum(sizes) * int(rng.integers(1, 3))))

@@ -111,13 +111,8 @@ class Gradients:
 
     @property
     def elements(self) -> dict[str, int]:
-        """Bytes of an element by dtype; tensors may be cut at multiples of it. 1 if sizes are not multiples of it."""
-        kinds = {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
-        pairs = list(zip(self.dtypes, self.sizes, strict=True))
-        return {
-            kind: element if all(size % element == 0 for dtype, size in pairs if dtype == kind) else 1
-            for kind, element in kinds.items()
-        }
+        """Bytes of an element by dtype; tensors may be cut at multiples of it."""
+        return {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
 
     @property
     def chains(self) -> list[list[int]]:

@@ -25,7 +25,7 @@ from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
-from osfmodel.solve.solution import Question
+from osfmodel.solve.solution import Question, allowed, groups_of
 from osfmodel.solve.under_effects import as_timed
 
 TINY = MIB
@@ -162,7 +162,10 @@ def without_tiny(task: TuningProblem, knobs: Any) -> Any:
     most = [time * (1 + TIE) for time in task.judged(knobs)]
 
     def better(ends: tuple[int, ...]) -> Iterator[Any]:
-        for changed in less_tiny(ends, task.workload.gradients.sizes):
+        gradients = task.workload.gradients
+        for changed in less_tiny(ends, gradients.sizes):
+            if not allowed(groups_of(changed), gradients, task.limits):
+                continue  # it mixes types, or has more than a bucket may hold
             found = task.from_plan(contiguous_plan(task.workload, changed), task.pricings[0])
             formed = contiguous_ends(task.planned(found)[0][0], task.workload)
             if formed == changed and task.keeps_limits(found) and all(map(operator.le, task.judged(found), most)):

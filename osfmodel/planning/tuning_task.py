@@ -25,6 +25,7 @@ from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
+from osfmodel.targets.named_plans import fastest
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class TuningProblem:
             gradients = self.workload.gradients
             size, name = max(zip(gradients.sizes, gradients.names, strict=True))
             raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
-        return solution
+        return fastest(question, solution, whole=not self.target.executes, credit=False)
 
     @property
     def _rule(self) -> PlanRule:

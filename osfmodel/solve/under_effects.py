@@ -68,7 +68,8 @@ def plan_under_effects(question: Question, planner: Planner, limited: bool = Fal
         if found is None or _time(found) >= just_below(_time(best)):
             break
         best = found
-    others = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]
+    formed = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]
+    others = [plan.under(rules) for rules in question.objective.narrower for plan in formed]
     return _fastest([best, *(Solution(question, plan, Status.HEURISTIC) for plan in others)]) or best
 
 

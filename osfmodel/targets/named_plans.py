@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine import horovod_settings, osf_model, sparse
+from osfmodel.engine import horovod_settings, osf_model, sparse, without_priority
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.density import require_density
 from osfmodel.entities.display import show_bytes
@@ -16,10 +16,11 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
-from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, planner_of, searched
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
 from osfmodel.targets import (
     ALIASES,
@@ -46,11 +47,66 @@ def _default(target: Target) -> PlanRule:
     )  # fmt: skip
 
 
-def named_rule(rule: PlanRule) -> PlanRule:
+OPTIMAL, PLANNED = "optimal", "planned"
+"""Plans that are called best: no named plan is faster; for ``optimal``, none of whole tensors in ready order."""
+
+
+def named_rule(name: str, rule: PlanRule) -> PlanRule:
     """The named plan of an entry of SOLVERS; if the rule searches, the best plan found under effects."""
     if not rule.searches:
         return rule
-    return rule._replace(solve=partial(plan_under_effects, planner=rule.solve))
+    solve = partial(plan_under_effects, planner=rule.solve)
+    if name not in (OPTIMAL, PLANNED):
+        return rule._replace(solve=solve)
+    return rule._replace(solve=lambda question: fastest(question, solve(question), whole=name == OPTIMAL))
+
+
+def in_ready_order(plan: Plan, workload: Workload) -> bool:
+    """Whether the buckets hold whole tensors, those of each dtype in ready order, under plain rules."""
+    place = {name: item for item, name in enumerate(workload.gradients.names)}
+    order = [
+        place[block.layer]
+        for bucket in plan.buckets
+        for block in sorted(bucket.blocks, key=lambda block: place[block.layer])
+    ]
+    dtypes = workload.gradients.dtypes
+    kinds = [[item for item in order if dtypes[item] == kind] for kind in dict.fromkeys(dtypes)]
+    return plan.plain and kinds == workload.gradients.chains
+
+
+def fastest(question: Question, found: Solution, whole: bool = False, credit: bool = True) -> Solution:
+    """``found``, or the fastest plan of another rule within the limits, under these rules or narrower ones.
+
+    ``whole``: of whole tensors in ready order only; ``credit``: whether plans may send by priority.
+    """
+    if found.plan is None or (whole and found.status is Status.OPTIMAL):
+        return found
+    if found.require()[1].iteration_time <= within(question.lower_bound):
+        return found
+    others = [
+        Solution(question, plan, Status.HEURISTIC)
+        for plan in dict.fromkeys(_others(question, whole))
+        if question.limits.allow(plan)
+        and (credit or plan.credit is None)
+        and (not whole or in_ready_order(plan, question.workload))
+    ]
+    return least([found, *others], lambda solution: solution.require()[1].iteration_time)
+
+
+def _others(question: Question, whole: bool) -> Iterator[Plan]:
+    """The plans of all rules but ``planned``, without a clock, and those by priority also without priority.
+
+    With ``whole``, neither that of ``optimal`` nor of rules for the next forward overlapped, which cut tensors.
+    """
+    names = [*NAMED_PLANS, *FAMILIES[CAP].examples, *FAMILIES[osf_model.PREFIX].examples]
+    rules = [named_plan(name) for name in names if name != PLANNED and not (whole and name == OPTIMAL)]
+    for objective in question.objective.narrower:
+        asked = replace(question, objective=objective, limits=Limits())
+        for rule in rules:
+            if searched(rule.objective) and not (whole and rule.objective.forward_overlap):
+                plan = rule.make(asked).require_plan()
+                plan = replace(plan, buckets=tuple(replace(bucket, release_time=0) for bucket in plan.buckets))
+                yield from dict.fromkeys((plan, without_priority(question.workload, plan, question.pricing)))
 
 
 def _table() -> dict[str, PlanRule]:
@@ -66,7 +122,7 @@ def _table() -> dict[str, PlanRule]:
     table |= {name: _default(target) for name, target in stock_targets().items()}
     table |= {name: table[target] for name, target in ALIASES.items()}
     table["decoupled"] = decoupled.RULE
-    table |= {name: named_rule(rule) for name, rule in SOLVERS.items()}
+    table |= {name: named_rule(name, rule) for name, rule in SOLVERS.items()}
     if len(table) != 3 + len(ALIASES) + len(stock_targets()) + len(SOLVERS):
         raise AssertionError("two plans have the same name: rename a solver or a target")
     return table

@@ -59,9 +59,7 @@ def test_what_can_be_filled_is_filled():
         workload, pricing = tiny_workload(rng, 12), pricing_of(rng)
         jobs = Jobs.of(workload, objective)
         count = int(rng.integers(1, 4))
-        chunks = [
-            Chunk(int(rng.integers(0, len(jobs.sizes))), int(rng.integers(1, 9)), "float32") for _ in range(count)
-        ]
+        chunks = [Chunk(int(rng.integers(0, len(jobs.sizes))), int(rng.integers(1, 9)), "int8") for _ in range(count)]
         plan = plan_of(workload, chunks, objective)
         able = Filling.of(jobs)(chunks)
         seen[able] += 1
@@ -83,7 +81,7 @@ def every_sequence(jobs: Jobs):
             if any(sent):
                 kind = max(i for i, part in enumerate(sent) if part)
                 for others in rest(tuple(a - b for a, b in zip(left, sent, strict=True))):
-                    yield (Chunk(kind, sum(sent), "float32"), *others)
+                    yield (Chunk(kind, sum(sent), "int8"), *others)
 
     return set(rest(tuple(jobs.sizes)))
 
@@ -98,7 +96,7 @@ def test_between_the_bound_and_every_schedule_and_mostly_at_the_best(objective):
         timer = ChunkTimer(jobs, pricing, objective)
         best = min(timer.time(chunks)[0] for chunks in every_sequence(jobs))
         assert best >= objective_bound(workload, pricing, objective)
-        start = [Chunk(len(jobs.sizes) - 1, sum(jobs.sizes), "float32")]
+        start = [Chunk(len(jobs.sizes) - 1, sum(jobs.sizes), "int8")]
         found = improve(start, timer, 0, 3000)
         assert plan_of(workload, found, objective) is not None
         assert best <= timer.time(found)[0] <= timer.time(start)[0]

@@ -16,8 +16,8 @@ from dataclasses import replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.plan import REPLICATED, Objective, Plan, contiguous_plan
-from osfmodel.entities.rounding import ranked
+from osfmodel.entities.plan import Objective, Plan, contiguous_plan
+from osfmodel.entities.rounding import ranked, within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
@@ -30,8 +30,6 @@ from osfmodel.solve.search import priority
 from osfmodel.solve.search.local_search import ChunkTimer, improve
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
-SAME = 1e-9
-"""Relative distance to the bound below which a plan counts as proven best."""
 SETTLED = 1e-6
 """Relative distance to the bound below which a plan is good enough: the rest is rounding to whole elements."""
 WORK = 67_000
@@ -58,21 +56,14 @@ def solve(question: Question) -> Solution:
     question.require_searched()
     workload, pricing, bound = question.workload, question.pricing, question.lower_bound
     known: list[tuple[float, Plan, Timeline]] = []
-    for rules in _permitted(question.objective):
+    for rules in question.objective.narrower:
         known += _best_under(workload, pricing, rules, bound)
         known = _ranked(known)
         if known[0][0] <= bound * (1 + SETTLED):
             break
     time, plan, timeline = known[0]
-    status = Status.OPTIMAL if time <= bound * (1 + SAME) else Status.HEURISTIC
+    status = Status.OPTIMAL if time <= within(bound) else Status.HEURISTIC
     return answer(question, plan, status, timeline)
-
-
-def _permitted(objective: Objective) -> list[Objective]:
-    """The rules as given, with fewer channels, and all of these without a split."""
-    channels = dict.fromkeys((objective.channels, 1, 2 if objective.channels > 2 else 1))
-    strategies = dict.fromkeys((objective.strategy, REPLICATED))
-    return [replace(objective, channels=count, strategy=name) for name in strategies for count in channels]
 
 
 def _best_under(

@@ -1,0 +1,50 @@
+"""Random subjects on which a plan called best is not, or an easier job takes longer:
+
+    python benchmarks/dominance.py [--subjects 2000] [--seed 1] [--jobs 2] [--only NAME ...]
+
+Draws so many subjects (tests/subjects.py) for each property, prints each violation with the seed that draws the subject
+again, and exits 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.subjects import PROPERTIES, subject
+
+
+def violations(name: str, seed: int) -> list[str]:
+    """Violations of one property by one subject."""
+    return list(PROPERTIES[name](subject(seed)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--subjects", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", nargs="*", choices=PROPERTIES, default=list(PROPERTIES))
+    asked = parser.parse_args()
+    seeds, failed = range(asked.seed, asked.seed + asked.subjects), 0
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for name in asked.only:
+            rows = zip(seeds, pool.map(partial(violations, name), seeds, chunksize=8), strict=True)
+            told = [f"  seed {seed}: {words}" for seed, found in rows for words in found]
+            print(
+                f"{name}: {len(told)} violations in {len(seeds)} subjects from seed {asked.seed}",
+                *told,
+                sep="\n",
+                flush=True,
+            )
+            failed += len(told)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
