@@ -252,18 +252,30 @@ def easier(subject: Subject) -> Iterator[tuple[str, Subject]]:
 def what_is_easier_is_no_slower(subject: Subject) -> Told:
     """Bounds under all strategies, and ``optimal`` where it is proven; ``planned`` is proven where it is at its bound.
 
-    With fewer bytes a noisy table may take longer, and groups of blocks, of which the largest limits all others,
-    may be others. Several channels send by the line that is best for one: with another line, which the library takes
-    once the network is faster or messages are smaller, they may take longer.
+    It holds where no message is dearer, which one may be that is read off a noisy table, beyond the largest size or
+    below sizes that are cheaper per byte. Groups of blocks may be others with fewer bytes, since the largest block
+    limits all. Several channels send by the line that is best for one: by another line, which the library takes once
+    the network is faster or messages are smaller, they may take longer.
     """
     several = subject.rules.channels * subject.cluster.in_flight > 1
     for words, other in easier(subject):
         fewer, network = words == "fewer bytes", words != "a faster device"
         chosen = network and several and subject.cluster.cost_model == "piecewise"
-        for name, (before, after) in _proven(subject, other).items():
-            dearer = fewer and (subject.cluster.cost_model == "tabulated" or name in SHARDED)
-            if not dearer and not (chosen and name != OPTIMAL) and after > before * (1 + ROUNDING):
+        for name, (before, after) in _proven(subject, other).items() if _no_dearer(subject, other, fewer) else ():
+            grouped = fewer and name in SHARDED
+            if not grouped and not (chosen and name != OPTIMAL) and after > before * (1 + ROUNDING):
                 yield f"{words} makes {name} {after / before - 1:.1e} larger"
+
+
+def _no_dearer(subject: Subject, other: Subject, fewer: bool) -> bool:
+    """Whether no message of ``other`` takes longer, nor, with ``fewer`` bytes, a smaller one."""
+    for kind in COLLECTIVES:
+        before, after = (one.question.pricing.cost(kind) for one in (subject, other))
+        sizes = {1, 1 << 40, *before.breakpoints, *after.breakpoints}
+        falls = before.floor != before
+        if any(after(size) > before(size) * (1 + ROUNDING) for size in sizes) or (fewer and falls):
+            return False
+    return True
 
 
 def _proven(*subjects: Subject) -> dict[str, list[float]]:
