@@ -26,7 +26,7 @@ from osfmodel.entities.modules import SHARDED, SHARDING
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective
 from osfmodel.entities.sharding import EACH
 from osfmodel.solve import SOLVERS
-from osfmodel.solve.solution import Question, Status, searched
+from osfmodel.solve.solution import Question, Status, narrower, searched
 from osfmodel.targets.ddp import CAP
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, OPTIMAL, PLANNED, in_ready_order, named_plan
 
@@ -191,7 +191,7 @@ def nothing_is_faster_than_planned(subject: Subject) -> Told:
     best = named(question, PLANNED)
     if question.lower_bound > best * (1 + ROUNDING):
         yield f"the bound is {question.lower_bound / best - 1:.1e} above planned"
-    for objective in question.objective.narrower:
+    for objective in narrower(question.objective):
         for name in ORDINARY:
             other = named(question, name, objective)
             if other < best * (1 - ROUNDING):

@@ -54,13 +54,6 @@ class Objective:
         )
 
     @property
-    def narrower(self) -> list[Objective]:
-        """The rules as given, with fewer channels, and all of these without a split."""
-        channels = dict.fromkeys((self.channels, 1, 2 if self.channels > 2 else 1))
-        strategies = dict.fromkeys((self.strategy, REPLICATED))
-        return [replace(self, channels=count, strategy=name) for name in strategies for count in channels]
-
-    @property
     def split(self) -> bool:
         """Whether each all-reduce is a reduce-scatter in backward and an all-gather before the forward."""
         return self.strategy == SPLIT

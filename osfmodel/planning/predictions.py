@@ -37,7 +37,7 @@ from osfmodel.planning.cautions import (
 from osfmodel.planning.results import Bound, Comparison, Prediction
 from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule, Question, Solution, Status
 from osfmodel.targets import runs_on
-from osfmodel.targets.named_plans import STOCK_PLANS, called, named_plan
+from osfmodel.targets.named_plans import OPTIMAL, STOCK_PLANS, called, named_plan
 
 Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, PlanRule]
 """A plan as a caller may give it: a name in NAMED_PLANS, a Plan, or a label with a Plan or a PlanRule."""
@@ -86,7 +86,6 @@ def _said_of_optimal(predictions: list[Prediction]) -> list[Prediction]:
     ]
 
 
-OPTIMAL = "optimal"
 NOT_THE_FASTEST = (
     "`optimal` is the optimum for one collective at a time and a barrier before the update; under these rules "
     "`planned` is the plan to ask for"

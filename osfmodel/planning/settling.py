@@ -25,8 +25,9 @@ from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
-from osfmodel.solve.solution import Question, allowed, groups_of
+from osfmodel.solve.solution import Question, Solution, allowed, groups_of, searched
 from osfmodel.solve.under_effects import as_timed
+from osfmodel.targets.named_plans import fastest
 
 TINY = MIB
 """Bytes below which a bucket is not worth a message of its own, unless it saves more than a tie: DDP's first limit."""
@@ -62,11 +63,18 @@ def settled(task: TuningProblem, default: Sequence[float]) -> SettledTask:
 
 def _best(task: TuningProblem, default: Sequence[float]) -> SettledTask:
     """The best settings in one way to accumulate. Raises PlanError if none keep the limits."""
-    optima = task.optima()
-    searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
-    knobs = _likeliest(task, optima, _choose(task, optima, default, searched), searched)
-    knobs = task.complete(knobs if knobs is searched else without_tiny(task, knobs))
-    return SettledTask(task, knobs, optima, searched, remarks)
+    optima = [_fastest(task, solution).require() for solution in task.solutions()]
+    own, remarks = task.search([timeline.iteration_time for _, timeline in optima])
+    knobs = _likeliest(task, optima, _choose(task, optima, default, own), own)
+    knobs = task.complete(knobs if knobs is own else without_tiny(task, knobs))
+    return SettledTask(task, knobs, optima, own, remarks)
+
+
+def _fastest(task: TuningProblem, solution: Solution) -> Solution:
+    """The solution, or a faster named plan: an executor runs any in a fixed order, others whole tensors in order."""
+    if task.target.rule is not None or not searched(task.objective):
+        return solution
+    return fastest(solution.question, solution, whole=not task.target.executes, credit=False)
 
 
 def _likeliest(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], chosen: Any, searched: Any | None) -> Any:

@@ -25,7 +25,6 @@ from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
-from osfmodel.targets.named_plans import fastest
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,11 @@ class TuningProblem:
 
     def optima(self) -> list[tuple[Plan, Timeline]]:
         """The best plan at each price. Raises PlanError, naming the largest tensor, if there is none."""
-        return [self._optimum(question).require() for question in self._questions(self.pricings)]
+        return [solution.require() for solution in self.solutions()]
+
+    def solutions(self) -> list[Solution]:
+        """The solutions behind :meth:`optima`, which raises alike."""
+        return [self._optimum(question) for question in self._questions(self.pricings)]
 
     def _questions(self, pricings: Sequence[Pricing]) -> list[Question]:
         return [
@@ -91,7 +94,7 @@ class TuningProblem:
             gradients = self.workload.gradients
             size, name = max(zip(gradients.sizes, gradients.names, strict=True))
             raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
-        return fastest(question, solution, whole=not self.target.executes, credit=False)
+        return solution
 
     @property
     def _rule(self) -> PlanRule:

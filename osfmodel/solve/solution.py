@@ -22,7 +22,7 @@ from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import SHARDED, in_micro_batches
-from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
 from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
@@ -266,6 +266,13 @@ class PlanRule(NamedTuple):
             return self.solve(question)
         made = self.solve(replace(question, objective=self.objective))
         return made if made.plan is None else answer(question, made.plan.under(question.objective))
+
+
+def narrower(objective: Objective) -> list[Objective]:
+    """The rules as given, with fewer channels, and all of these without a split."""
+    channels = dict.fromkeys((objective.channels, 1, 2 if objective.channels > 2 else 1))
+    strategies = dict.fromkeys((objective.strategy, REPLICATED))
+    return [replace(objective, channels=count, strategy=name) for name in strategies for count in channels]
 
 
 def answer(

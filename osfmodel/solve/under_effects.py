@@ -32,7 +32,7 @@ from osfmodel.solve.caps import (
 )
 from osfmodel.solve.exact import merge, pareto
 from osfmodel.solve.search.robust import fairest
-from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed
+from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed, narrower
 
 ROUNDS = 3
 """Maximum number of rounds; plans settle after two or three."""
@@ -69,7 +69,7 @@ def plan_under_effects(question: Question, planner: Planner, limited: bool = Fal
             break
         best = found
     formed = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]
-    others = [plan.under(rules) for rules in question.objective.narrower for plan in formed]
+    others = [plan.under(rules) for rules in narrower(question.objective) for plan in formed]
     return _fastest([best, *(Solution(question, plan, Status.HEURISTIC) for plan in others)]) or best
 
 

@@ -20,7 +20,7 @@ from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
-from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, planner_of, searched
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, narrower, planner_of, searched
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
 from osfmodel.targets import (
     ALIASES,
@@ -61,19 +61,6 @@ def named_rule(name: str, rule: PlanRule) -> PlanRule:
     return rule._replace(solve=lambda question: fastest(question, solve(question), whole=name == OPTIMAL))
 
 
-def in_ready_order(plan: Plan, workload: Workload) -> bool:
-    """Whether the buckets hold whole tensors, those of each dtype in ready order, under plain rules."""
-    place = {name: item for item, name in enumerate(workload.gradients.names)}
-    order = [
-        place[block.layer]
-        for bucket in plan.buckets
-        for block in sorted(bucket.blocks, key=lambda block: place[block.layer])
-    ]
-    dtypes = workload.gradients.dtypes
-    kinds = [[item for item in order if dtypes[item] == kind] for kind in dict.fromkeys(dtypes)]
-    return plan.plain and kinds == workload.gradients.chains
-
-
 def fastest(question: Question, found: Solution, whole: bool = False, credit: bool = True) -> Solution:
     """``found``, or the fastest plan of another rule within the limits, under these rules or narrower ones.
 
@@ -93,6 +80,19 @@ def fastest(question: Question, found: Solution, whole: bool = False, credit: bo
     return least([found, *others], lambda solution: solution.require()[1].iteration_time)
 
 
+def in_ready_order(plan: Plan, workload: Workload) -> bool:
+    """Whether the buckets hold whole tensors, those of each dtype in ready order, under plain rules."""
+    place = {name: item for item, name in enumerate(workload.gradients.names)}
+    order = [
+        place[block.layer]
+        for bucket in plan.buckets
+        for block in sorted(bucket.blocks, key=lambda block: place[block.layer])
+    ]
+    dtypes = workload.gradients.dtypes
+    kinds = [[item for item in order if dtypes[item] == kind] for kind in dict.fromkeys(dtypes)]
+    return plan.plain and kinds == workload.gradients.chains
+
+
 def _others(question: Question, whole: bool) -> Iterator[Plan]:
     """The plans of all rules but ``planned``, without a clock, and those by priority also without priority.
 
@@ -100,7 +100,7 @@ def _others(question: Question, whole: bool) -> Iterator[Plan]:
     """
     names = [*NAMED_PLANS, *FAMILIES[CAP].examples, *FAMILIES[osf_model.PREFIX].examples]
     rules = [named_plan(name) for name in names if name != PLANNED and not (whole and name == OPTIMAL)]
-    for objective in question.objective.narrower:
+    for objective in narrower(question.objective):
         asked = replace(question, objective=objective, limits=Limits())
         for rule in rules:
             if searched(rule.objective) and not (whole and rule.objective.forward_overlap):

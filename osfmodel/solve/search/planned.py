@@ -28,7 +28,7 @@ from osfmodel.solve.published.byte_scheduler import CREDIT
 from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
 from osfmodel.solve.search import priority
 from osfmodel.solve.search.local_search import ChunkTimer, improve
-from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer, narrower
 
 SETTLED = 1e-6
 """Relative distance to the bound below which a plan is good enough: the rest is rounding to whole elements."""
@@ -56,7 +56,7 @@ def solve(question: Question) -> Solution:
     question.require_searched()
     workload, pricing, bound = question.workload, question.pricing, question.lower_bound
     known: list[tuple[float, Plan, Timeline]] = []
-    for rules in question.objective.narrower:
+    for rules in narrower(question.objective):
         known += _best_under(workload, pricing, rules, bound)
         known = _ranked(known)
         if known[0][0] <= bound * (1 + SETTLED):
