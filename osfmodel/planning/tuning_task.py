@@ -89,7 +89,7 @@ class TuningProblem:
         """The best plan of whole tensors in ready order under plain rules; under others the best known."""
         if self.target.rule is not None or self.objective.strategy in SHARDED:
             return self._rule.solve(question)
-        solution = plan_under_effects(question, self._planner, limited=not self.objective.plain)
+        solution = plan_under_effects(question, self._planner)
         if solution.plan is None:
             gradients = self.workload.gradients
             size, name = max(zip(gradients.sizes, gradients.names, strict=True))
