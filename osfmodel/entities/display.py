@@ -21,6 +21,11 @@ def show_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def show_bus_bandwidth(bytes_per_second: float) -> str:
+    """A bus bandwidth in GB/s, as nccl-tests writes it: ``"229.4 GB/s"``."""
+    return f"{bytes_per_second / 1e9:.4g} GB/s"
+
+
 def show_time(seconds: float) -> str:
     """``seconds`` rounded for display: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
     return _in_unit(seconds, _four_digits)

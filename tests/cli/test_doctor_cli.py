@@ -44,6 +44,16 @@ def test_a_size_has_price_bus_bandwidth_and_percentile():
     assert row["peers"] > 2
 
 
+def test_bus_bandwidth_is_in_gigabytes_as_nccl_tests_writes_it(tmp_path):
+    """The column of its own table, within what both round."""
+    (tmp_path / "run.log").write_text(samples.log(hosts=1, gpus=8))
+    rows = [line.split() for line in samples.log(hosts=1, gpus=8).splitlines() if " float " in line]
+    shown = doctor(tmp_path / "run.log", "--against", "nccl:h100x8").stdout
+    stated = [float(one) for one in re.findall(r"(\S+) GB/s", shown)]
+    assert stated == pytest.approx([float(row[7]) for row in rows], abs=0.02)
+    assert "bps" not in shown.partition("bus bandwidth")[2]
+
+
 def test_fail_gates_on_a_named_fault_alone():
     assert doctor(*SLOW).exit_code == 0
     assert doctor(*SLOW, "--fail").exit_code == 1
