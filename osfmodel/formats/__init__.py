@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.plain_text import as_utf8, plain_text
 from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import LateTable, all_names, require
 from osfmodel.entities.trace import Trace
@@ -267,11 +268,11 @@ def import_content(
     """The nouns in a file's content; ``file`` names it in their source."""
     if form is not None:
         _entry(form)
-    plain = unpacked(content)
+    plain = as_utf8(unpacked(content))
     if what := unlike(plain):
         raise DataError(what)
     try:
-        text = Text(file, plain.decode("utf-8-sig"), tell=tell or _as_warning)
+        text = Text(file, plain_text(plain), tell=tell or _as_warning)
     except UnicodeDecodeError as error:
         if what := foreign(plain[:HEAD]):
             raise DataError(what) from None

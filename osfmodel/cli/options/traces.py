@@ -13,6 +13,7 @@ from osfmodel.cli.groups import TRACES
 from osfmodel.counting import load_workload
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.plain_text import plain_text
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.source_text import Text
@@ -58,7 +59,7 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 def read_log(file: str) -> Text:
     """DDP's log, packed with gzip or not. Raises DataError if it cannot be read."""
-    return profiles.read(Path(file), lambda content: Text(file, unpacked(content).decode(errors="replace")))
+    return profiles.read(Path(file), lambda content: Text(file, plain_text(unpacked(content), "replace")))
 
 
 def load_job(files: Sequence[str], hints: Hints, form: str | None = None) -> Trace:

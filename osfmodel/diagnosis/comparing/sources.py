@@ -23,6 +23,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import decode_measurements, load_measurements
+from osfmodel.entities.files.plain_text import plain_text
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
@@ -80,7 +81,7 @@ def _decoded(name: str, form: str | None, content: bytes, tell: Callable[[str], 
     if form is not None and form != OWN:
         return _imported(name, import_content(content, name, Hints(stem(name)), form, tell))
     try:
-        text = content.decode("utf-8-sig")
+        text = plain_text(content)
     except UnicodeDecodeError:
         raise DataError("is neither text nor a trace that osfmodel reads") from None
     return times_reading(Text(name, text), name)

@@ -146,7 +146,7 @@ def _toml(content: bytes) -> Mapping[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))
+        return tomllib.loads(content.decode())
     except ValueError as error:
         raise DataError(f"is not TOML: {error}: correct it, or leave it out by osf --no-config") from None
 

@@ -13,6 +13,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import REMEDY, DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents
 from osfmodel.entities.files.documents import PlanFile
+from osfmodel.entities.files.plain_text import as_utf8
 from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -82,7 +83,7 @@ def names(kind: str) -> dict[str, Path]:
 
 
 def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
-    """``decode`` applied to the content of ``path``; every error names the file."""
+    """``decode`` applied to the content of ``path``, text in UTF-8; every error names the file."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -91,7 +92,7 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
-        decoded = decode(content)
+        decoded = decode(as_utf8(content))
     except ForeignFileError:
         raise
     except OsfError as error:

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from osfmodel.formats.collectives.naming import PROGRAM
-from osfmodel.formats.source_text import Text
+from osfmodel.formats.source_text import LONGEST_QUOTE, Text
 
-BEFORE = r"[ \t>]{0,40}(?:(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>|\d{1,6}):)?[ \t]{0,40}"
-"""Pattern of what precedes a line: an indentation or a quote on a page, and the rank, as mpirun or srun writes it."""
-PREFIX = re.compile(f"^{BEFORE}")
-HEADER = re.compile(r"^#[ \t]+size[ \t]+count[ \t]+type[ \t]")
+TAG = r"\[(?!0x)[^\s\[\]:]{1,120}\](?:<std\w{3,4}>)?:?"
+"""A tag of mpirun, torchrun or kubectl: ``[1,0]<stdout>:``, ``[0]``, ``[rank0]:``, ``[pod/a/b]``; not a PCI bus."""
+TAGS = re.compile(TAG)
+SENDER = re.compile(
+    r"[ \t>]{0,40}(?:([\w.-]{1,100}(?::(?=\s)|[ \t]{1,20}\|))|(?:[^#\[]|\[[\d:,.TZ/ +-]{8,40}\]){0,80}?"
+    rf"((?:{TAG}[ \t]?){{1,8}}))"
+)
+"""Who wrote a line, as its beginning says: a rank or host before a colon or bar, else its tags, maybe after a time."""
+COMMENT = re.compile(
+    r"#[ \t]{0,40}(?=size[ \t]|Rank[ \t]|nThread\b|Avg bus|Out of bounds|Bitwise|Collective test|error:)"
+)
+FIGURE = r"\d{1,12}(?:\.\d{0,9})?(?:e[+-]?\d{1,3})?"
+FIELDS = {
+    "size": r"\d{1,18}",
+    "count": r"\d{1,18}",
+    "type": r"[A-Za-z]\w{0,30}",
+    "redop": r"\w{1,30}",
+    "root": r"-?\d{1,9}",
+    **dict.fromkeys(("time", "algbw", "busbw"), rf"{FIGURE}|N/A|-?nan|inf"),
+}
+"""The form of a field by the name of its column."""
+WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4, "double": 8, "int64": 8, "uint64": 8}
+"""Bytes of an element by nccl-tests' names of types; 1 for others."""
+BEGUN = re.compile(r"\d{1,18}[ \t]{1,40}\d{1,18}[ \t]{1,40}(?:u?int|half|float|double|bfloat|fp?8)")
+"""The start of a row: size, count and type."""
+HEADER = re.compile(r"#[ \t]+size[ \t]+count[ \t]+type[ \t]")
 RANK = re.compile(
     r"^#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s)?.*\bon\s+(\S+)\s+device(?:\s+\d+\s+\[[0-9a-fx:.]+\]\s+(\S.*?)\s*$)?"
 )
@@ -24,7 +47,10 @@ FAILURE = re.compile(r"\bTest (?:NCCL|CUDA|OS )?\s?failure\b", re.IGNORECASE)
 
 @dataclass(slots=True)
 class LoggedTest:
-    """One test. ``line`` is where it begins; ``names`` are the columns of its table; ``devices`` names of its GPUs."""
+    """One test. ``line`` is where it begins; ``names`` are the columns of its table; ``devices`` names of its GPUs.
+
+    ``lost`` are the lines of its table that cannot be told: cut, mixed with those of another rank, or contradictory.
+    """
 
     line: int
     stated: str = ""
@@ -34,6 +60,7 @@ class LoggedTest:
     devices: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    lost: list[tuple[int, str]] = field(default_factory=list)
     ended: bool = False
 
     def hosts(self) -> list[str]:
@@ -83,24 +110,49 @@ class Log:
 
 
 def runs_of(text: Text) -> list[LoggedTest]:
-    """The runs with rows, in the order of the log. Raises DataError for a row that is cut or garbled."""
-    log = Log(text)
+    """The runs with rows, in the order of the log; those of ranks that each printed a table are told apart.
+
+    Raises DataError if no row can be told.
+    """
+    senders = {_sender(raw): Log(text) for _, raw in text.lines() if HEADER.search(TAGS.sub("", raw))}
+    log = senders.get("") or next(iter(senders.values()), Log(text))
+    if "" in senders:  # tags may begin below a header
+        senders = {"": log}
     for number, raw in text.lines():
-        line = PREFIX.sub("", raw)
-        if line.startswith("#"):
-            _comment(log, number, line)
+        log = senders.get(_sender(raw), log)
+        line = _untagged(raw)
+        if comment := COMMENT.search(line):
+            _comment(log, number, line[comment.start() :])
         elif FAILURE.search(line):
             if len(log.runs) not in log.failed:  # every rank says it, and says whence it was called
-                text.remark(number, line, "the test failed")
+                text.remark(number, raw, "the test failed")
             log.failed.add(len(log.runs))
-        elif log.runs and _is_row(log.runs[-1], line):
-            _add_row(log, number, line)
+        elif log.runs and log.runs[-1].names and not log.runs[-1].ended and _add_row(log, number, line):
+            continue
         elif program := PROGRAM.search(line):
-            log.mentioned = program[1]
-    for run in log.runs:
+            for one in senders.values():
+                one.mentioned = program[1]
+    runs = sorted((run for one in senders.values() for run in one.runs), key=lambda run: run.line)
+    for run in runs:
         run.mend_hosts(text)
         _tell_how_it_ended(text, run)
-    return [run for run in log.runs if run.rows]
+    lost = [line for run in runs for line in run.lost]
+    if lost and not any(run.rows for run in runs):
+        raise text.fault(*lost[0], "is not a row of the table, and no other line is")
+    return [run for run in runs if run.rows]
+
+
+def _sender(line: str) -> str:
+    found = SENDER.match(line)
+    return "" if found is None else found[1] or "".join(dict.fromkeys(TAGS.findall(found[2])))
+
+
+def _untagged(line: str) -> str:
+    """The line without what says who wrote it, also where it stands within, as mpirun flushes; else as it is."""
+    found = SENDER.match(line)
+    start, rest = (line[: found.end()], line[found.end() :]) if found else ("", line)
+    own, inside = set(TAGS.findall(start)), set(TAGS.findall(rest))
+    return TAGS.sub("", rest) if inside <= own or (not own and len(inside) == 1) else line
 
 
 def _comment(log: Log, number: int, line: str) -> None:
@@ -148,28 +200,42 @@ def _header(log: Log, number: int, line: str) -> None:
         raise log.text.fault(number, line, "has times of the CPU, not of the collective: run it without -C")
 
 
-def _is_row(run: LoggedTest, line: str) -> bool:
-    """Whether a line is a row of the table: it begins with a digit and is not a sentence ("2 processes killed")."""
-    if not run.names or run.ended or not line.lstrip()[:1].isdigit() or "NCCL" in line:
-        return False
-    return not line.split(None, 2)[1:2] or not line.split(None, 2)[1].isalpha()
-
-
-def _add_row(log: Log, number: int, line: str) -> None:
+def _add_row(log: Log, number: int, line: str) -> bool:
+    """Add a line to the table's rows, or to those that are lost; False if it is of something else."""
     run = log.runs[-1]
     fields = line.split()
-    expected = len(run.names) + ("timestamp" in run.names)  # a date and a time of day
-    if len(fields) != expected:
-        raise log.text.fault(number, line, f"has {len(fields)} fields where the header has {expected}")
-    run.rows.append((number, fields))
+    row = _row(run.names, fields[-len(run.names) - ("timestamp" in run.names) :])  # a date and a time of day
+    if row:
+        run.rows.append((number, row))
+    elif BEGUN.search(line) or ("NCCL" not in line and _figures(fields) >= max(3, len(fields) / 2)):
+        run.lost.append((number, line[:LONGEST_QUOTE]))
+    else:
+        return False
     log.rows += 1
-    log.text.limit(number, log.rows * expected)
+    log.text.limit(number, log.rows * len(run.names))
+    return True
+
+
+def _row(names: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """The last fields of a line if they are those of a row, whatever precedes them; else none."""
+    first = re.search(r"(?:^|[\]:>|])(\d{1,18})$", fields[0]) if len(fields) > 2 else None
+    if first is None or len(fields) != len(names) + ("timestamp" in names):
+        return []
+    row = [first[1], *fields[1:]]
+    if not all(re.fullmatch(FIELDS[name], word) for name, word in zip(names, row, strict=False) if name in FIELDS):
+        return []
+    unit = int(row[1]) * WIDTHS.get(row[2], 1)
+    return row if int(row[0]) % max(1, unit) == 0 else []  # a size whose first digits are on another line is odd
+
+
+def _figures(fields: Sequence[str]) -> int:
+    return sum(re.fullmatch(FIGURE, word) is not None for word in fields)
 
 
 def _tell_how_it_ended(text: Text, run: LoggedTest) -> None:
     """Remark that a test did not end: it has no closing line and did not reach the largest size."""
     if not run.rows:
-        if run.ranks or run.names:
+        if (run.ranks or run.names) and not run.lost:
             text.tell(f"line {run.line}: a test began here and printed no rows")
         return
     number, fields = run.rows[-1]

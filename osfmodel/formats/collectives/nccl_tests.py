@@ -1,8 +1,9 @@
-"""The text of nccl-tests: old and new column layouts, interleaved log lines, several runs, prefixes of mpirun and srun.
+"""The text of nccl-tests: old and new column layouts, interleaved log lines, several runs, any prefix of a line.
 
-Lines may be indented or quoted on a page. Times are microseconds; the smaller of out-of-place and in-place is taken, as
-DDP reduces in place. Each run becomes a table of its collective and worker count; runs of the same are repeats, of
-which the median is taken. Rows whose results were wrong (#wrong above 0) are left out.
+Lines may be indented, quoted on a page, or tagged by whoever collected them. Times are microseconds; the smaller of
+out-of-place and in-place is taken, as DDP reduces in place. Each run becomes a table of its collective and worker
+count; runs of the same are repeats, of which the median is taken. Rows whose results were wrong (#wrong above 0) are
+left out, as are those that cannot be told, in one counted note.
 """
 
 from __future__ import annotations
@@ -12,22 +13,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
 from osfmodel.formats.collectives.naming import NamedCollective, collective_of
-from osfmodel.formats.collectives.nccl_log import BEFORE, LoggedTest, runs_of
+from osfmodel.formats.collectives.nccl_log import FIGURE, TAGS, LoggedTest, runs_of
 from osfmodel.formats.collectives.one_cluster import RunLayout, layout_of, told_gpus_per_node
 from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, require_workers
 
-TABLE = re.compile(rf"(?:\A|[\r\n]){BEFORE}#[ \t]+size[ \t]+count[ \t]+type[ \t]")
+TABLE = re.compile(r"(?:\A|[\r\n])[^\r\n\"{]{0,200}?#[ \t]+size[ \t]+count[ \t]+type[ \t]")
 
 
 def sniff(head: str) -> bool:
-    """Whether a comment line names size, count and type."""
-    return TABLE.search(head) is not None
+    """Whether a comment line, after any prefix, names size, count and type."""
+    return TABLE.search(TAGS.sub("", head)) is not None
 
 
 def read(text: Text, hints: Hints) -> list[Cluster]:
-    """One cluster with a table per run. Raises DataError for a row that is cut or garbled, and for runs that differ."""
+    """One cluster with a table per run. Raises DataError for a table of another unit, and for runs that differ."""
     runs = runs_of(text)
     if not runs:
         raise DataError("has the header of nccl-tests but no rows")
@@ -75,36 +77,61 @@ def _seen(text: Text, run: LoggedTest) -> NamedCollective:
 
 
 def _is_figure(word: str) -> bool:
-    return re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{0,9})?(?:e[+-]?[0-9]{1,2})?", word) is not None
+    return re.fullmatch(FIGURE, word) is not None
 
 
 def _points(text: Text, run: LoggedTest, workers: int, collective: str) -> list[Point]:
+    """The points of the rows; one note counts the lines that cannot be told. Raises DataError if none is right."""
+    contradictory = _contradictory(text, run)
+    lost = sorted([*run.lost, *contradictory])
     points = []
     for number, fields in run.rows:
+        line = " ".join(fields)
         wrong = [word for word in _column(run, fields, "#wrong") if word not in ("0", "N/A") and _is_figure(word)]
         if any(float(word) > 0 for word in wrong):
-            text.remark(number, " ".join(fields), f"has {' and '.join(wrong)} wrong results and is left out")
-        else:
+            text.remark(number, line, f"has {' and '.join(wrong)} wrong results and is left out")
+        elif (number, line) not in contradictory:
             points.append(_point(text, run, (number, fields), (workers, collective)))
+    if lost:
+        others = f", with {how_many(len(lost) - 1, 'more line')}" if len(lost) > 1 else ""
+        text.remark(*lost[0], f"cannot be told as a row of the table and is left out{others}")
     if not points:
         raise DataError(f"line {run.line}: every row of the test that begins here has wrong results")
     return points
 
 
+def _contradictory(text: Text, run: LoggedTest) -> set[tuple[int, str]]:
+    """The rows whose times and bandwidths contradict each other.
+
+    Raises DataError if they are more than those that agree, for then the table is of another unit.
+    """
+    found: set[tuple[int, str]] = set()
+    agreeing = 0
+    for number, fields in run.rows:
+        sides = [
+            (float(time), int(fields[0]) / float(rate) / 1e3)
+            for time, rate in zip(_column(run, fields, "time"), _column(run, fields, "algbw"), strict=False)
+            if _is_figure(time) and _is_figure(rate) and float(rate) >= SHOWN
+        ]
+        apart = [(time, stated) for time, stated in sides if not stated / APART < time < stated * APART]
+        agreeing += bool(sides) and not apart
+        if apart:
+            found.add((number, " ".join(fields)))
+            said = f"takes {apart[0][0]:g} us, but {apart[0][1]:.4g} us by its algbw"
+    if len(found) > agreeing:
+        raise text.fault(*max(found), said)
+    return found
+
+
 def _point(text: Text, run: LoggedTest, row: tuple[int, list[str]], what: tuple[int, str]) -> Point:
     number, fields = row
-    measured = [text.number(number, time) for time in _column(run, fields, "time") if time != "N/A"]
+    measured = [text.number(number, time) for time in _column(run, fields, "time") if _is_figure(time)]
     if not measured:
         raise text.fault(number, " ".join(fields), "has neither an out-of-place nor an in-place time")
-    size = text.whole(number, fields[0])
-    for time, rate in zip(measured, _column(run, fields, "algbw"), strict=False):
-        stated = float(rate) * 1e3 if _is_figure(rate) else 0.0  # bytes per microsecond
-        if stated >= SHOWN and not 1 / APART < time * stated / max(size, 1) < APART:
-            raise text.fault(number, " ".join(fields), f"takes {time:g} us, but {size / stated:.4g} us by its algbw")
-    return Point(what[0], size, min(measured) * 1e-6, number, what[1])
+    return Point(what[0], text.whole(number, fields[0]), min(measured) * 1e-6, number, what[1])
 
 
-SHOWN = 1e3
-"""Bytes per microsecond from which the two decimals of a bandwidth say enough to compare it with the time."""
+SHOWN = 1.0
+"""Bandwidth in GB/s from which its two decimals say enough to compare it with the time."""
 APART = 2.0
 """Factor by which time and bandwidth of a row may differ; more than that is another unit, or a damaged row."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.plain_text import plain_text
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams import tar_stream
 from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
@@ -208,7 +209,7 @@ def _if_known(name: str, pieces: Pieces, sifting: Filter) -> Opened:
 
 
 def _text(content: bytes) -> str:
-    return content[:HEAD].decode("utf-8", "replace")
+    return plain_text(content[:HEAD], "replace")
 
 
 def peeked(pieces: Pieces, count: int) -> tuple[bytes, Pieces]:
