@@ -28,6 +28,7 @@ from osfmodel.formats.collectives import (
     nccl_tests,
     nccl_tests_json,
     osu,
+    rccl_tests,
 )
 from osfmodel.formats.collectives.one_cluster import as_one_cluster
 from osfmodel.formats.format import Format, of_traces
@@ -58,6 +59,9 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
         ),
         "nccl-tests-json": Format(
             nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J", label="nccl-tests JSON"
+        ),
+        "rccl-tests": Format(
+            rccl_tests.sniff, rccl_tests.read, "what rccl-tests writes with -x, JSON or CSV", label="rccl-tests output"
         ),
         "nccl-inspector": Format(
             inspector.sniff,

@@ -77,7 +77,9 @@ class Text:
 
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
         """(line number, row) of a CSV file with a header. Raises DataError for rows of another length or too many."""
-        reader = csv.reader((line for _, line in self.lines()), delimiter=separator(self.content))
+        reader = csv.reader(
+            (line for _, line in self.lines()), delimiter=separator(self.content), skipinitialspace=True
+        )
         try:
             yield from self._rows(reader)
         except csv.Error as error:

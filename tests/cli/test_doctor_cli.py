@@ -70,6 +70,15 @@ def test_logs_of_nccl_tests_are_read(tmp_path):
     assert {(row["file"], row["workers"], row["nodes"]) for row in document["sizes"]} == {("n1", 8, 1), ("n2", 16, 2)}
 
 
+@pytest.mark.parametrize("file", ["rccl-tests-lines.json", "rccl-tests.csv", "nccl-rank-tags.log"])
+def test_files_as_they_come_are_read(file):
+    result = doctor(samples.DATA / file, "--against", "nccl:mi300xx4" if "rccl" in file else "nccl:a100x8", "--json")
+    assert result.exit_code == 0, result.output
+    sizes = json.loads(result.stdout)["sizes"]
+    assert {row["workers"] for row in sizes} == {4 if "rccl" in file else 8}
+    assert [row["bytes"] for row in sizes] == [2**power for power in range(10, 29 if "rccl" in file else 31)]
+
+
 def test_wrong_input_is_one_line_with_a_remedy(tmp_path):
     osf.save(replace(osf.load_cluster("azure-a100-hdr"), name="mine"), tmp_path / "mine.json")
     (tmp_path / "broken.log").write_text("# nThread 1\n")

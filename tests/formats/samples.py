@@ -69,6 +69,24 @@ JSON_TEXT = """\
  "average_bus_bandwidth": {"bandwidth": 31.5, "okay": "unchecked"}}
 """
 
+RCCL_LISTED = """\
+[
+{"numCycle":0, "name":"AllGather", "nodes":2, "ranks":16, "ranksPerNode":8, "gpusPerRank":1, "size":1048576, \
+"type":"float", "redop":"none", "inPlace":0, "time":61.500000, "algBw":17.050016, "busBw":15.984390, "wrong":"0"},
+{"numCycle":0, "name":"AllGather", "nodes":2, "ranks":16, "ranksPerNode":8, "gpusPerRank":1, "size":1048576, \
+"type":"float", "redop":"none", "inPlace":1, "time":60.250000, "algBw":17.403751, "busBw":16.316017, "wrong":"N/A"},
+{"numCycle":0, "name":"AllGather", "nodes":2, "ranks":16, "ranksPerNode":8, "gpusPerRank":1, "size":2097152, \
+"type":"float", "redop":"none", "inPlace":0, "time":84.100000, "algBw":24.936409, "busBw":23.377883, "wrong":"0"}
+]
+"""
+
+RCCL_SPACED = """\
+name, gpus, size, type, redop, inPlace, time, algBw, busBw, #wrong
+"ReduceScatter", 4, 1024, "float", "sum", 0, 19.034, 0.0537984, 0.0403488, "0"
+"ReduceScatter", 4, 1024, "float", "sum", 1, 19.5, 0.0525128, 0.0393846, "0"
+"ReduceScatter", 4, 2097152, "float", "sum", 0, 88.905, 23.588685, 17.691514, "0"
+"""
+
 OSU_TEXT = """\
 # OSU MPI Allreduce Latency Test v5.4.0
 # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
@@ -146,6 +164,11 @@ SHOWN = {name: [file] for name, file in SECTION.findall((ROOT / "docs/reference/
 SAMPLES = SHOWN | {
     "nccl-tests": [NEW_TEXT, OLD_TEXT],
     "nccl-tests-json": [JSON_TEXT],
+    "rccl-tests": [
+        RCCL_LISTED,
+        RCCL_SPACED,
+        *((DATA / f"rccl-tests{end}").read_text("utf-8") for end in ("-lines.json", ".csv")),
+    ],
     "nccl-inspector": [
         inspector_logs.text(inspector_logs.Logged(version="v4.0", repeats=1)),
         inspector_logs.text(inspector_logs.Logged(version="v4.3", kinds=("AllGather", "ReduceScatter"), nodes=2)),

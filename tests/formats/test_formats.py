@@ -152,6 +152,66 @@ def test_nccl_tests_json():
     assert "2.29.2" in cluster.source.conditions
 
 
+def test_rccl_tests_in_lines_and_as_csv():
+    """The sizes and times in the files, in place or not; all GPUs of the process are on one node."""
+    lines, table = (samples.SAMPLES["rccl-tests"][place] for place in (2, 3))
+    (from_lines,), (from_csv,) = read(lines), read(table)
+    for cluster in (from_lines, from_csv):
+        assert (cluster.gpus_per_node, cluster.nodes, cluster.tables[0].workers) == (4, 1, 4)
+        assert cluster.tables[0].collective == "all_reduce"
+        assert cluster.tables[0].sizes == tuple(2**power for power in range(10, 29))
+    assert from_lines.tables[0].times[0] == pytest.approx(19.034133333333333e-6)
+    assert from_csv.tables[0].times == pytest.approx(from_lines.tables[0].times, rel=1e-4)
+    (spaced,) = read(samples.RCCL_SPACED)
+    assert spaced.tables[0].collective == "reduce_scatter"
+    assert spaced.tables[0].times == pytest.approx((19.034e-6, 88.905e-6))
+
+
+def test_rccl_tests_with_mpi():
+    """Ranks and GPUs of each; where they lie is in the file only if its bandwidths are of more than are on a node."""
+    (cluster,) = read(samples.RCCL_LISTED)
+    assert (cluster.tables[0].workers, cluster.gpus_per_node, cluster.nodes) == (16, 8, 2)
+    assert cluster.tables[0].times == pytest.approx((60.25e-6, 84.1e-6))
+    text = Text(
+        "file.txt", samples.RCCL_LISTED.replace('"ranksPerNode":8', '"ranksPerNode":16'), tell=(told := []).append
+    )
+    (unplaced,) = IMPORT_FORMATS["rccl-tests"].read(text, HINTS)
+    assert (unplaced.tables, unplaced.gpus_per_node) == (cluster.tables, 1)
+    assert told == [
+        "how ranks lie on nodes is not in the file: each is taken to be on a node of its own: give --gpus-per-node"
+    ]
+    (placed,) = read(samples.RCCL_LISTED.replace('"ranksPerNode":8', '"ranksPerNode":16'), gpus_per_node=8)
+    assert (placed.gpus_per_node, placed.nodes) == (8, 2)
+    split = samples.RCCL_LISTED
+    for both in (("15.984390", "14.918764"), ("16.316017", "15.228282"), ("23.377883", "21.819358")):
+        split = split.replace(*both)
+    (split,) = read(split)
+    assert (split.tables[0].workers, split.tables[0].times) == (8, cluster.tables[0].times)
+
+
+@pytest.mark.parametrize(
+    ("found", "put", "told"),
+    [
+        ('"wrong":"N/A"', '"wrong":"3"', "entry 2: has 3 wrong results and is left out: '1048576'"),
+        ('"wrong":"N/A"', '"wrong":"0"', None),
+    ],
+)
+def test_wrong_results_of_rccl_tests_are_left_out(found, put, told):
+    heard = []
+    text = Text("file.txt", samples.RCCL_LISTED.replace(found, put), tell=heard.append)
+    (cluster,) = IMPORT_FORMATS["rccl-tests"].read(text, HINTS)
+    assert heard == ([told] if told else [])
+    assert cluster.tables[0].times[0] == pytest.approx(61.5e-6 if told else 60.25e-6)
+
+
+def test_a_line_of_rccl_tests_that_was_cut_is_left_out():
+    heard = []
+    text = Text("file.txt", samples.SAMPLES["rccl-tests"][2][:-40], tell=heard.append)
+    (cluster,) = IMPORT_FORMATS["rccl-tests"].read(text, HINTS)
+    assert len(cluster.tables[0].sizes) == 19
+    assert [one.partition(" is left out")[0] for one in heard] == ["line 38: is not JSON and"]
+
+
 def test_osu():
     (cluster,) = read(samples.OSU_TEXT, workers=8)
     assert cluster.tables[0].times == pytest.approx((31.92e-6, 67.49e-6, 1905.11e-6))
@@ -239,6 +299,10 @@ def test_published_profiles_load_as_bundled(data_folder):
         (samples.JSON_TEXT[:-20], "is not valid JSON"),
         (samples.DDP_JSON.replace("8000000", "-1"), "avg_backward_compute_time is -1"),
         (samples.OSU_TEXT + "9\n", "line 6: is not a size with a latency"),
+        (samples.RCCL_SPACED.replace("88.905", "fast"), "line 4: is not a number: 'fast'"),
+        (samples.RCCL_SPACED.replace("ReduceScatter", "Broadcast"), "line 2: is a test of broadcast; read are only"),
+        (samples.RCCL_SPACED.replace(" 4, ", " 2, "), "line 2: busbw/algbw is 0.75, but reduce_scatter with 2 workers"),
+        (samples.RCCL_LISTED.replace(":60.250000", ":[1]"), r"entry 2: is not a number: '\[1\]'"),
     ],
 )
 def test_a_bad_line_names_file_line_and_text(tmp_path, content, message):
