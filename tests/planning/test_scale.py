@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from osfmodel.planning.inverse import STEADY, answers
 from osfmodel.planning.replicas import replica_workload
 from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
 from osfmodel.planning.scale_curve import COUNTED, Anchor, TrainingLength
+from osfmodel.show.curves import scale as scale_picture
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MemoryLimit
 
@@ -418,6 +420,30 @@ def test_a_page_has_every_figure_its_sources_and_its_command(tmp_path):
     assert "Assumptions and sources" in text
     assert "<script" not in text
     assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize("high", [8, 64])
+def test_error_bands_lie_between_the_numbers_of_their_axis(tmp_path, high):
+    """On the page, where the axis ended with the longest of them."""
+    options = (WORDS, "--cluster", CLUSTER, "--workers", f"4,{high}")
+    assert run(*options, "-o", str(tmp_path / "page.html")).exit_code == 0
+    text = (tmp_path / "page.html").read_text()
+    lines = [dict(re.findall(r'([a-z0-9]+)="([^"]*)"', line)) for line in re.findall(r"<line [^>]*>", text)]
+    grid = [float(line["y1"]) for line in lines if line.get("class") == "grid"]
+    bands = [(float(line["y2"]), float(line["y1"])) for line in lines if "bound" in line["class"] and "%" in line["x1"]]
+    assert len(bands) == 2
+    for top, bottom in bands:
+        assert min(grid) <= top < bottom <= max(grid)
+
+
+def test_error_bands_lie_inside_the_picture(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(scale_picture, "save", lambda figure, path: drawn.append(figure))
+    curve = osf.scale(osf.load_workload(WORDS), osf.load_cluster(CLUSTER), [4, 8, 64])
+    scale_picture.plot_scale(curve, str(tmp_path / "curve.png"))
+    bottom, top = drawn[0].axes[0].get_ylim()
+    assert all(bottom < one.low < one.high < top for one in scale_picture.rates(curve.points))
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg"])

@@ -10,7 +10,7 @@ from osfmodel.show.curves.scale import RateAt, by_strategy, rates, unit_of
 from osfmodel.show.html.axes import SHAPES, UP, Axis, Scale, curve, down, key, mark, plot
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.html.shell import document, section
-from osfmodel.show.pictures.ticks import even_ticks
+from osfmodel.show.pictures.ticks import even_end, even_ticks
 from osfmodel.show.tables import PAGE, for_people, texts
 from osfmodel.show.tables.scale import amount, told_columns
 
@@ -60,7 +60,7 @@ def _plot(found: Sequence[RateAt], unit: str) -> Markup:
     """The rate of each GPU, with its error band as an upright line."""
     counts = [one.workers for one in found]
     across = Axis(Scale(counts[0], counts[-1], True), counts, lambda tick: f"{tick:g}", "GPUs")
-    top = max(one.high for one in found)
+    top = even_end(max(one.high for one in found), UP)
     up = Axis(Scale(0, top), even_ticks(0, top, UP), amount, unit)
     drawn: list[Markup] = []
     names: list[tuple[str, str | None, str]] = []
