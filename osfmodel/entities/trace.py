@@ -285,11 +285,15 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A job: one rank or all of them. ``remarks`` name the gaps of the trace, one sentence each."""
+    """A job: one rank or all of them. ``remarks`` name the gaps of the trace, one sentence each.
+
+    ``recorded_host``: whether it has the host's operators, so that what it lacks of them did not happen.
+    """
 
     name: str
     ranks: tuple[RankTrace, ...]
     remarks: tuple[str, ...] = ()
+    recorded_host: bool = False
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of a trace")
@@ -298,6 +302,21 @@ class Trace:
         seen = [rank.rank for rank in self.ranks]
         if len(set(seen)) < len(seen):
             raise DataError(f"the trace {self.name!r} has two files of one rank: give one file a rank")
+
+    @property
+    def inference(self) -> bool:
+        """Whether the host, which is on the record, ran no backward, optimizer or collective of DDP's gradients."""
+        steps = [step for rank in self.ranks for step in rank.steps]
+        parts = (step.backward or step.gradients or step.update or (step.ddp and step.reductions) for step in steps)
+        return self.recorded_host and not any(parts)
+
+    def require_training(self) -> None:
+        """Raise DataError for a trace of inference."""
+        if self.inference:
+            raise DataError(
+                f"the trace {self.name!r} is of inference (no backward, optimizer step or collective of gradients), not "
+                "of training: record steps that call loss.backward()"
+            )
 
     @property
     def pace(self) -> RankTrace:

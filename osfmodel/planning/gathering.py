@@ -58,8 +58,10 @@ class ReportRequest:
 
 
 def gather(request: ReportRequest) -> Report:
-    """Tune, predict and explain. Raises as ``tune`` and ``compare``, and DataError for a trace without a step."""
+    """Tune, predict and explain. Raises as ``tune`` and ``compare``, and DataError for a trace of no training step."""
     workload, cluster, workers = request.changed(request.workers), request.cluster, request.workers
+    for trace in request.traces:
+        trace.require_training()
     seen = tuple(step for trace in request.traces for step in _measured(trace))
     tuning = tune(workload, cluster, workers, request.target).under(request.what_if)
     default = request.target if is_stock(CONFIG_TARGETS[request.target]) else "ddp"

@@ -39,7 +39,10 @@ def sniff(head: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Content of one file: ``base`` is the time in microseconds from which its clock counts."""
+    """Content of one file: ``base`` is the time in microseconds from which its clock counts.
+
+    ``operators``: whether it has those of the host.
+    """
 
     path: str
     checksum: str
@@ -48,6 +51,7 @@ class _File:
     base: float
     collectives: tuple[Found, ...]
     uses: tuple[HostUse, ...]
+    operators: bool = False
 
     @property
     def distributed(self) -> Mapping[str, Any]:
@@ -109,6 +113,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
         first, last = hints.steps
         trace = with_steps(trace, range(first, last + 1))
     trace = sized(trace, hints)
+    trace = replace(trace, recorded_host=all(file.operators for file in found))
     return replace(trace, remarks=tuple(dict.fromkeys([*remarks, *_missing(trace)])))
 
 
@@ -135,15 +140,18 @@ def _on_host(file: _File) -> bool:
 
 def _read(files: Files, on_host: bool) -> list[_File]:
     """Each rank's file, with operators of the host in all, or only in those without a list of devices."""
-    hosts = on_host
+    hosts, operators = on_host, False
 
     def keep(cat: str, name: str) -> bool:
+        nonlocal operators
+        operators = operators or name.startswith("aten::")
         return wanted_of_host(cat, name) if hosts else wanted(cat, name)
 
     found = []
     for file in read_events(files.paths, keep, files.tell, files.progress):
         hosts = on_host or not file.header.get("deviceProperties")
         found.append(_file(file, record(file.events, hosts)))
+        found[-1], operators = replace(found[-1], operators=operators), False
     return found
 
 
@@ -266,6 +274,8 @@ def _missing(trace: Trace) -> list[str]:
             f"{len(ranks)} of {workers} ranks: how long a collective waits for others is not known: give the traces "
             "of all ranks"
         )
+    if trace.inference:
+        return said
     if not any(step.gradients for step in steps):
         said.append("holds no backward of autograd's: when gradients are ready is not known")
     elif _unsized(steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median, mode
 
@@ -30,13 +31,19 @@ ONE_SIZE = (
 
 
 def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequence[Noun]:
-    """The workload, the cluster and the measured steps, as far as the trace holds them.
+    """The workload, the cluster and the measured steps, as far as the trace holds them; the cluster of inference.
 
     ``tell`` receives what is missing and how to record it; ``hints`` add what no trace has, the batch size, and what
-    few have, the number of GPUs per host.
+    few have, the number of GPUs per host. Raises DataError for inference without a table of collectives.
     """
     for remark in (*trace.remarks, *_contradicted(trace, hints)):
         tell(remark)
+    if trace.inference:
+        with suppress(DataError):
+            cluster = cluster_of(trace)
+            tell("is a trace of inference: only the network is read from it")
+            return [_as_told(cluster, hints)]
+    trace.require_training()
     nouns: list[Noun] = []
     sharded = is_sharded(trace)
     makers: list[Callable[[Trace], Noun]] = [workload_of, *([_plan_alone] if sharded else [])]
@@ -100,7 +107,7 @@ def found_in(trace: Trace) -> str:
     else:
         several = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN])
         shown = f"{several}{' ...' * (len(sizes) > MOST_SHOWN)} elements"
-    buckets = f", {len(sizes)} of gradients: {shown}" if sizes else ""
+    buckets = f", {len(sizes)} of gradients: {shown}" if sizes and not trace.inference else ""
     modules = {one.shard.module for one in step.sharded if one.shard}
     if modules:
         buckets = f", of {how_many(len(modules), 'group')} of sharded parameters"
