@@ -52,7 +52,8 @@ def replayed_trace(
     ``cluster`` gives the possible speed of the network; without one it is the best that the trace shows. ``steps``:
     numbers of steps to look at; by default all that every rank has.
 
-    Raises DataError for a trace of inference or if a rank has none of these steps, CostError if the cluster cannot price so many workers.
+    Raises DataError for a trace of inference, and if a rank has none of these steps; CostError if the cluster cannot
+    price so many workers.
     """
     trace.require_training()
     trace = with_shared_steps(with_steps(trace, steps) if steps else trace)

@@ -9,7 +9,7 @@ from statistics import median
 
 from osfmodel.diagnosis.explanation import UNEXPLAINED, Explanation
 from osfmodel.diagnosis.waits import used_map
-from osfmodel.entities.display import how_many, show_bus_bandwidth, show_bytes, show_time
+from osfmodel.entities.display import how_many, show_bus_rate, show_bytes, show_time
 from osfmodel.entities.rounding import plain_sum
 
 REPLAY_ERROR = 0.05
@@ -185,7 +185,7 @@ def bandwidth(one: Explanation, seconds: float) -> str:
             "are part of it."
         )
     rate = sum(size for _, size in carried) / plain_sum(size / speed for speed, size in carried)
-    said = f" at a bus bandwidth of {show_bus_bandwidth(rate)}"
+    said = f" at a bus bandwidth of {show_bus_rate(rate)}"
     least = "at least " if any(row.bytes is None for row in one.buckets) else ""
     return f"{least}{show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
 

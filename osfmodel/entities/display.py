@@ -21,7 +21,7 @@ def show_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def show_bus_bandwidth(bytes_per_second: float) -> str:
+def show_bus_rate(bytes_per_second: float) -> str:
     """A bus bandwidth in GB/s, as nccl-tests writes it: ``"229.4 GB/s"``."""
     return f"{bytes_per_second / 1e9:.4g} GB/s"
 

@@ -287,7 +287,7 @@ class RankTrace:
 class Trace:
     """A job: one rank or all of them. ``remarks`` name the gaps of the trace, one sentence each.
 
-    ``recorded_host``: whether it has the host's operators, so that what it lacks of them did not happen.
+    ``recorded_host``: whether the host's operators are in it, so that those which it lacks did not run.
     """
 
     name: str
@@ -313,10 +313,9 @@ class Trace:
     def require_training(self) -> None:
         """Raise DataError for a trace of inference."""
         if self.inference:
-            raise DataError(
-                f"the trace {self.name!r} is of inference (no backward, optimizer step or collective of gradients), not "
-                "of training: record steps that call loss.backward()"
-            )
+            lacks = "no backward, optimizer step or collective of gradients"
+            remedy = "record steps that call loss.backward()"
+            raise DataError(f"the trace {self.name!r} is of inference ({lacks}), not of training: {remedy}")
 
     @property
     def pace(self) -> RankTrace:

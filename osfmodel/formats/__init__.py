@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files.plain_text import as_utf8, plain_text
+from osfmodel.entities.files import as_utf8, plain_text
 from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import LateTable, all_names, require
 from osfmodel.entities.trace import Trace

@@ -76,7 +76,9 @@ RCCL_LISTED = """\
 {"numCycle":0, "name":"AllGather", "nodes":2, "ranks":16, "ranksPerNode":8, "gpusPerRank":1, "size":1048576, \
 "type":"float", "redop":"none", "inPlace":1, "time":60.250000, "algBw":17.403751, "busBw":16.316017, "wrong":"N/A"},
 {"numCycle":0, "name":"AllGather", "nodes":2, "ranks":16, "ranksPerNode":8, "gpusPerRank":1, "size":2097152, \
-"type":"float", "redop":"none", "inPlace":0, "time":84.100000, "algBw":24.936409, "busBw":23.377883, "wrong":"0"}
+"type":"float", "redop":"none", "inPlace":0, "time":84.100000, "algBw":24.936409, "busBw":23.377883, "wrong":"0"},
+{"numCycle":0, "name":"AllGather", "nodes":2, "ranks":16, "ranksPerNode":8, "gpusPerRank":1, "size":4194304, \
+"type":"float", "redop":"none", "inPlace":0, "time":129.900000, "algBw":32.288714, "busBw":30.270670, "wrong":"0"}
 ]
 """
 

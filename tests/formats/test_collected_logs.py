@@ -159,6 +159,15 @@ def test_a_row_that_is_cut_or_garbled_is_left_out(content, left, note):
     assert said.count("more line") == 0
 
 
+def test_a_test_of_which_no_row_can_be_told_is_told_beside_another():
+    told: list[str] = []
+    (cluster,) = import_content(
+        (log() + log(hosts=2).replace("float", "flo at")).encode(), "f", Hints("a"), tell=told.append
+    )
+    assert [table.workers for table in cluster.tables] == [4]
+    assert told == ["line 15: a test began here and printed no rows that can be told"]
+
+
 def test_rank_tags_that_touch_numbers(tmp_path):
     """mpirun's tag within a row is none of its digits; a second rank's makes the row one that cannot be told."""
     content = (DATA / "nccl-rank-tags.log").read_text()

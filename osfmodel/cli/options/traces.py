@@ -12,8 +12,7 @@ from osfmodel.cli.app import WORKLOAD, warn
 from osfmodel.cli.groups import TRACES
 from osfmodel.counting import load_workload
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.files import profiles
-from osfmodel.entities.files.plain_text import plain_text
+from osfmodel.entities.files import plain_text, profiles
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.source_text import Text

@@ -21,9 +21,8 @@ from osfmodel.diagnosis.comparing.step_times import times_reading
 from osfmodel.diagnosis.comparing.traced import trace_reading
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.files import documents, plain_text, profiles
 from osfmodel.entities.files.measurements import decode_measurements, load_measurements
-from osfmodel.entities.files.plain_text import plain_text
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import REMEDY, DataError, ForeignFileError, OsfError, UsageError
-from osfmodel.entities.files import LARGEST_FILE, documents
+from osfmodel.entities.files import LARGEST_FILE, as_utf8, documents
 from osfmodel.entities.files.documents import PlanFile
-from osfmodel.entities.files.plain_text import as_utf8
 from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload

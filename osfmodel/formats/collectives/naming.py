@@ -51,7 +51,7 @@ def collective_of(text: Text, seen: NamedCollective, workers: int, hints: Hints)
     if not named:
         return _guessed(seen, workers)
     _require_read(seen, [named])
-    if not agrees(seen, named, workers):
+    if not _agrees(seen, named, workers):
         wrong = (
             f"busbw/algbw is {_ratio(seen):.3g}, but {named} with {workers} workers has {factor(named, workers):.3g}"
         )
@@ -69,7 +69,7 @@ def factor(name: str, workers: int) -> float:
 
 def _guessed(seen: NamedCollective, workers: int) -> str:
     """The only collective that columns and bandwidths allow."""
-    likely = [name for name in _by_columns(seen) if agrees(seen, name, workers)]
+    likely = [name for name in _by_columns(seen) if _agrees(seen, name, workers)]
     _require_read(seen, likely)
     if len(likely) != 1:
         known = f"which may be {' or '.join(likely)}" if likely else f"and busbw/algbw, {_ratio(seen):.3g}, fits none"
@@ -102,7 +102,7 @@ def _ratio(seen: NamedCollective) -> float:
     return bus / alg if alg else float("nan")
 
 
-def agrees(seen: NamedCollective, name: str, workers: int) -> bool:
+def _agrees(seen: NamedCollective, name: str, workers: int) -> bool:
     """Whether the bandwidths may be those of ``name`` before rounding; True without bandwidths."""
     alg, bus = _largest(seen)
     expected = factor(name, workers)

@@ -10,27 +10,18 @@ from dataclasses import dataclass, field
 from osfmodel.formats.collectives.naming import PROGRAM
 from osfmodel.formats.source_text import LONGEST_QUOTE, Text
 
-TAG = r"\[(?!0x)[^\s\[\]:]{1,120}\](?:<std\w{3,4}>)?:?"
+TAGS = re.compile(r"\[(?!0x)[^\s\[\]:]{1,120}\](?:<std\w{3,4}>)?:?")
 """A tag of mpirun, torchrun or kubectl: ``[1,0]<stdout>:``, ``[0]``, ``[rank0]:``, ``[pod/a/b]``; not a PCI bus."""
-TAGS = re.compile(TAG)
 SENDER = re.compile(
     r"[ \t>]{0,40}(?:([\w.-]{1,100}(?::(?=\s)|[ \t]{1,20}\|))|(?:[^#\[]|\[[\d:,.TZ/ +-]{8,40}\]){0,80}?"
-    rf"((?:{TAG}[ \t]?){{1,8}}))"
+    rf"((?:{TAGS.pattern}[ \t]?){{1,8}}))"
 )
-"""Who wrote a line, as its beginning says: a rank or host before a colon or bar, else its tags, maybe after a time."""
-COMMENT = re.compile(
-    r"#[ \t]{0,40}(?=size[ \t]|Rank[ \t]|nThread\b|Avg bus|Out of bounds|Bitwise|Collective test|error:)"
-)
-FIGURE = r"\d{1,12}(?:\.\d{0,9})?(?:e[+-]?\d{1,3})?"
-FIELDS = {
-    "size": r"\d{1,18}",
-    "count": r"\d{1,18}",
-    "type": r"[A-Za-z]\w{0,30}",
-    "redop": r"\w{1,30}",
-    "root": r"-?\d{1,9}",
-    **dict.fromkeys(("time", "algbw", "busbw"), rf"{FIGURE}|N/A|-?nan|inf"),
-}
-"""The form of a field by the name of its column."""
+"""The writer of a line, by its beginning: a rank or host before a colon or bar, else its tags, maybe after a time."""
+COMMENT = re.compile(r"#[ \t]{0,40}(?=(?:size|Rank|nThread|Bitwise)\b|Avg bus|Out of bounds|Collective test|error:)")
+FIGURE = r"\d{1,12}(?:\.\d{0,20})?(?:e[+-]?\d{1,3})?"
+START = re.compile(r"(?:.*[\]:>|])?(\d{1,18}) (\d{1,18}) ([A-Za-z]\w{0,30})")
+"""Size, count and type at the start of a row, with a prefix that touches them or none."""
+TIMED = re.compile(rf"{FIGURE}|N/A|-?nan|inf")
 WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4, "double": 8, "int64": 8, "uint64": 8}
 """Bytes of an element by nccl-tests' names of types; 1 for others."""
 BEGUN = re.compile(r"\d{1,18}[ \t]{1,40}\d{1,18}[ \t]{1,40}(?:u?int|half|float|double|bfloat|fp?8)")
@@ -133,12 +124,12 @@ def runs_of(text: Text) -> list[LoggedTest]:
             for one in senders.values():
                 one.mentioned = program[1]
     runs = sorted((run for one in senders.values() for run in one.runs), key=lambda run: run.line)
-    for run in runs:
-        run.mend_hosts(text)
-        _tell_how_it_ended(text, run)
     lost = [line for run in runs for line in run.lost]
     if lost and not any(run.rows for run in runs):
         raise text.fault(*lost[0], "is not a row of the table, and no other line is")
+    for run in runs:
+        run.mend_hosts(text)
+        _tell_how_it_ended(text, run)
     return [run for run in runs if run.rows]
 
 
@@ -148,7 +139,7 @@ def _sender(line: str) -> str:
 
 
 def _untagged(line: str) -> str:
-    """The line without what says who wrote it, also where it stands within, as mpirun flushes; else as it is."""
+    """The line without tags of its writer, also within it, where mpirun flushed; as it is with those of others."""
     found = SENDER.match(line)
     start, rest = (line[: found.end()], line[found.end() :]) if found else ("", line)
     own, inside = set(TAGS.findall(start)), set(TAGS.findall(rest))
@@ -205,9 +196,10 @@ def _add_row(log: Log, number: int, line: str) -> bool:
     run = log.runs[-1]
     fields = line.split()
     row = _row(run.names, fields[-len(run.names) - ("timestamp" in run.names) :])  # a date and a time of day
+    figures = sum(TIMED.fullmatch(word) is not None for word in fields)
     if row:
         run.rows.append((number, row))
-    elif BEGUN.search(line) or ("NCCL" not in line and _figures(fields) >= max(3, len(fields) / 2)):
+    elif BEGUN.search(line) or ("NCCL" not in line and figures >= max(3, len(fields) / 2)):
         run.lost.append((number, line[:LONGEST_QUOTE]))
     else:
         return False
@@ -218,25 +210,20 @@ def _add_row(log: Log, number: int, line: str) -> bool:
 
 def _row(names: Sequence[str], fields: Sequence[str]) -> list[str]:
     """The last fields of a line if they are those of a row, whatever precedes them; else none."""
-    first = re.search(r"(?:^|[\]:>|])(\d{1,18})$", fields[0]) if len(fields) > 2 else None
-    if first is None or len(fields) != len(names) + ("timestamp" in names):
+    start = START.fullmatch(" ".join(fields[:3]))
+    measured = [word for name, word in zip(names, fields, strict=False) if name in ("time", "algbw", "busbw")]
+    if start is None or not all(map(TIMED.fullmatch, measured)) or len(fields) != len(names) + ("timestamp" in names):
         return []
-    row = [first[1], *fields[1:]]
-    if not all(re.fullmatch(FIELDS[name], word) for name, word in zip(names, row, strict=False) if name in FIELDS):
-        return []
-    unit = int(row[1]) * WIDTHS.get(row[2], 1)
-    return row if int(row[0]) % max(1, unit) == 0 else []  # a size whose first digits are on another line is odd
-
-
-def _figures(fields: Sequence[str]) -> int:
-    return sum(re.fullmatch(FIGURE, word) is not None for word in fields)
+    unit = int(start[2]) * WIDTHS.get(start[3], 1)
+    # a size whose first digits are on another line is no multiple of the count
+    return [start[1], *fields[1:]] if int(start[1]) % max(1, unit) == 0 else []
 
 
 def _tell_how_it_ended(text: Text, run: LoggedTest) -> None:
     """Remark that a test did not end: it has no closing line and did not reach the largest size."""
     if not run.rows:
-        if (run.ranks or run.names) and not run.lost:
-            text.tell(f"line {run.line}: a test began here and printed no rows")
+        if run.ranks or run.names:
+            text.tell(f"line {run.line}: a test began here and printed no rows{' that can be told' * bool(run.lost)}")
         return
     number, fields = run.rows[-1]
     if not run.ended and not (run.largest and fields[0].isdigit() and int(fields[0]) >= run.largest):

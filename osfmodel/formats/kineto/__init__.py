@@ -39,10 +39,7 @@ def sniff(head: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Content of one file: ``base`` is the time in microseconds from which its clock counts.
-
-    ``operators``: whether it has those of the host.
-    """
+    """Content of one file: its clock counts from ``base`` microseconds; ``operators``: whether the host's are there."""
 
     path: str
     checksum: str

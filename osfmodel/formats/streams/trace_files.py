@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files.plain_text import plain_text
+from osfmodel.entities.files import plain_text
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams import tar_stream
 from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from osfmodel.planning.goals import Answer
@@ -10,7 +11,7 @@ from osfmodel.show.curves.scale import RateAt, by_strategy, rates, unit_of
 from osfmodel.show.html.axes import SHAPES, UP, Axis, Scale, curve, down, key, mark, plot
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.html.shell import document, section
-from osfmodel.show.pictures.ticks import even_end, even_ticks
+from osfmodel.show.pictures.ticks import even_ticks
 from osfmodel.show.tables import PAGE, for_people, texts
 from osfmodel.show.tables.scale import amount, told_columns
 
@@ -60,7 +61,9 @@ def _plot(found: Sequence[RateAt], unit: str) -> Markup:
     """The rate of each GPU, with its error band as an upright line."""
     counts = [one.workers for one in found]
     across = Axis(Scale(counts[0], counts[-1], True), counts, lambda tick: f"{tick:g}", "GPUs")
-    top = even_end(max(one.high for one in found), UP)
+    highest = max(one.high for one in found)
+    step = even_ticks(0, highest, UP)[1]
+    top = step * math.ceil(highest / step)
     up = Axis(Scale(0, top), even_ticks(0, top, UP), amount, unit)
     drawn: list[Markup] = []
     names: list[tuple[str, str | None, str]] = []

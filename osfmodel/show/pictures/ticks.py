@@ -18,12 +18,6 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
 
-def even_end(high: float, most: int) -> float:
-    """The first number of ``even_ticks`` from 0 that is not below ``high``, which is above 0."""
-    step = even_ticks(0, high, most)[1]
-    return float(f"{step * math.ceil(high / step - 1e-9):.12g}")
-
-
 def decade_ticks(low: float, high: float, most: int) -> list[float]:
     """Round numbers on a logarithmic axis: whole decades; in a narrow one also 2 and 5 times as much, or even steps."""
     for factors in ((1,), (1, 3), (1, 2, 5)):

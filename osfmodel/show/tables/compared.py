@@ -16,7 +16,7 @@ from osfmodel.diagnosis.comparing.comparison import (
 )
 from osfmodel.diagnosis.comparing.readings import CollectiveUse
 from osfmodel.diagnosis.explanation import COMPUTE
-from osfmodel.entities.display import show_bus_bandwidth, show_bytes, show_share, show_time
+from osfmodel.entities.display import show_bus_rate, show_bytes, show_share, show_time
 from osfmodel.show.tables import Column, column
 
 LISTED = 12
@@ -103,8 +103,8 @@ COLLECTIVES: tuple[Column[CollectiveDifference], ...] = (
     _side("baseline", "s", lambda use: use.time, "time", show_time),
     _side("candidate", "s", lambda use: use.time, "time now", show_time),
     column("change_s", "change", lambda one: one.change, signed_time),
-    _side("baseline", "bytes_per_s", lambda use: use.bandwidth, "bus bandwidth", show_bus_bandwidth),
-    _side("candidate", "bytes_per_s", lambda use: use.bandwidth, "bus bandwidth now", show_bus_bandwidth),
+    _side("baseline", "bytes_per_s", lambda use: use.bandwidth, "bus bandwidth", show_bus_rate),
+    _side("candidate", "bytes_per_s", lambda use: use.bandwidth, "bus bandwidth now", show_bus_rate),
 )
 """Columns of collectives."""
 FACTS: tuple[Column[Fact], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from osfmodel.diagnosis.doctor.checkup import Checkup, ClassCheck, Hypothesis, SizeCheck
 from osfmodel.diagnosis.doctor.peers import PercentileRange
-from osfmodel.entities.display import how_many, show_bus_bandwidth, show_bytes, show_time
+from osfmodel.entities.display import how_many, show_bus_rate, show_bytes, show_time
 from osfmodel.show.tables import Column, column
 
 SLOWEST = "slowest"
@@ -44,7 +44,7 @@ SIZES: tuple[Column[SizeCheck], ...] = (
     column("time_s", "measured", lambda row: row.time, show_time),
     column("slowest_s", SLOWEST, lambda row: row.slowest, show_time),
     column("expected_s", "expected", lambda row: row.price, show_time),
-    column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bus_bandwidth, show_bus_bandwidth),
+    column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bus_bandwidth, show_bus_rate),
     column("ratio", "ratio", lambda row: row.ratio, ratio_text),
     column("percentile_low", None, lambda row: row.place and 100 * row.place.low),
     column("percentile_high", None, lambda row: row.place and 100 * row.place.high),

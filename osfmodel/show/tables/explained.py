@@ -19,14 +19,7 @@ from osfmodel.diagnosis.explanation import (
     Remedy,
 )
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.display import (
-    how_many,
-    show_bus_bandwidth,
-    show_bytes,
-    show_predicted_time,
-    show_share,
-    show_time,
-)
+from osfmodel.entities.display import how_many, show_bus_rate, show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005
@@ -166,7 +159,7 @@ MESSAGES: tuple[Column[BucketRow], ...] = (
     column("waiting_s", None, lambda row: row.waiting),
     column("transfer_s", None, lambda row: row.transfer),
     column("wire_s", None, lambda row: row.wire),
-    column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bandwidth, show_bus_bandwidth),
+    column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bandwidth, show_bus_rate),
     Column("possible_bus_bandwidth_bytes_per_s", "of best", lambda row: row.possible, _of_possible),
     column("hidden_s", "hidden", lambda row: row.hidden, show_time),
     column("exposed_s", "exposed", lambda row: row.exposed, show_time),
@@ -222,7 +215,7 @@ GROUP_PARTS: tuple[Column[GroupParts], ...] = (
     column("hidden_s", "hidden", lambda row: row.hidden, show_time),
     column("hidden_by", "by", lambda row: row.hidden_by),
     column("exposed_s", "exposed", lambda row: row.exposed, show_time),
-    column("bus_bandwidth_bytes_per_s", "bandwidth", lambda row: row.bandwidth, show_bus_bandwidth),
+    column("bus_bandwidth_bytes_per_s", "bandwidth", lambda row: row.bandwidth, show_bus_rate),
     column("best_bus_bandwidth_bytes_per_s", None, lambda row: row.best),
     column("of_best", "of best", lambda row: _part_of(row.bandwidth, row.best), whole_percent),
     column("possible_bus_bandwidth_bytes_per_s", None, lambda row: row.possible),
