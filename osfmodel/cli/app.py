@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from osfmodel.cli.groups import OUTPUT
+from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType
 from osfmodel.counting import workload_names
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
@@ -163,18 +163,18 @@ def _example_of(error: click.ClickException) -> str:
     return EXAMPLES.get(error.param.opts[-1], "")
 
 
-class NameOrFile(click.ParamType):  # type: ignore[type-arg]
+class NameOrFile(FileType):
     """A parameter that takes a name out of ``known(begun)`` or a path; shell completion offers both."""
 
-    def __init__(self, name: str, known: Callable[[str], Iterable[str]]) -> None:
-        self.name, self.known = name, known
+    def __init__(self, name: str, known: Callable[[str], Iterable[str]], folders: bool = False) -> None:
+        self.name, self.known, self.folders = name, known, folders
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         """Known names that begin with ``incomplete``; files if there are none."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name) for name in self.known(incomplete) if name.startswith(incomplete)]
-        return found or [CompletionItem(incomplete, type="file")]
+        return found or super().shell_complete(ctx, param, incomplete)
 
 
 class OneOf(click.Choice):  # type: ignore[type-arg]
@@ -240,7 +240,7 @@ def main(no_config: bool) -> None:
 
 def output_options(command: Callable[..., Any], more: Sequence[str] = ()) -> Callable[..., Any]:
     """--format and -o, the same on every command; ``more`` formats are those of a single one."""
-    command = OUTPUT.option("-o", "--output", metavar="FILE", help="Write to FILE, atomically.")(command)
+    command = OUTPUT.option("-o", "--output", metavar="FILE", type=WRITTEN, help="Write to FILE, atomically.")(command)
     command = OUTPUT.option("--json", "as_json", is_flag=True, help="Short for --format json.")(command)
     return OUTPUT.option(
         "-f",
@@ -309,17 +309,6 @@ DRAWN: Mapping[str, str] = {".html": "page", ".png": "picture", ".svg": "picture
 def drawn_form(style: str | None, as_json: bool, output: str | None) -> str | None:
     """``page`` or ``picture`` if the name of the output asks for it and no format is given; else None."""
     return DRAWN.get(Path(output or "").suffix.lower()) if style is None and not as_json else None
-
-
-def require_other(output: str | None, files: Sequence[str]) -> None:
-    """Raise UsageError if ``output`` is an input file, or a file in an input folder."""
-    if output in (None, "-"):
-        return
-    target = Path(str(output))
-    held = [inner for file in files if Path(file).is_dir() for inner in Path(file).iterdir()]
-    for file in [*map(Path, files), *held]:
-        if str(file) != "-" and target.is_file() and file.is_file() and target.samefile(file):
-            raise UsageError(f"-o {output}: is the file that is read: give another name")
 
 
 def require_writable(output: str | os.PathLike[str]) -> None:

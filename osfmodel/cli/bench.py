@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from osfmodel.cli.app import WORKLOAD, OneOf, parse_limit, print_text, require_writable, save_or_print, teller, warn
-from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
+from osfmodel.cli.groups import OUTPUT, WRITTEN, GroupedCommand, OptionGroup, require_inputs_kept
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.counting import load_workload
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
@@ -37,10 +37,11 @@ FLIGHTS = "1,2,4"
 
 
 @click.command(name="bench", cls=GroupedCommand)
-@OUTPUT.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), atomically.")
+@OUTPUT.option("-o", "--output", metavar="FILE", type=WRITTEN, help="Write the cluster to FILE (.json), atomically.")
 @OUTPUT.option(
     "--merge",
     metavar="FILE",
+    type=WRITTEN,
     help="Add this worker count to the cluster in FILE, which is overwritten without -o.",
 )
 @click.option(
@@ -110,6 +111,7 @@ def bench_command(
     writes = place.rank == 0
     if writes and target is not None:
         require_writable(target)
+        require_inputs_kept(click.get_current_context(), [_partial(target)])
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     # A cluster file prices all-reduces; the others are measured beside them.

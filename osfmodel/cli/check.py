@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from osfmodel.cli.app import NameOrFile, emit, output_options
-from osfmodel.cli.groups import GroupedCommand
+from osfmodel.cli.groups import WRITTEN, GroupedCommand, require_inputs_kept
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, coverage, overall, used_overall
 from osfmodel.show.documents.check import Judged
@@ -21,7 +23,9 @@ SOURCE = NameOrFile("source", lambda _begun: LEDGER)
 @click.argument("sources", metavar="[SOURCE|FILE]...", nargs=-1, type=SOURCE)
 @click.option("--rows", is_flag=True, help="Show every run, not only the sources (CSV always has every run).")
 @click.option("--tolerance", type=float, metavar="T", help="Fail above this median error, for example 0.05.")
-@click.option("--plot", metavar="FILE", help="Draw predicted against measured, .png or .svg (needs matplotlib).")
+@click.option(
+    "--plot", metavar="FILE", type=WRITTEN, help="Draw predicted against measured, .png or .svg (needs matplotlib)."
+)
 @output_options
 def check_command(
     sources: tuple[str, ...],
@@ -48,6 +52,13 @@ def check_command(
     for name in sources:
         if name not in LEDGER:
             profiles.require_file(Path(name), "measurements")
+            if os.path.isfile(name):
+                named = {
+                    word for run in load_measurements(Path(name)) for word in (run.workload, run.cluster, run.plan)
+                }
+                require_inputs_kept(
+                    click.get_current_context(), also=[*named, *(Path(name).parent / word for word in named)]
+                )
     checked = check(sources, tolerance)
     if plot is not None:
         from osfmodel.show.images import plot_check

@@ -6,8 +6,8 @@ from functools import partial
 
 import click
 
-from osfmodel.cli.app import emit, line, output_options, require_other, warn
-from osfmodel.cli.groups import GroupedCommand
+from osfmodel.cli.app import emit, line, output_options, warn
+from osfmodel.cli.groups import READ, GroupedCommand
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.diagnosis.comparing import compare_readings, reading_of
 from osfmodel.diagnosis.comparing.statistics import require_tolerance
@@ -20,16 +20,19 @@ from osfmodel.show.documents.render import MARKDOWN
 
 
 @click.command(name="compare", cls=GroupedCommand)
-@click.argument("baseline")
-@click.argument("candidate")
+@click.argument("baseline", type=READ)
+@click.argument("candidate", type=READ)
 @click.option(
     "--baseline",
     "more",
     multiple=True,
     metavar="FILE",
+    type=READ,
     help="Another run of the baseline, repeatable: how far they differ is the noise between two starts of a job.",
 )
-@click.option("--candidate", "again", multiple=True, metavar="FILE", help="Another run of the candidate, repeatable.")
+@click.option(
+    "--candidate", "again", multiple=True, metavar="FILE", type=READ, help="Another run of the candidate, repeatable."
+)
 @click.option(
     "--tolerance",
     default="2%",
@@ -72,7 +75,6 @@ def compare_command(
       osf compare traces/ traces.tar.gz -o comment.md
     """
     sides = ((baseline, *more), (candidate, *again))
-    require_other(output, [file for side in sides for file in side])
     require_different([file for side in sides for file in side])
     allowed = _parse_tolerance(tolerance)
     load = partial(load_job, hints=hints)

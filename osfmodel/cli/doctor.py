@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from osfmodel.cli.app import CLUSTER, OneOf, emit, output_options, require_other, warn
+from osfmodel.cli.app import CLUSTER, NameOrFile, OneOf, emit, output_options, warn
 from osfmodel.cli.groups import GroupedCommand, OptionGroup
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS
@@ -13,11 +13,12 @@ from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.formats import Hints
 from osfmodel.show.documents.doctor import Examined
 
+LOG = NameOrFile("log", CLUSTER.known, folders=True)
 UNSAID = OptionGroup("If the file does not say it")
 
 
 @click.command(name="doctor", cls=GroupedCommand)
-@click.argument("files", metavar="LOG|CLUSTER...", nargs=-1, required=True, type=CLUSTER)
+@click.argument("files", metavar="LOG|CLUSTER...", nargs=-1, required=True, type=LOG)
 @click.option(
     "--against", metavar="MACHINE", type=CLUSTER,
     help="The machine as its data sheet describes it: nccl:h100x8,400Gbps,ib or ring:50us,10Gbps; or an earlier "
@@ -54,7 +55,6 @@ def doctor_command(
       osf doctor all-hosts.json hosts-0-1.json hosts-2-3.json --against ring:50us,1Gbps
       osf doctor this-month.json --against last-month.json --fail
     """
-    require_other(output, files)
     hints = Hints("", workers=workers, gpus_per_node=gpus_per_node, collective=collective)
     found = examine(files, None if against is None else load_cluster(against), hints, warn)
     emit(style, as_json, output, Examined(found))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from osfmodel.cli.app import CLUSTER, emit, line, output_options, require_other, require_writable
-from osfmodel.cli.groups import GroupedCommand
+from osfmodel.cli.app import CLUSTER, emit, line, output_options, require_writable
+from osfmodel.cli.groups import READ, GroupedCommand
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.files import profiles
@@ -21,7 +21,7 @@ PAGE = ".html"
 
 
 @click.command(name="explain", cls=GroupedCommand)
-@click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=READ)
 @click.option(
     "--cluster",
     "cluster_name",
@@ -54,7 +54,6 @@ def explain_command(
       osf explain traces/ --format json -o why.json
       osf explain traces/ -o why.html
     """
-    require_other(output, traces)
     as_page = Path(output or "").suffix.lower() == PAGE and style is None and not as_json
     if as_page:
         require_writable(str(output))

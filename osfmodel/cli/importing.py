@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import OneOf, line, print_text, require_other, require_writable, warn
-from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
+from osfmodel.cli.app import OneOf, line, print_text, require_writable, warn
+from osfmodel.cli.groups import OUTPUT, READ, WRITTEN, GroupedCommand, OptionGroup, require_inputs_kept
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
@@ -56,11 +56,12 @@ UNSAID = OptionGroup("If the file does not say it")
 
 
 @click.command(name="import", cls=GroupedCommand)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=READ)
 @OUTPUT.option(
     "-o",
     "--output",
     metavar="FILE",
+    type=WRITTEN,
     help="Output file (.json); a folder such as job/ for several: workload, plan, cluster and measurements.",
 )
 @click.option("--as", "form", type=OneOf(IMPORT_FORMATS), metavar="FORMAT", help="Do not guess the format.")
@@ -111,7 +112,7 @@ def import_command(
       osf import timeline.json --kind workload -o model.json
       osf import rank0.json rank1.json --kind workload -o traced.json
     """
-    check_output(output, files)
+    check_output(output)
     if name is not None and output is not None and names_folder(output):
         require_file_name(name)
     hints = replace(hints, workers=workers, gpus_per_node=gpus_per_node, batch_size=batch_size, collective=collective)
@@ -182,9 +183,8 @@ def label(noun: Noun) -> str:
     return noun.workload if isinstance(noun, Measurement | Plan) else noun.name
 
 
-def check_output(output: str | None, files: Sequence[str]) -> None:
-    """Raise UsageError if ``output`` is a file that is read, cannot be written, or is not named .json."""
-    require_other(output, files)
+def check_output(output: str | None) -> None:
+    """Raise UsageError if ``output`` cannot be written, or is not named .json."""
     if output in (None, "-"):
         return
     target = Path(str(output))
@@ -254,8 +254,9 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
         texts = [documents.encode(document(noun, title)) for _, noun in targets]  # all of it, before any is written
         if names_folder(output):
             Path(output).mkdir(exist_ok=True)
+        require_inputs_kept(click.get_current_context(), [target for target, _ in targets])
         for target, _ in targets:
-            check_output(str(target), files)
+            check_output(str(target))
         for (target, noun), text in zip(targets, texts, strict=True):
             profiles.write_text(target, text)
             click.echo(f"osf: wrote {target}: {summary(noun)}", err=True)

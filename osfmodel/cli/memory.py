@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
-from osfmodel.cli.groups import GroupedCommand
+from osfmodel.cli.groups import READ, GroupedCommand
 from osfmodel.cli.options import parse_workers, plan_files, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cost.clusters import pricing_of
@@ -39,7 +39,7 @@ from osfmodel.targets.named_plans import called, make_plan, named_plan
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
 @click.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel).")
 @click.option("--memory", metavar="SIZE", help="Memory of a GPU (16GiB): which plans do not fit, and what helps.")
-@click.option("--also", metavar="FILE", help="A profile of the same model at another batch size.")
+@click.option("--also", metavar="FILE", type=READ, help="A profile of the same model at another batch size.")
 @output_options
 def memory_command(
     subject: Subject,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, warn
-from osfmodel.cli.groups import OUTPUT, RULES, GroupedCommand, OptionGroup
+from osfmodel.cli.groups import OUTPUT, READ, RULES, GroupedCommand, OptionGroup
 from osfmodel.cli.options import parse_workers, plan_files, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.counting import load_workload
@@ -54,7 +54,9 @@ WHOLE = OptionGroup("Training as a whole")
 @WHOLE.option("--samples", metavar="N", help="Also show the time for training on N samples (115e6, 1.28M).")
 @WHOLE.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also show the cost of that training.")
 @BATCH.option("--batch-size", type=int, metavar="B", help="Predict for B samples per worker.")
-@BATCH.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
+@BATCH.option(
+    "--also", metavar="FILE", type=READ, help="A profile of the same model at another batch size, to go by both."
+)
 @BATCH.option(
     "--scaling",
     type=OneOf(["weak", "strong"]),

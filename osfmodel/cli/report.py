@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from osfmodel.cli.app import line, print_text, require_other, require_writable, warn
-from osfmodel.cli.groups import OUTPUT, TRACES, GroupedCommand
+from osfmodel.cli.app import line, print_text, require_writable, warn
+from osfmodel.cli.groups import OUTPUT, READ, TRACES, WRITTEN, GroupedCommand
 from osfmodel.cli.options import parse_workers, plan_files, plan_option, target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.options.traces import load_job, trace_options
@@ -70,6 +70,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     "traces",
     multiple=True,
     metavar="FILE",
+    type=READ,
     help="torch.profiler trace of the job, measured beside predicted; repeatable: the files of its ranks.",
 )
 @trace_options
@@ -83,6 +84,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     "outputs",
     multiple=True,
     metavar="FILE",
+    type=WRITTEN,
     help="Write .html, .png, .svg or .json[.gz]; repeatable. Default: draw on the terminal.",
 )
 def report_command(
@@ -109,8 +111,6 @@ def report_command(
       osf report model.json --cluster cluster.json --workers 8 --trace rank0.json.gz -o report.html
     """
     writers = {output: _form(output) for output in dict.fromkeys(outputs)}
-    for output in writers:
-        require_other(output, traces)
     shown = dict.fromkeys(plan_names or STOCK_PLANS)
     files = plan_files(shown)
     subject, own = subject.as_tuned(files, {"batch_size": batch_size})

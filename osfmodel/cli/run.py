@@ -22,7 +22,7 @@ from osfmodel.cli.app import (
     teller,
     warn,
 )
-from osfmodel.cli.groups import GroupedCommand, OptionGroup
+from osfmodel.cli.groups import READ, WRITTEN, GroupedCommand, OptionGroup, require_inputs_kept
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16, NONE
 from osfmodel.entities.errors import UsageError
@@ -53,14 +53,16 @@ OF_DDP = OptionGroup("With --executor ddp")
     help="Executor that runs the plans: PyTorch DDP; runtime, which runs any plan; Horovod or FSDP2, over gloo.",
 )  # fmt: skip
 @UNDER_HOROVOD.option("--compression", type=OneOf([NONE, FP16]), help="Gradient compression.")
-@UNDER_HOROVOD.option("--timeline", metavar="FOLDER", help="Record Horovod's timeline of each plan in an extra turn.")
+@UNDER_HOROVOD.option(
+    "--timeline", metavar="FOLDER", type=WRITTEN, help="Record Horovod's timeline of each plan in an extra turn."
+)
 @UNDER_FSDP.option(
     "--asynchronous",
     is_flag=True,
     help="Run collectives in the background; without it, each one over gloo blocks the host.",
 )
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
-@MODEL.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
+@MODEL.option("--workload", metavar="FILE", type=READ, help="The profile of the model of FACTORY (osf profile).")
 @MODEL.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
 @MODEL.option("--batch-size", type=click.IntRange(1), metavar="B", help="Replay B samples per worker, in proportion.")
 @MEASURED.option(
@@ -82,7 +84,9 @@ OF_DDP = OptionGroup("With --executor ddp")
 @OF_DDP.option("--static-graph", is_flag=True, help="Set static_graph of DDP.")
 @OF_DDP.option("--gradient-as-bucket-view", is_flag=True, help="Set gradient_as_bucket_view of DDP.")
 @OF_DDP.option("--comm-hook", is_flag=True, help="Run plans through a communication hook, as on older PyTorch.")
-@click.option("-o", "--output", required=True, metavar="FILE", help="File for the measurements; written atomically.")
+@click.option(
+    "-o", "--output", required=True, metavar="FILE", type=WRITTEN, help="File for the measurements; written atomically."
+)
 def run_command(
     subject: str,
     plans: tuple[str, ...],
@@ -142,6 +146,7 @@ def run_command(
     place = place_of(os.environ, "run")
     if place.rank == 0:
         require_writable(output)
+        require_inputs_kept(click.get_current_context(), Path(timeline or os.devnull).glob("[0-9]*-*.json"))
     require_torch("osf run")
     module = import_module(support.module)
     module.require_installed("osf run")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import drawn_form, emit, line, output_options, require_writable, warn, watched
-from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
+from osfmodel.cli.groups import ARGUMENTS, READ, WRITTEN, GroupedCommand, OptionGroup, require_inputs_kept
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import require
@@ -37,10 +37,11 @@ OFTEN = 0.2
 
 
 @click.command(name="sweep", cls=GroupedCommand)
-@click.argument("grid", metavar="GRID.yaml|TABLE")
+@click.argument("grid", metavar="GRID.yaml|TABLE", type=READ)
 @click.option(
     "--into",
     metavar="TABLE",
+    type=WRITTEN,
     help=f"Append each point's record to this table ({', '.join(STORES)}) as it comes, and go on where it ends.",
 )
 @ENGINE.option("--jobs", type=click.IntRange(min=1), default=1, metavar="N", help="Processes of this machine.")
@@ -134,6 +135,7 @@ def _is_table(name: str) -> bool:
 
 def _computed(name: str, into: str | None, jobs: int, dask: str | None) -> Sweep:
     grid = load_grid(name)
+    require_inputs_kept(click.get_current_context(), also=[word for words in grid.values.values() for word in words])
     for remark in grid.remarks:
         warn(remark)
     found = sweep(grid, into, jobs=jobs, dask=dask, progress=_progress())

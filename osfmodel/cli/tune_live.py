@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
-from osfmodel.cli.groups import OUTPUT, PRICES, RULES, WHAT_IF, OptionGroup
+from osfmodel.cli.groups import OUTPUT, PRICES, READ, RULES, WHAT_IF, WRITTEN, OptionGroup, require_inputs_kept
 from osfmodel.cli.options.subject import Subject
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import UsageError
@@ -54,9 +54,15 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         LIVE.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow."),
         LIVE.option(
-            "--workload", "known_workload", metavar="FILE", help="The profile of the model of FACTORY, if known."
+            "--workload",
+            "known_workload",
+            metavar="FILE",
+            type=READ,
+            help="The profile of the model of FACTORY, if known.",
         ),
-        LIVE.option("--live", metavar="FOLDER", help="Measure, tune, train, keep the better; files to FOLDER."),
+        LIVE.option(
+            "--live", metavar="FOLDER", type=WRITTEN, help="Measure, tune, train, keep the better; files to FOLDER."
+        ),
     ):
         command = option(command)
     return command
@@ -75,6 +81,8 @@ def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limit
     from osfmodel.runtime.live import session
     from osfmodel.runtime.training import TrainingSettings
 
+    names = (live.TUNED, live.EXECUTED_PLAN, live.RUNS, live.PLAN, live.CONFIG)
+    require_inputs_kept(click.get_current_context(), [Path(params["live"]) / name for name in names])
     asked = session.TuneRequest(
         subject.workload_name,
         params["live"],

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import OneOf, emit
-from osfmodel.cli.groups import RULES, OptionGroup, is_given
+from osfmodel.cli.groups import READ, RULES, OptionGroup, is_given
 from osfmodel.cli.options import parse_workers
 from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.counting import load_workload
@@ -47,7 +47,7 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
         MEMORY.option("--sparse", is_flag=True, help="Layers may send their largest entries only; changes training."),
         MEMORY.option("--no-release", is_flag=True, help="Keep gradients until the update, for clipping."),
         MEMORY.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel)."),
-        MEMORY.option("--also", metavar="FILE", help="A profile of the same model at another batch size."),
+        MEMORY.option("--also", metavar="FILE", type=READ, help="A profile of the same model at another batch size."),
         MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the profile's."),
         MEMORY.option("--batch-size", type=int, metavar="B", help="Samples per worker; default: the fastest."),
         MEMORY.option("--memory", metavar="SIZE", help="Batch size and plan that train fastest within SIZE (16GiB)."),

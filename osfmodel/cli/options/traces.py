@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from osfmodel.cli.app import WORKLOAD, warn
-from osfmodel.cli.groups import TRACES
+from osfmodel.cli.groups import READ, TRACES
 from osfmodel.counting import load_workload
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import plain_text, profiles
@@ -25,7 +25,9 @@ OPTIONS = (
     TRACES.option(
         "--model", metavar="WORKLOAD", type=WORKLOAD, help="Its workload, for a trace without sizes of gradients."
     ),
-    TRACES.option("--ddp-logging", metavar="FILE", help="DDP's log of the run, for a trace without sizes of buckets."),
+    TRACES.option(
+        "--ddp-logging", metavar="FILE", type=READ, help="DDP's log of the run, for a trace without sizes of buckets."
+    ),
 )
 
 

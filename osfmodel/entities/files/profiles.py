@@ -175,6 +175,12 @@ def _replace(target: Path, content: bytes) -> None:
         raise
 
 
+def files_called(name: str) -> list[Path]:
+    """The files of the profiles of all kinds that have this name."""
+    places = [folder / kind for folder in _folders() for kind in FOLDERS.values()] if Path(name).name == name else []
+    return [path for place in places if os.path.isfile(path := place / f"{name}.json")]
+
+
 def missing_folders() -> list[str]:
     """A sentence for each folder of the search path that does not exist."""
     extra = [folder for folder in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if folder]
