@@ -174,7 +174,7 @@ class NameOrFile(FileType):
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name) for name in self.known(incomplete) if name.startswith(incomplete)]
-        return found or super().shell_complete(ctx, param, incomplete)
+        return found or [CompletionItem(incomplete, type="file")]
 
 
 class OneOf(click.Choice):  # type: ignore[type-arg]

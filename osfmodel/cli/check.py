@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -52,7 +51,7 @@ def check_command(
     for name in sources:
         if name not in LEDGER:
             profiles.require_file(Path(name), "measurements")
-            if os.path.isfile(name):
+            if Path(name).is_file():
                 named = {
                     word for run in load_measurements(Path(name)) for word in (run.workload, run.cluster, run.plan)
                 }

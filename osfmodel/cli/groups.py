@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,30 +76,18 @@ NO_CONFIG = "no_config"
 """The parameter of ``osf --no-config``."""
 ARGUMENTS = "osfmodel.arguments"
 """Key, in a context's ``meta``, of the arguments as the user gave them."""
-DEFAULTS_FILE = "osfmodel.defaults_file"
-"""Key, in a context's ``meta``, of the file that holds the user's defaults."""
 SIGNS = re.compile("[:=,]")
 """Signs between a file and other words of a value, as in ``config.json:h100,bf16``."""
 
 
 class FileType(click.ParamType):  # type: ignore[type-arg]
-    """A parameter that names a file; if ``folders``, also a folder whose files are read."""
+    """A file or the name of a profile; if ``folders``, or a folder whose files are read."""
 
-    name = "file"
-    folders = True
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        """Files."""
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
+    name, folders = "file", True
 
 
-class WrittenType(FileType):
-    """A parameter that names a file or a folder to write, or a file to add to."""
-
-
-READ, WRITTEN = FileType(), WrittenType()
+READ, WRITTEN = FileType(), FileType()
+"""Types of parameters that name a file or a folder to read, and one to write or to add to."""
 
 
 class GroupedCommand(click.Command):
@@ -121,7 +109,7 @@ class GroupedCommand(click.Command):
             if found := user_defaults(ctx):
                 from osfmodel.cli.defaults import with_defaults
 
-                args, ctx.meta[DEFAULTS_FILE] = with_defaults(ctx, args, found), found.path
+                args = with_defaults(ctx, args, found)
         ctx.meta[ARGUMENTS] = tuple(args)
         return super().parse_args(ctx, args)
 
@@ -134,64 +122,49 @@ class GroupedCommand(click.Command):
 
 def require_once(ctx: click.Context, args: Sequence[str]) -> None:
     """Raise UsageError for an option that takes one value and is given several."""
-    seen = set()
-    for param in ctx.command.make_parser(ctx).parse_args([*args])[2]:
-        single = isinstance(param, click.Option) and not (param.multiple or param.is_flag or param.count)
-        if single and param.name in seen:
+    given = ctx.command.make_parser(ctx).parse_args([*args])[2]
+    for param in given:
+        if isinstance(param, click.Option) and not (param.multiple or param.is_flag) and given.count(param) > 1:
             name = max(param.opts, key=len)
-            several = f"write {name} {param.metavar}" if "," in (param.metavar or "") else "give it once"
-            raise UsageError(f"{name} takes one value, and is given several times: {several}")
-        seen.add(param.name)
+            remedy = f"write {name} {param.metavar}" if "," in (param.metavar or "") else "give it once"
+            raise UsageError(f"{name} takes one value, and is given several times: {remedy}")
 
 
 def require_inputs_kept(ctx: click.Context, inside: Iterable[Path] = (), also: Iterable[Any] = ()) -> None:
-    """Raise UsageError if a file that the command is to write is one that it reads, or that another option writes.
+    """Raise UsageError if a file that the command would write is one that it reads, or that another option writes.
 
-    Links and other spellings of a path are the same file. What WRITTEN parameters name is written; values of all others
-    may name files to read.
+    Links and other spellings of a path are the same file. Parameters of WRITTEN name what is written; those of OUTPUT
+    describe it, and all others may name files to read.
 
     inside: further files that are written, in the folder of an output or beside it
     also:   further words that may name files to read
     """
-    given = [(param, one) for param in ctx.command.params for one in _words(ctx.params.get(str(param.name)))]
-    written = [(param.opts[0], one) for param, one in given if isinstance(param.type, WrittenType) and one != "-"]
+    values = [(param, ctx.params.get(str(param.name))) for param in ctx.command.params]
+    given = [(param, word) for param, value in values for word in (value if isinstance(value, tuple) else (value,))]
+    written = [(param.opts[0], word) for param, word in given if param.type is WRITTEN and word not in (None, "-")]
     for (option, target), (other, second) in combinations(written, 2):
-        if option != other and (_same(target, second) or os.path.realpath(target) == os.path.realpath(second)):
+        if option != other and os.path.realpath(target) == os.path.realpath(second):
             raise UsageError(f"{other} {second}: is the file that {option} writes: give another name")
-    written += [("-o", str(path)) for path in inside]
-    there = [(option, target) for option, target in written if os.path.isfile(target)]
+    there = [one for one in (*written, *(("-o", str(path)) for path in inside)) if os.path.isfile(one[1])]
     if not there:
         return
-    read = [(param.type, one) for param, one in given if not isinstance(param.type, WrittenType)]
-    for kind, word in (*read, *((None, one) for one in (ctx.meta.get(DEFAULTS_FILE), *also) if one is not None)):
-        for file in _files(str(word), isinstance(kind, FileType) and kind.folders):
-            for option, target in there:
-                if _same(file, target):
-                    raise UsageError(f"{option} {target}: is the file that is read: give another name")
+    read = [(param.type, word) for param, word in given if param.type is not WRITTEN and group_of(param) is not OUTPUT]
+    files = [file for kind, word in read if isinstance(word, str) for file in _files(word, kind)]
+    files += [file for word in also for file in _files(str(word))]
+    for file in (*files, *([] if (found := user_defaults(ctx)) is None else [found.path])):
+        for option, target in there:
+            if os.path.exists(file) and os.path.samefile(file, target):
+                raise UsageError(f"{option} {target}: is the file that is read: give another name")
 
 
-def _words(value: Any) -> Iterator[str]:
-    """The texts of a parameter's value."""
-    yield from (one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str))
-
-
-def _files(word: str, folders: bool) -> Iterator[str | Path]:
-    """Files that a value may name: as a whole or in part, as a profile, or as the folder that holds them."""
-    ends = [-1, *(match.start() for match in SIGNS.finditer(word)), len(word)]
-    parts = {word, *(word[:end] for end in ends), *(word[end + 1 :] for end in ends)}
-    for part in {*parts, *(word[start + 1 : end] for start, end in pairwise(ends))} - {""}:
-        yield part
-        yield os.path.join(part, "config.json")
-        yield from profiles.files_called(part)
-    if folders and os.path.isdir(word):
+def _files(word: str, kind: object = None) -> Iterator[str | Path]:
+    """Paths that a word may mean: as a whole or in part, as a profile, or as a folder that holds them."""
+    for end in (len(word), -1, *(match.start() for match in SIGNS.finditer(word))):
+        for part in filter(None, (word[: max(end, 0)], word[end + 1 :])):
+            yield from (part, os.path.join(part, "config.json"))
+            yield from profiles.files_called(part) if kind is None or isinstance(kind, FileType) else ()
+    if isinstance(kind, FileType) and kind.folders and os.path.isdir(word):
         yield from Path(word).iterdir()
-
-
-def _same(one: str | Path, other: str | Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except (OSError, ValueError):  # there is none
-        return False
 
 
 def user_defaults(ctx: click.Context | None) -> Configuration | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from osfmodel.cli.app import OneOf, emit, line, output_options, print_text, require_writable
+from osfmodel.cli.app import NameOrFile, OneOf, emit, line, output_options, print_text, require_writable
 from osfmodel.cli.groups import GroupedCommand, user_defaults
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
@@ -117,7 +117,7 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
 
 @click.command(name="list", cls=GroupedCommand)
 @click.argument("kind", type=OneOf(LISTINGS), metavar="[KIND]", required=False)
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=NameOrFile("entry", lambda _begun: ()))
 @output_options
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
     """List everything that comes with osfmodel, or show one entry in full, with the source of its figures.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, watched
-from osfmodel.cli.groups import OUTPUT, READ, WRITTEN, GroupedCommand, OptionGroup, is_given, require_inputs_kept
+from osfmodel.cli.groups import OUTPUT, WRITTEN, GroupedCommand, OptionGroup, is_given, require_inputs_kept
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
@@ -36,10 +36,7 @@ MODEL = OptionGroup("Model")
 @click.argument("factory", metavar="PACKAGE.MODULE:FACTORY", required=False)
 @MODEL.option("--torchvision", metavar="NAME", help="A classification model of torchvision, with random weights.")
 @MODEL.option(
-    "--transformers",
-    metavar="NAME",
-    type=READ,
-    help="A model type (bert, gpt2 ...), folder or hub name; random weights.",
+    "--transformers", metavar="NAME", help="A model type (bert, gpt2 ...), folder or hub name; random weights."
 )
 @MODEL.option("--sequence", type=click.IntRange(1), metavar="N", help=f"Tokens for --transformers; default {SEQUENCE}.")
 @click.option("--batch-size", "sizes", metavar="A[,B,C]", help="Samples per iteration; one profile each, and a fit.")
@@ -89,9 +86,7 @@ def profile_command(
     _require_together(click.get_current_context(), device, gpu)
     maker, default_name = _maker(factory, torchvision, transformers, sequence)
     counts = _sizes(sizes)
-    title = name or default_name
-    names = [f"{title}-b{size}" if len(counts) > 1 else title for size in counts]
-    _check_output(output, names)
+    _check_output(output, counts, name or default_name)
     driving = Driving(steps, warm_up, dtype, device or default_device(), autocast)
     with _interruptible() as check:
 
@@ -100,7 +95,7 @@ def profile_command(
                 return count(full_name, maker, size, driving, gpu.lower())
             return measure(full_name, maker, size, driving, _progress(full_name, check))
 
-        _measure_all(one, title, dict(zip(names, counts, strict=True)), output)
+        _measure_all(one, name or default_name, counts, output)
 
 
 def _require_together(ctx: click.Context, device: str | None, gpu: str | None) -> None:
@@ -149,16 +144,16 @@ def _sizes(text: str | None) -> list[int | None]:
     return [int(part) for part in dict.fromkeys(parts)]
 
 
-def _check_output(output: str | None, names: Sequence[str]) -> None:
+def _check_output(output: str | None, sizes: Sequence[int | None], name: str) -> None:
     """Raise UsageError before the measurement if its output could not be written."""
     if output in (None, "-"):
         return
-    target = Path(str(output))
-    count = len(names)
+    target, count = Path(str(output)), len(sizes)
     if count > 1 and not target.is_dir():
         raise UsageError(f"-o {output}: {count} batch sizes become {count} files: give a folder that exists")
     if target.is_dir():
-        require_inputs_kept(click.get_current_context(), [target / f"{name}.json" for name in names])
+        names = [f"{name}-b{size}" for size in sizes] if count > 1 else [name]
+        require_inputs_kept(click.get_current_context(), [target / f"{one}.json" for one in names])
         return
     if target.suffix != ".json":
         raise UsageError(f"-o {output}: osf profile writes JSON: name it .json, or give a folder that exists")
@@ -166,15 +161,16 @@ def _check_output(output: str | None, names: Sequence[str]) -> None:
 
 
 def _measure_all(
-    measured: Callable[[str, int | None], Measured], title: str, sizes: Mapping[str, int | None], output: str | None
+    measured: Callable[[str, int | None], Measured], name: str, sizes: Sequence[int | None], output: str | None
 ) -> None:
-    """Measure each of ``sizes``, by name, and write it at once; at the end write all with the fit of time over size.
+    """Measure each batch size and write it at once; at the end write all with the fit of time against batch size.
 
     ``measured`` makes the profile of a name and a batch size.
     """
     found: list[Measured] = []
     several = len(sizes) > 1
-    for full_name, size in sizes.items():
+    for size in sizes:
+        full_name = f"{name}-b{size}" if several else name
         one = measured(full_name, size)
         found.append(one)
         for warning in one.warnings:
@@ -187,7 +183,7 @@ def _measure_all(
     for one in found:
         _emit(with_fit(one.workload, fit) if fit else one.workload, output)
     if fit:
-        click.echo(f"osf: {title}: {fit}", err=True)
+        click.echo(f"osf: {name}: {fit}", err=True)
     if found[-1].interrupted:
         raise KeyboardInterrupt
 

@@ -6,28 +6,31 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
+from math import prod
 from typing import Any
 
 import click
 
 from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
-from osfmodel.cli.groups import ARGUMENTS, GroupedCommand, OptionGroup
+from osfmodel.cli.groups import ARGUMENTS, Decorator, GroupedCommand, OptionGroup
 from osfmodel.cli.options import parse_workers, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.engine.optimizers import OPTIMIZERS
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.units import AMOUNTS, parse_amount, parse_part, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.goals import UNPRICED, Goals
+from osfmodel.planning.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.inverse import answers, cheapest
 from osfmodel.planning.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scale import ScaleOptions, scale, settings
-from osfmodel.planning.scale_curve import Anchor, TrainingLength
+from osfmodel.planning.scale_curve import Anchor, ScaleCurve, TrainingLength, combined
 from osfmodel.show.documents.scale import Scaled, ScaledMachines
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
@@ -36,13 +39,20 @@ from osfmodel.targets.named_plans import named_plan
 TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
 GOALS = OptionGroup("Goals")
-GROUPS = OptionGroup("Parallelism inside a replica")
+GROUPS = OptionGroup("Parallelism inside a replica, each repeatable: all combinations")
+LISTED = (*OPTIONS.values(), "batch_size")
+"""Parameters of which all combinations are predicted."""
+
+
+def _group(name: str, said: str) -> Decorator:
+    """An option of GROUPS."""
+    return GROUPS.option(name, type=int, multiple=True, metavar="N", help=said)
 
 
 @click.command(name="scale", cls=GroupedCommand)
 @subject_options(several=True)
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Numbers of GPUs; A..B doubles from A to B.")
-@plan_option("Named plan; repeatable: the best of these. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.", "NAME")
+@plan_option("Named plan; repeatable: each of these, and the best. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.", "NAME")
 @click.option(
     "--for",
     "target",
@@ -50,20 +60,15 @@ GROUPS = OptionGroup("Parallelism inside a replica")
     metavar="TARGET",
     help="Also print a framework's settings for the largest number of GPUs; 'osf list targets' shows all.",
 )
-@click.option("--batch-size", type=int, metavar="B", help="Samples of a GPU's micro-batch, if not the workload's.")
+@click.option(
+    "--batch-size", type=int, multiple=True, metavar="B",
+    help="Samples of a GPU's micro-batch, if not the workload's. Repeatable.",
+)  # fmt: skip
 @click.option("--global-batch", type=int, metavar="B", help="Samples of all GPUs and micro-batches together.")
-@GROUPS.option("--tp", type=int, default=1, metavar="N", help="Tensor parallelism: GPUs that share each matrix.")
-@GROUPS.option("--cp", type=int, default=1, metavar="N", help="Context parallelism: GPUs that share each sample.")
-@GROUPS.option(
-    "--pp",
-    type=int,
-    default=1,
-    metavar="N",
-    help="Pipeline stages; --accumulate says how many micro-batches go through.",
-)
-@GROUPS.option(
-    "--ep", type=int, default=1, metavar="N", help="Expert parallelism: data-parallel ranks that share the experts."
-)
+@_group("--tp", "Tensor parallelism: GPUs that share each matrix.")
+@_group("--cp", "Context parallelism: GPUs that share each sample.")
+@_group("--pp", "Pipeline stages; --accumulate says how many micro-batches go through.")
+@_group("--ep", "Expert parallelism: data-parallel ranks that share the experts.")
 @GOALS.option("--target-scaling", metavar="F", help="Ask what reaches a scaling factor (0.9 or 90%).")
 @GOALS.option("--target-time", metavar="TIME", help="Ask what reaches a step as short as this (800ms).")
 @GOALS.option("--target-tokens-per-s", metavar="N", help="Ask what reaches this rate (1.5M).")
@@ -122,7 +127,7 @@ def scale_command(
         if len(prices) > 1:
             raise UsageError("--price is given several times: give one for each --cluster")
         _require_same_gpu(subject)
-        made = _scaled(subject, prices[0] if prices else None, asked)
+        made, _ = _scaled(subject, prices[0] if prices else None, asked)
         if form is None:
             emit(style, as_json, output, made)
         else:
@@ -142,8 +147,8 @@ def scale_command(
         _scaled(one, prices[min(place, len(prices) - 1)] if prices else None, asked)
         for place, one in enumerate(subjects)
     ]
-    found = cheapest([one.curve for one in each], goals) if goals != Goals() else []
-    emit(style, as_json, output, ScaledMachines(each, found))
+    found = cheapest([curve for _, curves in each for curve in curves], goals) if goals != Goals() else []
+    emit(style, as_json, output, ScaledMachines([one for one, _ in each], found))
 
 
 def _require_same_gpu(subject: Subject) -> None:
@@ -159,17 +164,49 @@ def _elsewhere(subject: Subject, cluster: str) -> Subject:
     return replace(subject, cluster_name=cluster, workload_name=on_gpu_of(subject.workload_name, cluster))
 
 
-def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> Scaled:
-    """The curve on one cluster, answers, and settings if asked for."""
+def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:
+    """The best curve on one cluster, answers, and settings if asked for; and the curves of all combinations."""
+    values = [tuple(dict.fromkeys(asked[name])) or (None,) for name in LISTED]
+    if (several := prod(map(len, values)) > 1) and asked["anchor"] is not None:
+        raise UsageError("--anchor is a step measured with one value of each option: give none of them several times")
+    loaded = load_subject(subject)
+    counts = sorted(parse_workers(asked["workers"], loaded[1]))
+    curves, named, said, errors = [], [], [], []
+    for chosen in product(*values):
+        pairs = [(name, one) for name, one, found in zip(LISTED, chosen, values, strict=True) if len(found) > 1]
+        words = " with" * several + "".join(f" --{name.replace('_', '-')} {one}" for name, one in pairs)
+        try:
+            curve, found = _curve(subject, loaded, counts, price, {**asked, **dict(zip(LISTED, chosen, strict=True))})
+        except OsfError as error:
+            errors.append(error)
+            continue
+        curves.append(curve)
+        named.append(replace(curve, cluster=replace(curve.cluster, name=f"{curve.cluster.name}{words}")))
+        said += [replace(one, goal=f"{one.goal}{words}") for one in found]
+    if not curves:
+        raise errors[0]
+    listed = len({*asked["plan_names"]}) > 1
+    curve = combined(curves, listed) if several or listed else curves[0]
+    curve = replace(curve, warnings=(*(f"left out: {error}" for error in errors), *curve.warnings))
+    tuning = None if asked["target"] is None else settings(curve, asked["target"])
+    return Scaled(curve, said, tuning, None if tuning is None else tuned_lines(tuning)), named
+
+
+def _curve(
+    subject: Subject, loaded: tuple[Workload, Cluster], counts: list[int], price: float | None, asked: Mapping[str, Any]
+) -> tuple[ScaleCurve, list[Answer]]:
+    """The curve of one combination at the counts that are whole replicas, and its answers."""
+    workload, cluster = loaded
     what_if = replace(subject.what_if, batch_size=asked["batch_size"], global_batch=asked["global_batch"])
-    workload, cluster = load_subject(subject)
-    counts = sorted(parse_workers(asked["workers"], cluster))
-    groups = Parallelism(**{kind: asked[option] for kind, option in OPTIONS.items()})
+    given = {kind: asked[option] for kind, option in OPTIONS.items() if asked[option] is not None}
+    groups = Parallelism(**given)
+    whole = [count for count in counts if count % groups.gpus == 0] or counts
+    left = [f"left out: {count} GPUs with {groups.words}: no whole replicas" for count in counts if count not in whole]
     if groups != Parallelism():
         if what_if.compute != 1:
             raise UsageError(f"--compute would change the collectives of {groups.words} too: leave one of them out")
         workload = replica_workload(subject.workload_name, cluster, groups)
-    warn_of_batches(workload, what_if, [groups.replicas(count) for count in counts])
+    warn_of_batches(workload, what_if, [groups.replicas(count) for count in whole])
     for name in asked["plan_names"]:
         if name.endswith(".json"):
             raise UsageError(f"--plan {name}: a plan file is for one number of GPUs: name a plan, or osf predict it")
@@ -186,10 +223,9 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     goals = _goals(asked)
     if goals.budget is not None and (price is None or options.training.samples is None):
         raise UsageError("--budget: give --price, and --tokens or --samples")
-    curve = scale(workload, cluster, counts, options)
-    tuning = None if asked["target"] is None else settings(curve, asked["target"])
-    lines = None if tuning is None else tuned_lines(tuning)
-    return Scaled(curve, answers(curve, options, goals), tuning, lines)
+    curve = scale(workload, cluster, whole, options)
+    curve = replace(curve, warnings=(*left, *curve.warnings))
+    return curve, answers(curve, options, goals)
 
 
 def _limit(memory: str | None, optimizer: str | None) -> MemoryLimit | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -49,6 +49,8 @@ class ScalePoint:
     accumulated: micro-batches of a step
     training: the whole training
     inside:   whether all are on one node
+    groups:   of a replica, and
+    taken:    whether no combination has a higher rate at this number of GPUs, both in a combination of options only
     """
 
     workers: int
@@ -60,6 +62,8 @@ class ScalePoint:
     accumulated: int = 1
     training: TrainingLength = TrainingLength()
     inside: bool = False
+    groups: Parallelism = Parallelism()
+    taken: bool = False
 
     def __repr__(self) -> str:
         step = f"{self.best.name}, {show_predicted_time(self.best.time)}{', does not fit' * (self.fits is False)}"
@@ -159,6 +163,7 @@ class ScaleCurve:
     limit:    of each GPU's memory; None if plans are not held against any
     anchored: factor on computation with which the prediction meets the anchor; None without one
     groups:   of a replica of several GPUs
+    combinations: of the values of options, by number of GPUs; ``points`` are of the best at the largest number
     """
 
     workload: Workload
@@ -170,6 +175,7 @@ class ScaleCurve:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     groups: Parallelism = Parallelism()
+    combinations: tuple[ScalePoint, ...] = ()
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
@@ -190,6 +196,29 @@ class ScaleCurve:
         none = ", ".join(span for name, span in spans if not name)
         said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
         return " ".join(filter(None, said))
+
+
+def combined(curves: Sequence[ScaleCurve], listed: bool) -> ScaleCurve:
+    """The curve with the highest rate at the largest number of GPUs, with the combinations of all curves.
+
+    listed: whether each strategy is a combination, or only the one to take
+    """
+    each = (replace(point, groups=curve.groups) for curve in curves for point in curve.points)
+    points = sorted(each, key=lambda point: point.workers)
+    best = {count: max(own, key=_rate) for count, own in groupby(points, lambda point: point.workers)}
+    found = (
+        replace(point, best=row, taken=row is point.best and point is best[point.workers] and _rate(point) > 0)
+        for point in points
+        for row in (point.rows if listed else [point.best])
+    )
+    last = max(curves, key=lambda curve: (curve.points[-1].workers, _rate(curve.points[-1])))
+    warnings = dict.fromkeys(warning for curve in curves for warning in curve.warnings)
+    return replace(last, combinations=tuple(found), warnings=tuple(warnings))
+
+
+def _rate(point: ScalePoint) -> float:
+    """The rate of each GPU; 0 if nothing fits."""
+    return 0.0 if point.fits is False else point.rate_per_gpu or 0.0
 
 
 def _span(counts: Sequence[int]) -> str:

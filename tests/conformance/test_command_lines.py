@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
-from osfmodel.cli.groups import FileType, WrittenType
+from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType, group_of
 from tests.conftest import ROOT
+from tests.formats.samples import log
 from tests.generated_pages import command_called
 
 FILES = re.compile("FILE|FOLDER|TABLE|TRACE|LOG|PATH|DIR")
@@ -36,16 +37,13 @@ def params_of(command):
 
 def written_by(command):
     """The options that name what a command writes."""
-    return [param for param in params_of(command) if isinstance(param.type, WrittenType)]
+    return [param for param in params_of(command) if param.type is WRITTEN]
 
 
 def texts_of(command):
-    """The parameters that may name a file to read: those that take any text."""
-    return [
-        param
-        for param in params_of(command)
-        if isinstance(param.type, (FileType, click.types.StringParamType)) and not isinstance(param.type, WrittenType)
-    ]
+    """The parameters that may name a file to read: those that take any text, and do not describe what is written."""
+    found = [param for param in params_of(command) if isinstance(param.type, (FileType, click.types.StringParamType))]
+    return [param for param in found if param.type is not WRITTEN and group_of(param) is not OUTPUT]
 
 
 def words(command, given):
@@ -98,7 +96,7 @@ def test_each_option_that_names_a_file_says_whether_it_is_written(command):
     for param in params_of(command):
         assert isinstance(param.type, FileType) or not FILES.search(param.metavar or ""), named(param)
         if isinstance(param, click.Option) and isinstance(param.type, (FileType, click.types.StringParamType)):
-            assert isinstance(param.type, WrittenType) == bool(WRITES.search(param.help)), named(param)
+            assert (param.type is WRITTEN) == bool(WRITES.search(param.help)), named(param)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -186,6 +184,22 @@ def test_profiles_and_configurations_are_inputs_by_their_names(here, monkeypatch
         line = ["predict", f"{model}:h100,bf16", "--cluster", "c.json", "--workers", "4", "-o", config]
         refused(line, "is the file that is read")
     assert (own.read_bytes(), config.read_text()) == (RESNET.read_bytes(), "{}")
+
+
+def test_words_that_only_look_like_inputs_are_none(here, monkeypatch):
+    """A result may be written again: under its own title, into a folder with the name of a plan or a count."""
+    monkeypatch.setenv("OSFMODEL_PROFILES", str(here / "own"))
+    line = ["predict", "in.json", "--cluster", "c.json", "--workers", "8", "--plan", "ddp", "-o"]
+    (here / "own/clusters").mkdir(parents=True)
+    for folder in ("8", "ddp"):
+        (here / folder).mkdir()
+        for _ in range(2):
+            assert CliRunner().invoke(main, [*line, f"{folder}/made.json"]).exit_code == 0
+    (here / "nccl.log").write_text(log())
+    for _ in range(2):
+        line = ["import", "nccl.log", "--name", "mine", "-o", "own/clusters/mine.json"]
+        result = CliRunner().invoke(main, line)
+        assert result.exit_code == 0, result.output
 
 
 def test_files_beside_an_output_are_outputs(here):

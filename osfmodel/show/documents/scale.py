@@ -11,7 +11,7 @@ from osfmodel.planning.results import Tuning
 from osfmodel.planning.scale_curve import ScaleCurve
 from osfmodel.show.documents.results import Lines
 from osfmodel.show.tables import csv_row, json_row
-from osfmodel.show.tables.scale import POINT
+from osfmodel.show.tables.scale import COMBINATION, POINT
 
 
 class Scaled:
@@ -31,6 +31,7 @@ class Scaled:
 
     def document(self) -> dict[str, Any]:
         curve = self.curve
+        every = [json_row(COMBINATION, one) for one in curve.combinations]
         return {
             "schema_version": SCHEMA_VERSION,
             "workload": curve.workload.name,
@@ -40,6 +41,7 @@ class Scaled:
             **({"what_if": curve.what_if.document} if curve.what_if.document else {}),
             **({"groups": curve.groups.document} if curve.groups.document else {}),
             "points": [json_row(POINT, point) for point in curve.points],
+            **({"combinations": every} if every else {}),
             "strategies": curve.turns,
             "answers": [
                 {
@@ -67,7 +69,8 @@ class Scaled:
 
     def rows(self) -> list[dict[str, Any]]:
         common = {"workload": self.curve.workload.name, "cluster": self.curve.cluster.name}
-        return [{**common, **csv_row(POINT, point)} for point in self.curve.points]
+        found = [csv_row(COMBINATION, one) for one in self.curve.combinations]
+        return [{**common, **row} for row in found or [csv_row(POINT, point) for point in self.curve.points]]
 
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal.scale import show_scale

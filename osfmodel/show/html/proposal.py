@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 from osfmodel.planning.goals import Answer
-from osfmodel.planning.scale_curve import ScaleCurve
+from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
 from osfmodel.show.curves.scale import RateAt, by_strategy, rates, unit_of
 from osfmodel.show.html.axes import SHAPES, UP, Axis, Scale, curve, down, key, mark, plot
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.html.shell import document, section
 from osfmodel.show.pictures.ticks import even_ticks
-from osfmodel.show.tables import PAGE, for_people, texts
-from osfmodel.show.tables.scale import amount, told_columns
+from osfmodel.show.tables import PAGE, Column, for_people, texts
+from osfmodel.show.tables.scale import amount, combination_columns, told_columns
 
 STYLES = 3
 """Number of styles of marks."""
@@ -35,6 +35,9 @@ def _sections(made: ScaleCurve, answers: Sequence[Answer], command: str, version
         *(element("p", one, class_="doubt") for one in made.warnings),
     )
     yield section("scaling", "Number of GPUs", _scaling(made))
+    if every := made.combinations:
+        table = _table(combination_columns(every), every)
+        yield section("combinations", "All combinations (best: the highest rate)", [table])
     yield section("assumed", "Assumptions and sources", _assumed(made))
     yield section("command", "Command", [element("p", "These figures come from"), element("pre", command)])
     yield element("footer", f"Written by osf scale, osfmodel {version}.")
@@ -42,10 +45,7 @@ def _sections(made: ScaleCurve, answers: Sequence[Answer], command: str, version
 
 def _scaling(made: ScaleCurve) -> Iterable[Markup]:
     points = list(made.points)
-    columns = for_people(told_columns(points), PAGE)
-    head = element("tr", *(element("th", one.heading(PAGE), scope="col") for one in columns))
-    rows = [element("tr", *(element("td", cell) for cell in texts(columns, point))) for point in points]
-    yield element("div", element("table", element("thead", head), element("tbody", *rows)), class_="tablebox")
+    yield _table(told_columns(points), points)
     found = rates(points)
     if len(found) > 1:
         yield _plot(found, unit_of(made))
@@ -55,6 +55,13 @@ def _scaling(made: ScaleCurve) -> Iterable[Markup]:
         "runs was within it. MFU: operations of the model, nothing recomputed, over those of the GPU's data sheet.",
         class_="note",
     )
+
+
+def _table(told: Sequence[Column[ScalePoint]], points: Iterable[ScalePoint]) -> Markup:
+    columns = for_people(told, PAGE)
+    head = element("tr", *(element("th", one.heading(PAGE), scope="col") for one in columns))
+    rows = [element("tr", *(element("td", cell) for cell in texts(columns, point))) for point in points]
+    return element("div", element("table", element("thead", head), element("tbody", *rows)), class_="tablebox")
 
 
 def _plot(found: Sequence[RateAt], unit: str) -> Markup:

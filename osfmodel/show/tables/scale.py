@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
 from osfmodel.show.tables import Column, column
@@ -50,6 +53,15 @@ POINT: tuple[Column[ScalePoint], ...] = (
     column("training_cost", "cost", lambda point: point.cost, amount),
 )
 """Columns of a point."""
+OPTIONS: tuple[Column[ScalePoint], ...] = (
+    column("tp", "TP", lambda point: point.groups.tensor),
+    column("cp", "CP", lambda point: point.groups.context),
+    column("pp", "PP", lambda point: point.groups.pipeline),
+    column("ep", "EP", lambda point: point.groups.expert),
+    column("batch_size", "batch", lambda point: point.workload.batch_size),
+)
+COMBINATION = (*POINT, *OPTIONS, column("best", "", lambda point: point.taken, {True: "best", False: ""}.__getitem__))
+"""Columns of a combination of options."""
 EMPTY = tuple(one.key for one in POINT if one.key not in ("workers", "strategy", "step_time_s", "error_band"))
 """Keys of columns that people do not see where no point has a value."""
 
@@ -59,7 +71,14 @@ def curve_title(curve: ScaleCurve) -> str:
     return f"{curve.workload.name} on {curve.cluster.name}{f' with {curve.changes}' if curve.changes else ''}"
 
 
-def told_columns(points: list[ScalePoint]) -> list[Column[ScalePoint]]:
+def combination_columns(points: Sequence[ScalePoint]) -> list[Column[ScalePoint]]:
+    """The columns of combinations that say something: of options those that differ."""
+    differing = [one for one in OPTIONS if len({one.value(point) for point in points}) > 1]
+    workers, *others = (replace(one, only=None) for one in told_columns(points))
+    return [workers, *differing, *others, COMBINATION[-1]]
+
+
+def told_columns(points: Sequence[ScalePoint]) -> list[Column[ScalePoint]]:
     """The columns that say something: of rates those of tokens, if samples have tokens, and none that is empty."""
     tokens = any(point.tokens_per_s is not None for point in points)
     hidden = {"samples_per_s"} if tokens else set()

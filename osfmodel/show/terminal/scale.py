@@ -9,7 +9,7 @@ from rich.text import Text
 
 from osfmodel.entities.display import show_share
 from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
-from osfmodel.show.tables.scale import amount, curve_title, told_columns
+from osfmodel.show.tables.scale import amount, combination_columns, curve_title, told_columns
 from osfmodel.show.terminal.charts import chart_width
 from osfmodel.show.terminal.tables import print_fitting, show_title
 
@@ -20,6 +20,12 @@ MARGIN = 30
 
 def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ()) -> None:
     """Print the table, the bars, the strategies in a sentence, the answers to questions, and the notes."""
+    if curve.combinations:
+        columns = combination_columns(curve.combinations)
+        show_title(console, f"{curve.workload.name} on {curve.cluster.name}: all combinations (best: the highest rate)")
+        strategy = [one.key for one in columns].index("strategy")
+        print_fitting(console, columns, curve.combinations, words=(strategy, -1), leave_out=LEFT_OUT)
+        console.print()
     show_title(console, curve_title(curve))
     points = list(curve.points)
     print_fitting(console, told_columns(points), points, words=(1,), leave_out=LEFT_OUT)
