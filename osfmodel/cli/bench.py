@@ -111,7 +111,7 @@ def bench_command(
     writes = place.rank == 0
     if writes and target is not None:
         require_writable(target)
-        require_inputs_kept(click.get_current_context(), [_partial(target)])
+        require_inputs_kept([_partial(target)])
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     # A cluster file prices all-reduces; the others are measured beside them.

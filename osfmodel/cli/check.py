@@ -22,9 +22,7 @@ SOURCE = NameOrFile("source", lambda _begun: LEDGER)
 @click.argument("sources", metavar="[SOURCE|FILE]...", nargs=-1, type=SOURCE)
 @click.option("--rows", is_flag=True, help="Show every run, not only the sources (CSV always has every run).")
 @click.option("--tolerance", type=float, metavar="T", help="Fail above this median error, for example 0.05.")
-@click.option(
-    "--plot", metavar="FILE", type=WRITTEN, help="Draw predicted against measured, .png or .svg (needs matplotlib)."
-)
+@click.option("--plot", metavar="FILE", type=WRITTEN, help="Draw predicted against measured (.png, .svg; matplotlib).")
 @output_options
 def check_command(
     sources: tuple[str, ...],
@@ -52,12 +50,9 @@ def check_command(
         if name not in LEDGER:
             profiles.require_file(Path(name), "measurements")
             if Path(name).is_file():
-                named = {
-                    word for run in load_measurements(Path(name)) for word in (run.workload, run.cluster, run.plan)
-                }
-                require_inputs_kept(
-                    click.get_current_context(), also=[*named, *(Path(name).parent / word for word in named)]
-                )
+                runs = load_measurements(Path(name))
+                words = {word for run in runs for word in (run.workload, run.cluster, run.plan)}
+                require_inputs_kept(also=[*words, *(Path(name).parent / word for word in words)])
     checked = check(sources, tolerance)
     if plot is not None:
         from osfmodel.show.images import plot_check

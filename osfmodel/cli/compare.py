@@ -30,9 +30,7 @@ from osfmodel.show.documents.render import MARKDOWN
     type=READ,
     help="Another run of the baseline, repeatable: how far they differ is the noise between two starts of a job.",
 )
-@click.option(
-    "--candidate", "again", multiple=True, metavar="FILE", type=READ, help="Another run of the candidate, repeatable."
-)
+@click.option("--candidate", "again", multiple=True, metavar="FILE", type=READ, help="Another candidate, repeatable.")
 @click.option(
     "--tolerance",
     default="2%",

@@ -115,7 +115,7 @@ class GroupedCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless options are given that do not work together, or an input would be overwritten."""
-        require_inputs_kept(ctx)
+        require_inputs_kept()
         require_compatible(ctx)
         return super().invoke(ctx)
 
@@ -130,7 +130,7 @@ def require_once(ctx: click.Context, args: Sequence[str]) -> None:
             raise UsageError(f"{name} takes one value, and is given several times: {remedy}")
 
 
-def require_inputs_kept(ctx: click.Context, inside: Iterable[Path] = (), also: Iterable[Any] = ()) -> None:
+def require_inputs_kept(inside: Iterable[Path] = (), also: Iterable[Any] = ()) -> None:
     """Raise UsageError if a file that the command would write is one that it reads, or that another option writes.
 
     Links and other spellings of a path are the same file. Parameters of WRITTEN name what is written; those of OUTPUT
@@ -139,6 +139,7 @@ def require_inputs_kept(ctx: click.Context, inside: Iterable[Path] = (), also: I
     inside: further files that are written, in the folder of an output or beside it
     also:   further words that may name files to read
     """
+    ctx = click.get_current_context()
     values = [(param, ctx.params.get(str(param.name))) for param in ctx.command.params]
     given = [(param, word) for param, value in values for word in (value if isinstance(value, tuple) else (value,))]
     written = [(param.opts[0], word) for param, word in given if param.type is WRITTEN and word not in (None, "-")]

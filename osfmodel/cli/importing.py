@@ -254,7 +254,7 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
         texts = [documents.encode(document(noun, title)) for _, noun in targets]  # all of it, before any is written
         if names_folder(output):
             Path(output).mkdir(exist_ok=True)
-        require_inputs_kept(click.get_current_context(), [target for target, _ in targets])
+        require_inputs_kept([target for target, _ in targets])
         for target, _ in targets:
             check_output(str(target))
         for (target, noun), text in zip(targets, texts, strict=True):

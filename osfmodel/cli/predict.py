@@ -54,9 +54,7 @@ WHOLE = OptionGroup("Training as a whole")
 @WHOLE.option("--samples", metavar="N", help="Also show the time for training on N samples (115e6, 1.28M).")
 @WHOLE.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also show the cost of that training.")
 @BATCH.option("--batch-size", type=int, metavar="B", help="Predict for B samples per worker.")
-@BATCH.option(
-    "--also", metavar="FILE", type=READ, help="A profile of the same model at another batch size, to go by both."
-)
+@BATCH.option("--also", metavar="FILE", type=READ, help="A second profile of the model, at another batch size.")
 @BATCH.option(
     "--scaling",
     type=OneOf(["weak", "strong"]),

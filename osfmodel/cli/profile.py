@@ -47,9 +47,7 @@ MODEL = OptionGroup("Model")
 @click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... Default: cuda where there is a GPU, else cpu.")
 @click.option("--gpu", metavar="NAME", help="With --device meta: the GPU to count for (osf list gpus); no GPU is used.")
 @OUTPUT.option("--name", help="Name of the workload; default: the model's.")
-@OUTPUT.option(
-    "-o", "--output", metavar="FILE|FOLDER", type=WRITTEN, help="Output file (.json); a folder for several batch sizes."
-)
+@OUTPUT.option("-o", "--output", metavar="FILE|FOLDER", type=WRITTEN, help="Write FILE (.json), or several to FOLDER.")
 def profile_command(
     factory: str | None,
     torchvision: str | None,
@@ -153,7 +151,7 @@ def _check_output(output: str | None, sizes: Sequence[int | None], name: str) ->
         raise UsageError(f"-o {output}: {count} batch sizes become {count} files: give a folder that exists")
     if target.is_dir():
         names = [f"{name}-b{size}" for size in sizes] if count > 1 else [name]
-        require_inputs_kept(click.get_current_context(), [target / f"{one}.json" for one in names])
+        require_inputs_kept([target / f"{one}.json" for one in names])
         return
     if target.suffix != ".json":
         raise UsageError(f"-o {output}: osf profile writes JSON: name it .json, or give a folder that exists")

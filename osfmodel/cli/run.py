@@ -53,9 +53,7 @@ OF_DDP = OptionGroup("With --executor ddp")
     help="Executor that runs the plans: PyTorch DDP; runtime, which runs any plan; Horovod or FSDP2, over gloo.",
 )  # fmt: skip
 @UNDER_HOROVOD.option("--compression", type=OneOf([NONE, FP16]), help="Gradient compression.")
-@UNDER_HOROVOD.option(
-    "--timeline", metavar="FOLDER", type=WRITTEN, help="Record Horovod's timeline of each plan in an extra turn."
-)
+@UNDER_HOROVOD.option("--timeline", metavar="FOLDER", type=WRITTEN, help="Record a Horovod timeline of each plan.")
 @UNDER_FSDP.option(
     "--asynchronous",
     is_flag=True,
@@ -84,9 +82,7 @@ OF_DDP = OptionGroup("With --executor ddp")
 @OF_DDP.option("--static-graph", is_flag=True, help="Set static_graph of DDP.")
 @OF_DDP.option("--gradient-as-bucket-view", is_flag=True, help="Set gradient_as_bucket_view of DDP.")
 @OF_DDP.option("--comm-hook", is_flag=True, help="Run plans through a communication hook, as on older PyTorch.")
-@click.option(
-    "-o", "--output", required=True, metavar="FILE", type=WRITTEN, help="File for the measurements; written atomically."
-)
+@click.option("-o", "--output", required=True, metavar="FILE", type=WRITTEN, help="Write the measurements to FILE.")
 def run_command(
     subject: str,
     plans: tuple[str, ...],
@@ -146,7 +142,7 @@ def run_command(
     place = place_of(os.environ, "run")
     if place.rank == 0:
         require_writable(output)
-        require_inputs_kept(click.get_current_context(), Path(timeline or os.devnull).glob("[0-9]*-*.json"))
+        require_inputs_kept(Path(timeline or os.devnull).glob("[0-9]*-*.json"))
     require_torch("osf run")
     module = import_module(support.module)
     module.require_installed("osf run")

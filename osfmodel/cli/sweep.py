@@ -135,7 +135,7 @@ def _is_table(name: str) -> bool:
 
 def _computed(name: str, into: str | None, jobs: int, dask: str | None) -> Sweep:
     grid = load_grid(name)
-    require_inputs_kept(click.get_current_context(), also=[word for words in grid.values.values() for word in words])
+    require_inputs_kept(also=[word for words in grid.values.values() for word in words])
     for remark in grid.remarks:
         warn(remark)
     found = sweep(grid, into, jobs=jobs, dask=dask, progress=_progress())

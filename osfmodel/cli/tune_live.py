@@ -53,16 +53,8 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--iterations", type=click.IntRange(1), default=20, metavar="N", help="Measured iterations per turn (20)."
         ),
         LIVE.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow."),
-        LIVE.option(
-            "--workload",
-            "known_workload",
-            metavar="FILE",
-            type=READ,
-            help="The profile of the model of FACTORY, if known.",
-        ),
-        LIVE.option(
-            "--live", metavar="FOLDER", type=WRITTEN, help="Measure, tune, train, keep the better; files to FOLDER."
-        ),
+        LIVE.option("--workload", "known_workload", metavar="FILE", type=READ, help="The model's profile, if known."),
+        LIVE.option("--live", metavar="FOLDER", type=WRITTEN, help="Tune, train, keep the better; files to FOLDER."),
     ):
         command = option(command)
     return command
@@ -82,7 +74,7 @@ def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limit
     from osfmodel.runtime.training import TrainingSettings
 
     names = (live.TUNED, live.EXECUTED_PLAN, live.RUNS, live.PLAN, live.CONFIG)
-    require_inputs_kept(click.get_current_context(), [Path(params["live"]) / name for name in names])
+    require_inputs_kept([Path(params["live"]) / name for name in names])
     asked = session.TuneRequest(
         subject.workload_name,
         params["live"],

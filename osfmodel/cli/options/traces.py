@@ -25,9 +25,7 @@ OPTIONS = (
     TRACES.option(
         "--model", metavar="WORKLOAD", type=WORKLOAD, help="Its workload, for a trace without sizes of gradients."
     ),
-    TRACES.option(
-        "--ddp-logging", metavar="FILE", type=READ, help="DDP's log of the run, for a trace without sizes of buckets."
-    ),
+    TRACES.option("--ddp-logging", metavar="FILE", type=READ, help="DDP's log, for a trace without bucket sizes."),
 )
 
 
