@@ -20,7 +20,7 @@ OPTIONS = [*JOB, *(word for pair in REPEATED for word in pair)]
 
 
 def ran(*words):
-    """What osf scale prints."""
+    """The output of osf scale."""
     result = CliRunner().invoke(main, ["scale", *words])
     assert result.exit_code == 0, result.output
     return result.stdout
