@@ -78,6 +78,8 @@ ARGUMENTS = "osfmodel.arguments"
 """Key, in a context's ``meta``, of the arguments as the user gave them."""
 SIGNS = re.compile("[:=,]")
 """Signs between a file and other words of a value, as in ``config.json:h100,bf16``."""
+NEVER_READ = (".html", ".md", ".png", ".svg")
+"""Endings of results that no command reads: these may be written again into the folder of the inputs."""
 
 
 class FileType(click.ParamType):  # type: ignore[type-arg]
@@ -165,7 +167,7 @@ def _files(word: str, kind: object = None) -> Iterator[str | Path]:
             yield from (part, os.path.join(part, "config.json"))
             yield from profiles.files_called(part) if kind is None or isinstance(kind, FileType) else ()
     if isinstance(kind, FileType) and kind.folders and os.path.isdir(word):
-        yield from Path(word).iterdir()
+        yield from (file for file in Path(word).iterdir() if file.suffix.lower() not in NEVER_READ)
 
 
 def user_defaults(ctx: click.Context | None) -> Configuration | None:

@@ -212,6 +212,29 @@ def test_files_beside_an_output_are_outputs(here):
     assert kept.read_bytes() == RESNET.read_bytes()
 
 
+def test_the_files_of_an_output_folder_are_outputs(here, monkeypatch):
+    monkeypatch.setattr("osfmodel.cli.profile._maker", lambda *given: (None, "model"))
+    config = here / "folder/config.json"
+    config.write_text("{}")
+    line = ["profile", "--transformers", "folder", "-o", "folder", "--name"]
+    refused([*line, "config"], "is the file that is read")
+    config.rename(here / "folder/config-b8.json")
+    refused(
+        [*line[:2], "folder/config-b8.json", *line[3:], "config", "--batch-size", "8,16"], "is the file that is read"
+    )
+    assert (here / "folder/config-b8.json").read_text() == "{}"
+
+
+def test_a_page_may_be_written_again_beside_the_traces_that_it_shows(here):
+    (here / "folder/inside.json").unlink()
+    trace = here / "folder/rank0.json.gz"
+    trace.write_bytes((ROOT / "tests/formats/data/explained/slow-link-0.json.gz").read_bytes())
+    for _ in range(2):
+        result = CliRunner().invoke(main, ["explain", "folder", "-o", "folder/why.html"])
+        assert result.exit_code == 0, result.output
+    refused(["explain", "folder", "-o", str(trace)], "is the file that is read")
+
+
 def test_a_table_that_is_added_to_stays_one(here):
     """A sweep goes on in its table, again and again, and asks it."""
     Path("grid.yaml").write_text(GRID.format(workload="in.json", cluster="c.json", plan="ddp"))
