@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType
+from osfmodel.cli.mistakes import with_remedy
 from osfmodel.counting import workload_names
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
@@ -76,15 +77,6 @@ COMMANDS = {
 """The commands, in the order in which ``osf --help`` lists them."""
 
 
-EXAMPLES = {
-    "--cluster": " For example --cluster ring:50us,10Gbps, my-cluster.json, or one of 'osf list clusters'.",
-    "--workers": " For example --workers 8.",
-    "--plan": " For example --plan ddp; 'osf list plans' shows all.",
-    "--output": " For example -o runs.json.",
-}
-"""Example values, by option, that complete the error about a missing option."""
-
-
 class CommandLine(click.Group):
     """Commands out of COMMANDS. Every error is one line on stderr: exit 1 for bad data, 2 for bad usage."""
 
@@ -109,8 +101,8 @@ class CommandLine(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does; for an unknown command, suggest the one that may have been meant."""
-        if args and args[0] not in COMMANDS and (meant := suggestion(args[0], COMMANDS, "")):
-            ctx.fail(f"No such command {args[0]!r}: {meant}")
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}: {suggestion(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -120,7 +112,7 @@ class CommandLine(click.Group):
         except OsfError as error:
             self._fail(_advised(error), error.exit_code)
         except click.ClickException as error:
-            self._fail(error.format_message() + _example_of(error), error.exit_code)
+            self._fail(with_remedy(error), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             self._fail("interrupted", 130)
         except BrokenPipeError:
@@ -151,16 +143,6 @@ def _advised(error: OsfError) -> str:
     from osfmodel.formats.advice import import_advice
 
     return import_advice(error)
-
-
-def _example_of(error: click.ClickException) -> str:
-    """A hint that ends a usage error: a value of the missing option, or how to give several traces; or ""."""
-    params = error.ctx.params if isinstance(error, click.UsageError) and error.ctx is not None else {}
-    if params.get("traces") and "unexpected extra argument" in error.message:
-        return " Of several traces, repeat --trace before each, or give their folder."
-    if not isinstance(error, click.MissingParameter) or error.param is None:
-        return ""
-    return EXAMPLES.get(error.param.opts[-1], "")
 
 
 class NameOrFile(FileType):
@@ -246,7 +228,7 @@ def output_options(command: Callable[..., Any], more: Sequence[str] = ()) -> Cal
         "-f",
         "--format",
         "style",
-        type=click.Choice([*FORMATS, *more]),
+        type=OneOf([*FORMATS, *more]),
         help="Output format. Default: as FILE is named, else table.",
     )(command)
 
@@ -282,7 +264,7 @@ def line(text: str) -> None:
 def emit(style: str | None, as_json: bool, output: str | None, result: Result) -> None:
     """Write the result to stdout or, atomically, to a file; then warnings to stderr."""
     if as_json and style not in (None, "json"):
-        raise UsageError(f"--json contradicts --format {style}")
+        raise UsageError(f"--json contradicts --format {style}: leave --json out")
     to_stdout = output in (None, "-")
     if not to_stdout:
         require_writable(str(output))
@@ -319,7 +301,9 @@ def require_writable(output: str | os.PathLike[str]) -> None:
     if target.is_dir():
         raise UsageError(f"-o {output}: that is a folder: name a file in it")
     if not target.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {Path(output).parent}")
+        raise UsageError(
+            f"-o {output}: there is no folder {Path(output).parent}: make it first, or write {target.name}"
+        )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"-o {output}: nothing can be written to {Path(output).parent}")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.files import profiles
 
 if TYPE_CHECKING:
@@ -119,7 +119,12 @@ class GroupedCommand(click.Command):
         """Run the command, unless options are given that do not work together, or an input would be overwritten."""
         require_inputs_kept()
         require_compatible(ctx)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except CostError as error:
+            if is_given(ctx, "cost_model"):
+                raise CostError(f"{error}; leave --cost-model out, or give a cluster that has it") from None
+            raise
 
 
 def require_once(ctx: click.Context, args: Sequence[str]) -> None:

@@ -148,7 +148,7 @@ def _profile_beside(path: str | None, what_if: WhatIf) -> Workload | None:
     if path is None:
         return None
     if what_if.batch_size is None and what_if.global_batch is None:
-        raise UsageError("--also is for --batch-size or --global-batch: without, the profile is taken as it is")
+        raise UsageError("--also is for --batch-size or --global-batch: give one, or leave --also out")
     return load_workload(path)
 
 

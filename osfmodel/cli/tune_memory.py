@@ -81,7 +81,7 @@ def at_asked_batch(workload: Workload, params: Mapping[str, Any]) -> Workload:
     also, size = params["also"], params["batch_size"]
     if size is None:
         if also is not None:
-            raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
+            raise UsageError("--also is for --batch-size B: give it, or leave --also out")
         return workload
     return at_batch(workload, size, None if also is None else load_workload(also), FIXED_SHARE)
 

@@ -234,7 +234,8 @@ def effects_of(values: Mapping[str, float | None]) -> Effects:
         key = name.replace("-", "_")
         cited = require(key, EFFECTS, "effect").cited
         if value is None and cited is None:
-            raise UsageError(f"the effect {name} has no published value: measure one and write {name}=VALUE")
+            example = {"s": "20us", "s/byte": "1e-11"}.get(EFFECTS[key].unit, "5%")
+            raise UsageError(f"the effect {key} has no published value: give yours, such as --effect {key}={example}")
         chosen[key] = cited if value is None else value
     return Effects(**{key: value for key, value in chosen.items() if value is not None})
 

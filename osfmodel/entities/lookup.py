@@ -168,7 +168,8 @@ def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, mo
     """
     names = all_names(known)
     listed = f"known are {', '.join(names)}"
-    return did_you_mean(nearest(name, names, most)) or (listed if otherwise is None else otherwise)
+    begun = [known for known in names if known.startswith(name) and name]
+    return did_you_mean(nearest(name, names, most) or begun[:3]) or (listed if otherwise is None else otherwise)
 
 
 def did_you_mean(names: Iterable[str]) -> str:

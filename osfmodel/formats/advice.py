@@ -26,7 +26,7 @@ def _command(path: Path, kind: str, entry: Format) -> str:
     stem = path.name.partition(".")[0] or kind
     if kind == "measurements":
         if not entry.runs:
-            return "no runs are imported from that"
+            return "no runs are imported from that: leave it out, or give a file of osf run"
         return f"run `osf import {path} -o {path.with_name(stem)}/`, and give the {kind} file in that folder"
     target = path.with_name(f"{stem}-{kind}.json" if entry.runs else f"{stem}.json")
     target = target if target != path else path.with_name(f"{kind}.json")

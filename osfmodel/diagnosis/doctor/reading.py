@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from errno import ENOENT
 from pathlib import Path
 
 from osfmodel.cost.clusters import load_cluster
@@ -47,7 +48,8 @@ def read_measured(file: str, hints: Hints, tell: Callable[[str], None] = silent)
         found = [MeasuredFile(file, load_cluster(file), file)]
     else:
         if Path(file).suffix and not Path(file).exists():
-            raise DataError(f"{file}: there is no such file")
+            missing = FileNotFoundError(ENOENT, "there is no such file")
+            raise DataError(f"{file}: {profiles.reason(Path(file), missing)}")
         path = profiles.locate(file, "cluster")
         nouns = import_file(path, replace(hints, name=stem(file)), None, tell)
         clusters = [noun for noun in nouns if isinstance(noun, Cluster)]

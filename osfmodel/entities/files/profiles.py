@@ -89,7 +89,7 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
         if len(content) > LARGEST_FILE:
             raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, the maximum for a profile")
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise DataError(f"{path} cannot be read: {reason(path, error)}") from None
     try:
         decoded = decode(as_utf8(content))
     except ForeignFileError:
@@ -98,6 +98,16 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
         raise DataError(f"{path}: {error}") from None
     LOGGER.debug("read %s", path)
     return decoded
+
+
+def reason(path: Path, error: OSError) -> str:
+    """The reason why ``path`` cannot be read; if it is not there, files of like names beside it."""
+    said = error.strerror or str(error)
+    if not isinstance(error, FileNotFoundError):
+        return said
+    beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = did_you_mean(str(path.with_name(name)) for name in nearest(path.name, beside, most=3, cutoff=0.8))
+    return f"{said}: {near or 'check the path'}"
 
 
 def read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decoded:

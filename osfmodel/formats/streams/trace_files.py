@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import plain_text
+from osfmodel.entities.files.profiles import reason
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams import tar_stream
 from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
@@ -224,7 +225,7 @@ def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}") from None
+        raise DataError(f"cannot be read: {reason(path, error)}") from None
 
 
 def _read(file: BinaryIO, meter: ByteCounter) -> Pieces:

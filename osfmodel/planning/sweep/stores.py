@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.files.profiles import reason
 from osfmodel.planning.sweep.columns import FIELDS, KEYS, Record
 
 PART = "part-"
@@ -47,12 +48,12 @@ def open_store(path: str | os.PathLike[str], writes: bool = True) -> Store:
     ending = Path(path).suffix.lower()
     if ending not in STORES:
         raise UsageError(f"{path}: a sweep writes {', '.join(STORES)}: name the file so")
-    if not writes and not os.path.exists(path):
-        raise DataError(f"{path}: there is no such file")
     try:
+        if not writes:
+            os.stat(path)
         return STORES[ending](Path(path), writes)
     except OSError as error:
-        raise DataError(f"{path} cannot be opened: {error.strerror or error}") from None
+        raise DataError(f"{path} cannot be opened: {reason(Path(path), error)}") from None
 
 
 class _Lines:

@@ -108,7 +108,7 @@ def render(style: str, result: Result, for_terminal: bool, ending: str = "") -> 
         return str(getattr(result, MARKDOWN)())
     if style == "code":
         if not hasattr(result, "code"):
-            raise UsageError("--format code: only osf tune has lines to paste")
+            raise UsageError("--format code: only osf tune has lines to paste: write --format table")
         return str(result.code(ending))
     return _table(result, for_terminal)
 
