@@ -58,7 +58,8 @@ class Lowering:
 
     def _backward(self) -> None:
         hooks, chosen = self._hooks(), self._choices()
-        awaited = {self.workload.gradients.names[place] for place in self.plan.completed_by(self.workload)}
+        last = () if self.apart else self.plan.completed_by(self.workload)
+        awaited = {self.workload.gradients.names[place] for place in last}
         names: list[str] = []
         time: float = 0
         for layer in reversed(self.workload.layers):

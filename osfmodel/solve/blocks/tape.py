@@ -113,7 +113,8 @@ def plan_of(workload: Workload, tape: Tape, positions: Sequence[float]) -> Plan:
 def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Times:
     """Times of the layers from the program of a step that sends nothing, under these rules and with no hooks."""
     plan = Plan(workload.name, ()).under(objective)
-    program = strategy_of(plan).lower(workload, plan, pricing)
+    strategy = strategy_of(plan)
+    program = (strategy.apart or strategy.lower)(workload, plan, pricing)
     tasks = [one for one in program.operations if one.stream == COMPUTE and one.layers]
     ends = list(accumulate((task.startup for task in tasks), initial=0.0))
     total = ends.pop()
