@@ -96,14 +96,14 @@ def in_ready_order(plan: Plan, workload: Workload) -> bool:
 def _others(question: Question, whole: bool) -> Iterator[Plan]:
     """The plans of all rules but ``planned``, without a clock, and those by priority also without priority.
 
-    With ``whole``, neither that of ``optimal`` nor of rules for the next forward overlapped, which cut tensors.
+    With ``whole``, neither that of ``optimal`` nor those on request: ``blocks`` cuts tensors, and takes long.
     """
     names = [*NAMED_PLANS, *FAMILIES[CAP].examples, *FAMILIES[osf_model.PREFIX].examples]
     rules = [named_plan(name) for name in names if name != PLANNED and not (whole and name == OPTIMAL)]
     for objective in narrower(question.objective):
         asked = replace(question, objective=objective, limits=Limits())
         for rule in rules:
-            if searched(rule.objective) and not (whole and rule.objective.forward_overlap):
+            if searched(rule.objective) and not (whole and rule.on_request):
                 plan = rule.make(asked).require_plan()
                 plan = replace(plan, buckets=tuple(replace(bucket, release_time=0) for bucket in plan.buckets))
                 yield from dict.fromkeys((plan, without_priority(question.workload, plan, question.pricing)))
