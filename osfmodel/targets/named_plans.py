@@ -48,7 +48,7 @@ def _default(target: Target) -> PlanRule:
 
 
 OPTIMAL, PLANNED = "optimal", "planned"
-"""Plans that are called best: no named plan is faster; for ``optimal``, none of whole tensors in ready order."""
+"""Plans that are called best: no published plan is faster; for ``optimal``, none of whole tensors in ready order."""
 
 
 def named_rule(name: str, rule: PlanRule) -> PlanRule:
