@@ -41,7 +41,7 @@ MODELS = ("resnet50", "bert-base", "gpt2", "vit-b16", "pythia-160m", "t5-small")
 GPUS = ("h100", "a100", "v100", "a100-40gb", "h100-pcie", "l40s", "mi300x", "b200", "rtx4090", "h20", "gb300", "t4")
 OTHER_GPUS = (
     "H100", "A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "h100-sxm", "a100_80gb", "4090", "v100-32gb", "V100-SXM2",
-    "gtx1080", "tpu-v4", "a1000", "h1000", "mi300", "gaudi2", "b100", "p40", "h100x", "rtx-3090", "RTX 6000 Ada",
+    "gtx1080", "tpu-v4", "a1000", "h1000", "gaudi2", "b100", "p40", "h100x", "rtx-3090", "RTX 6000 Ada",
 )  # fmt: skip
 FILES = (
     "model.json", "cluster.json", "runs.json", "rank0.json", "nccl-tests.log", "timeline.json",
@@ -138,7 +138,7 @@ NOUNS: Mapping[str, Noun] = {
     ),
     "optimizer": Noun(("sgd", "adam", "adamw", "momentum"), ("Adam", "lamb", "adagrad", "AdamW8bit", "sgdm", "lion",
         "muon")),
-    "count": Noun(("4", "8", "32"), ("0", "-1", "2.5", "x4", "many", "1000000000", "4k", "1e3", "8 ", "3")),
+    "count": Noun(("32", "4", "8"), ("0", "-1", "2.5", "x4", "many", "1000000000", "4k", "1e3", "8 ", "3")),
     "degree": Noun(("1", "2", "4"), ("0", "-2", "3", "two", "1.5", "7", "64", "1024")),
     "amount": Noun(("1.28M", "300B", "15T", "115e6"), ("0", "-1", "1,281,167", "300 billion", "1.28m", "300Bn",
         "lots", "1e400",
@@ -180,7 +180,7 @@ NOUNS: Mapping[str, Noun] = {
         "sweep")),
     "grid": Noun(("grid.yaml",), FILES),
     "trace": Noun(("rank0.json", "traces", "traces.tar.gz", "rank0.json.gz"), FILES),
-    "log": Noun(("nccl-tests.log", "rank0.json", "timeline.json", "ddp.json", "all.log", "n8.log", "traces"), FILES),
+    "log": Noun(("nccl-tests.log", "rank0.json", "timeline.json", "all.log", "n8.log", "traces"), FILES),
     "network": Noun(("azure-a100-hdr", "nccl-tests.log", "emulated-4x1gbit", "this-month.json", "all.log", "h100-node"),
                     ("azure-a100", "v100-10gbe", "ring:50us,10Gbps", "nccl:h100x8,400Gbps", *FILES)),
     "source": Noun(("bcaffe", "ddl-benchmarks", "runs.json", "papers", "pollux-ncf"),
@@ -286,7 +286,7 @@ def drawn(random: Random) -> Draw:
         parts = [("<", name) for name in random.sample(random.choice(KINDS), 2)]
     asked = [name for name in REQUIRED if name in known and (command != "memory" or random.random() < 0.5)]
     more = random.sample(
-        sorted(set(known) - set(REQUIRED)), min(len(known) - len(asked), random.choice((0, 1, 1, 2, 3)))
+        sorted(set(known) - set(REQUIRED)), min(len(known) - len(asked), random.choice((0, 1, 1, 2, 2)))
     )
     parts += [(name, "" if known[name].is_flag else valid(random, OPTIONS[name])) for name in (*asked, *more)]
     line = Line(command, parts, meant=frozenset({command, *(word for part in parts for word in part)}))
@@ -452,8 +452,9 @@ def answer_of(words: Sequence[str]) -> Answer:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return Answer("traceback", "".join(traceback.format_exception(result.exception)[-3:]))
     told = result.stderr.splitlines()
-    errors = [line for line in told if not re.match(r"osf: (warning|wrote|defaults|note)", line)]
-    if result.exit_code == 0 or (result.exit_code == 1 and result.stdout.strip()):
+    errors = [line for line in told if not re.match(r"osf: (warning|wrote|defaults|note|\d+ of \d+ ranks)", line)]
+    written = any(line.startswith("osf: wrote") for line in told)
+    if result.exit_code == 0 or (result.exit_code == 1 and (result.stdout.strip() or written)):
         return Answer("answered" if result.stdout.strip() or told else "silent")
     if result.exit_code not in (1, 2) or not errors:
         return Answer("silent", f"exit code {result.exit_code}")
@@ -469,6 +470,7 @@ class Proposal(NamedTuple):
 
 
 Words = tuple[str, ...]
+Earlier = tuple[Words, ...]
 OPTION = r"(?<![\w-])(--?[a-z][a-z-]*)"
 QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
 VALUE = r"(?:write|such as|for example|as in)(?: as in| for example| such as| counts such as)? "
@@ -488,7 +490,7 @@ def culprits(words: Words, line: str) -> list[tuple[int, str]]:
         for place, word in enumerate(words)
         if (
             part == word
-            if word.startswith("--") or part.startswith("-")
+            if word.startswith("--") or part.startswith("--")
             else re.search(rf"(?<![a-zA-Z0-9]){re.escape(part.strip())}(?![a-zA-Z0-9])", word)
         )
     ]
@@ -521,7 +523,9 @@ def without(words: Words, name: str) -> Words:
     """The words without an option and its value, or without an argument."""
     if name not in words:
         return words
-    place = words.index(name)
+    place = len(words) - 1 - words[::-1].index(name)
+    if not name.startswith("-") and words[place - 1] in OPTIONS:
+        return without(words, words[place - 1])
     value = (
         name.startswith("-") and place + 1 < len(words) and not words[place + 1].startswith("--") and name not in FLAGS
     )
@@ -582,6 +586,7 @@ KINDS = (
 DESCRIBED: Mapping[str, str] = {
     "nccl-tests log": "nccl-tests.log", "osf bench": "this-month.json", "osf run": "runs.json",
     "osf profile": "model.json", "profiler trace": "rank0.json", "torch.profiler": "rank0.json",
+    "file of measurements": "this-month.json", "grid": "grid.yaml",
 }  # fmt: skip
 """Files by what messages call them."""
 
@@ -597,10 +602,15 @@ def _another(words: Words, line: str) -> Iterator[Proposal]:
     for said, name in DESCRIBED.items():
         if re.search(rf"(?:give|with|not a|take|need)[^;]* {said}", line):
             yield from put(words, line, name)
+    for noun, name in (("workload", "model.json"), ("cluster", "cluster.json"), ("measurements", "runs.json")):
+        if f"{noun} is needed" in line or f"{noun} are needed" in line:
+            yield from put(words, line, name)
+    for value, ending in re.findall(r"-o (\S+): .*?(\.(?:html|json))", line):
+        yield from put(words, line, f"{Path(value).stem}{ending}")
     for value, folder in re.findall(r"-o ([^:]+): (that is a folder|there is no folder)", line):
         name = f"{value}/new.json" if "that" in folder else Path(value).name
         yield Proposal(tuple(name if word == value else word for word in words), name)
-    if re.search(r"check the (name|path)", line):
+    if re.search(r"check the path|give a file in it", line):
         for place, part in culprits(words, line):
             noun = OPTIONS.get(words[place - 1], ARGUMENTS.get(words[0], ("data",))[0])
             yield Proposal((*words[:place], NOUNS[noun].valid[0], *words[place + 1 :]), part)
@@ -608,7 +618,9 @@ def _another(words: Words, line: str) -> Iterator[Proposal]:
 
 def _leave_out(words: Words, line: str) -> Iterator[Proposal]:
     some = rf"{OPTION}(?:(?:,| and) {OPTION})*"
-    for found in re.findall(rf"[Ll]eave (?:it|that|them|the option|one|{some}|\S+) out|give one of them|neither", line):
+    for found in re.findall(
+        rf"[Ll]eave out|[Ll]eave (?:it|that|them|the option|one|{some}|\S+) out|give one of them|neither", line
+    ):
         given = [name for name in found if name] or [SHORT.get(name, name) for name in re.findall(OPTION, line)]
         given += [part for place, part in culprits(words, line) if part == words[place] and not any(found)]
         for name in given:
@@ -671,13 +683,15 @@ def shape(line: str) -> str:
     return re.sub(r"'[^']*'|\d+", "", line)
 
 
-def judged(words: Words, bench: Bench, meant: frozenset[str] = frozenset(), steps: int = STEPS) -> Judged:
+def judged(
+    words: Words, bench: Bench, meant: frozenset[str] = frozenset(), steps: int = STEPS, earlier: Earlier = ()
+) -> Judged:
     """The verdict on a command line.
 
     What "did you mean" names must mend the complaint, each name; some proposal must lead to an answer. Those that
     write a word that was ``meant`` are tried first.
     """
-    answer = bench.answer(words)
+    answer = bench.answer(words, *earlier)
     if answer.verdict != "refused":
         return Judged(words, answer.verdict, answer.line)
     found = sorted(proposals(words, answer.line), key=lambda one: not meant & {one.put} - {""})
@@ -687,12 +701,13 @@ def judged(words: Words, bench: Bench, meant: frozenset[str] = frozenset(), step
     named = {one.words for one in _did_you_mean(words, answer.line)}
     works = False
     for one in found[: max(TRIED, len(named))]:
-        after = bench.answer(one.words, *one.earlier)
+        before = (*earlier, *one.earlier)
+        after = bench.answer(one.words, *before)
         same = after.verdict == "refused" and shape(after.line) == shape(answer.line) and (
             set(quoted(after.line)) == set(quoted(answer.line)) or (one.put and one.put in after.line)
         )  # fmt: skip
-        if not works and after.verdict == "refused" and not same and not one.earlier:
-            works = judged(one.words, bench, meant, steps - 1).verdict in GOOD
+        if not works and after.verdict == "refused" and not same:
+            works = judged(one.words, bench, meant, steps - 1, before).verdict in GOOD
         works = works or after.verdict == "answered"
         tried.append((one.words, f"{after.verdict} {after.line}"))
         if after.verdict not in ("answered", "refused") or (same and one.words in named):
@@ -709,7 +724,6 @@ SIDES: Mapping[str, Sequence[str]] = {
         "predict 'gpt2:{},batch2' --cluster ring:50us,10Gbps --workers 8 --plan ddp",
         "predict resnet50-v100 --cluster 'nccl:{}x8,100Gbps' --workers 8 --plan ddp",
         "doctor this-month.json --against 'nccl:{}x8,100Gbps'",
-        "import nccl-tests.log --gpu '{}' -o new.json",
         "list gpus '{}'",
     ),
     "plan": tuple(f"{command} {ON_RING} --plan '{{}}'" for command in ("predict", "scale", "report", "memory")),
@@ -737,6 +751,7 @@ SIDES: Mapping[str, Sequence[str]] = {
         f"{SCALE} --optimizer '{{}}'", "memory resnet50-memory --optimizer '{}'",
         f"{TUNE} --memory 16GiB --batch-size 8 --optimizer '{{}}'",
     ),
+    "tolerance": ("compare before.csv after.csv --tolerance '{}'", "check runs.json --tolerance '{}'"),
     "architecture": (
         "predict '{}:h100,batch2' --cluster ring:50us,10Gbps --workers 8 --plan ddp", "list architectures '{}'",
     ),
@@ -748,6 +763,10 @@ SIDES: Mapping[str, Sequence[str]] = {
 """Commands that all take the same noun, in the place of the braces."""
 
 
+UNKNOWN = re.compile(r"unknown|is not|no unit|[Dd]id you mean|there is no|no architecture|: write")
+"""How a line begins that does not know a value, where another does."""
+
+
 def one_sided(noun: str, bench: Bench) -> Iterator[str]:
     """The values of a noun that one side takes and another does not know, with the complaint."""
     for value in (*NOUNS[noun].valid, *NOUNS[noun].near):
@@ -755,5 +774,5 @@ def one_sided(noun: str, bench: Bench) -> Iterator[str]:
         answers = {words: bench.answer(words) for words in lines}
         if any(answer.verdict == "answered" for answer in answers.values()):
             for words, answer in answers.items():
-                if answer.verdict != "answered" and (value in answer.line or shape(answer.line).startswith("unknown")):
+                if answer.verdict != "answered" and UNKNOWN.search(answer.line):
                     yield f"{noun} {value!r}: osf {shlex.join(words)}: {answer.line}"

@@ -8,7 +8,7 @@ import click
 
 from osfmodel.cli.app import NameOrFile, emit, output_options
 from osfmodel.cli.groups import WRITTEN, GroupedCommand, require_inputs_kept
-from osfmodel.entities.errors import UsageError
+from osfmodel.cli.options import parse_tolerance
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger import LEDGER
@@ -21,13 +21,13 @@ SOURCE = NameOrFile("source", lambda _begun: LEDGER)
 @click.command(name="check", cls=GroupedCommand)
 @click.argument("sources", metavar="[SOURCE|FILE]...", nargs=-1, type=SOURCE)
 @click.option("--rows", is_flag=True, help="Show every run, not only the sources (CSV always has every run).")
-@click.option("--tolerance", type=float, metavar="T", help="Fail above this median error, for example 0.05.")
+@click.option("--tolerance", metavar="PART", help="Fail above this median error, for example 5%.")
 @click.option("--plot", metavar="FILE", type=WRITTEN, help="Draw predicted against measured (.png, .svg; matplotlib).")
 @output_options
 def check_command(
     sources: tuple[str, ...],
     rows: bool,
-    tolerance: float | None,
+    tolerance: str | None,
     plot: str | None,
     style: str | None,
     as_json: bool,
@@ -44,8 +44,7 @@ def check_command(
       osf check bcaffe ddl-benchmarks --rows
       osf check --format json
     """
-    if tolerance is not None and not 0 <= tolerance < 1e6:
-        raise UsageError(f"--tolerance {tolerance}: write a fraction such as 0.05")
+    allowed = None if tolerance is None else parse_tolerance(tolerance)
     for name in sources:
         if name not in LEDGER:
             profiles.require_file(Path(name), "measurements")
@@ -53,7 +52,7 @@ def check_command(
                 runs = load_measurements(Path(name))
                 words = {word for run in runs for word in (run.workload, run.cluster, run.plan)}
                 require_inputs_kept(also=[*words, *(Path(name).parent / word for word in words)])
-    checked = check(sources, tolerance)
+    checked = check(sources, allowed)
     if plot is not None:
         from osfmodel.show.images import plot_check
 

@@ -8,12 +8,10 @@ import click
 
 from osfmodel.cli.app import emit, line, output_options, warn
 from osfmodel.cli.groups import READ, GroupedCommand
+from osfmodel.cli.options import parse_tolerance
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.diagnosis.comparing import compare_readings, reading_of
-from osfmodel.diagnosis.comparing.statistics import require_tolerance
 from osfmodel.entities.display import show_share
-from osfmodel.entities.errors import UsageError
-from osfmodel.entities.units import parse_part
 from osfmodel.formats.source_text import Hints, require_different
 from osfmodel.show.documents.compare import Compared
 from osfmodel.show.documents.render import MARKDOWN
@@ -74,7 +72,7 @@ def compare_command(
     """
     sides = ((baseline, *more), (candidate, *again))
     require_different([file for side in sides for file in side])
-    allowed = _parse_tolerance(tolerance)
+    allowed = parse_tolerance(tolerance)
     load = partial(load_job, hints=hints)
     baselines, candidates = ([reading_of(file, load, warn) for file in side] for side in sides)
     comparison = compare_readings(baselines, candidates, allowed)
@@ -82,13 +80,3 @@ def compare_command(
     if comparison.regression:
         line(f"slower by more than the tolerance of {show_share(allowed)}: exit code 1")
     return 1 if comparison.regression else 0
-
-
-def _parse_tolerance(text: str) -> float:
-    """``2%`` or ``0.02`` as 0.02. Raises UsageError."""
-    try:
-        found = parse_part(text)
-    except ValueError:
-        raise UsageError(f"--tolerance {text!r:.40}: write a part, such as 2% or 0.02") from None
-    require_tolerance(found)
-    return found

@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.files import profiles
 
 if TYPE_CHECKING:
@@ -92,6 +92,13 @@ READ, WRITTEN = FileType(), FileType()
 """Types of parameters that name a file or a folder to read, and one to write or to add to."""
 
 
+LEFT_OUT = {
+    CostError: ("cost_model", "leave --cost-model out, or give a cluster that has it"),
+    DataError: ("form", "leave --as out to have the format recognised"),
+}
+"""Parameters that may cause an error, and what to do then."""
+
+
 class GroupedCommand(click.Command):
     """A command whose options have groups."""
 
@@ -113,6 +120,10 @@ class GroupedCommand(click.Command):
 
                 args = with_defaults(ctx, args, found)
         ctx.meta[ARGUMENTS] = tuple(args)
+        options = {name: one for one in self.params if isinstance(one, click.Option) for name in one.opts}
+        for name, value in pairwise([] if ctx.resilient_parsing else args):
+            if name in options and not options[name].is_flag and value in options:
+                raise click.BadOptionUsage(name, f"Option {name!r} requires an argument.", ctx)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -121,9 +132,10 @@ class GroupedCommand(click.Command):
         require_compatible(ctx)
         try:
             return super().invoke(ctx)
-        except CostError as error:
-            if is_given(ctx, "cost_model"):
-                raise CostError(f"{error}; leave --cost-model out, or give a cluster that has it") from None
+        except (CostError, DataError) as error:
+            name, hint = LEFT_OUT.get(type(error), ("", ""))
+            if is_given(ctx, name):
+                raise type(error)(f"{error}; {hint}") from None
             raise
 
 

@@ -22,6 +22,7 @@ from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents, profiles
 from osfmodel.entities.files.measurements import measurements_document
+from osfmodel.entities.gpus import gpu_name
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
@@ -154,7 +155,8 @@ def of_gpu(noun: Noun, gpu: str) -> Noun:
     if not gpu.strip() or not isinstance(noun, (Workload, Cluster)):
         return noun
     told = noun.source.gpu
-    if told != Source().gpu and gpu.lower() not in told.lower():
+    same = gpu.lower() in told.lower() or (gpu_name(gpu) and gpu_name(gpu) == gpu_name(told))
+    if told != Source().gpu and not same:
         raise UsageError(f"--gpu {gpu}: {label(noun)!r} says that it was measured on {told!r}: leave the option out")
     return noun if told != Source().gpu else replace(noun, source=replace(noun.source, gpu=gpu))
 

@@ -21,15 +21,15 @@ from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.configuration import SETTINGS
-from osfmodel.entities.gpus import GPUS
-from osfmodel.entities.lookup import provider, suggestion, usable_others
+from osfmodel.entities.gpus import GPUS, gpu_name
+from osfmodel.entities.lookup import letters, provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.show.documents.listing import Listed
 from osfmodel.show.documents.schemas import ENDING, SCHEMAS, schema_text
 from osfmodel.show.tables.listing import Entry
-from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
+from osfmodel.targets import CONFIG_TARGETS, target_name
+from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, called
 
 CONFIG = "config"
 """The kind that lists the user's defaults: only when it is asked for."""
@@ -115,6 +115,10 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
 """
 
 
+SPELLED: Mapping[str, Callable[[str], str]] = {"gpus": gpu_name, "plans": called, "targets": target_name}
+"""Readers of the names of a kind as people and drivers write them."""
+
+
 @click.command(name="list", cls=GroupedCommand)
 @click.argument("kind", type=OneOf(LISTINGS), metavar="[KIND]", required=False)
 @click.argument("name", required=False, type=NameOrFile("entry", lambda _begun: ()))
@@ -139,10 +143,13 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
     found = {key: LISTINGS[key]() for key in ([kind] if kind else [key for key in LISTINGS if key != CONFIG])}
     rows = {key: entry.rows for key, entry in found.items()}
     if kind is not None and name is not None:
-        rows = {kind: [row for row in rows[kind] if row.name == name]}
+        short = letters(SPELLED.get(kind, str)(name) or name)
+        rows = {kind: [row for row in rows[kind] if row.name == name or letters(row.name) == short]}
         if not rows[kind]:
             meant = suggestion(name.lower(), [row.name for row in found[kind].rows], "", most=3)
-            raise UsageError(f"there is no {name!r} in 'osf list {kind}'{meant and f': {meant}'}")
+            raise UsageError(
+                f"there is no {name!r} in 'osf list {kind}'{f': {meant}' if meant else ', which shows all'}"
+            )
     if kind == "schemas" and (name is not None or _is_folder(output)):
         if style not in (None, "json"):
             raise UsageError(f"--format {style}: a schema is JSON: leave it out")

@@ -9,7 +9,7 @@ import click
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import READ, GroupedCommand
 from osfmodel.cli.options import parse_workers, plan_files, plan_option
-from osfmodel.cli.options.subject import WHAT_IF, Subject, load_subject, subject_options
+from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.counting import load_workload
 from osfmodel.engine import predict_timeline
@@ -21,7 +21,6 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.units import parse_room
 from osfmodel.planning.cautions import shape_caveats
-from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.documents.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.targets.named_plans import called, make_plan, named_plan
@@ -74,12 +73,13 @@ def memory_command(
     if alone and communicator is not None:
         raise UsageError("--communicator needs --cluster and --workers: a single worker has none")
     if subject.what_if.words:
-        given = [f"--{name}" for name in WHAT_IF if getattr(subject.what_if, name) != getattr(WhatIf(), name)]
-        raise UsageError(f"what is kept with {subject.what_if.words} is not known: leave {' and '.join(given)} out")
+        raise UsageError(
+            f"what is kept with {subject.what_if.words} is not known here: leave {subject.what_if.options} out"
+        )
     workload, cluster = load_subject(replace(subject, cluster_name=subject.cluster_name or "ring:1us,100GB/s"))
     counts = [1] if workers is None else parse_workers(workers, cluster)
     if len(counts) > 1:
-        raise UsageError(f"--workers {workers}: give one count")
+        raise UsageError(f"--workers {workers}: give one count, such as --workers {counts[-1]}")
     if batch_size is not None:
         workload = at_batch(workload, batch_size, None if also is None else load_workload(also), FIXED_SHARE)
     elif also is not None:

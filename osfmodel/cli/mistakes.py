@@ -16,7 +16,7 @@ EXAMPLES = {
 }
 """Examples of values, by option, that complete the error about a missing one."""
 NUMBERS = {"integer": "Write a whole number, such as 8.", "float": "Write a number, such as 2.5."}
-ALIKE = 0.75
+ALIKE = 0.8
 """Minimum similarity of an option that may have been meant; click's 0.6 proposes --lines for --engine."""
 
 

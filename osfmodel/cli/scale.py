@@ -14,7 +14,7 @@ import click
 
 from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
 from osfmodel.cli.groups import ARGUMENTS, Decorator, GroupedCommand, OptionGroup
-from osfmodel.cli.options import parse_workers, plan_option
+from osfmodel.cli.options import TargetName, parse_workers, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words
@@ -56,7 +56,7 @@ def _group(name: str, said: str) -> Decorator:
 @click.option(
     "--for",
     "target",
-    type=OneOf(CONFIG_TARGETS),
+    type=TargetName(CONFIG_TARGETS),
     metavar="TARGET",
     help="Also print a framework's settings for the largest number of GPUs; 'osf list targets' shows all.",
 )

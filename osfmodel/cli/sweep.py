@@ -94,7 +94,7 @@ def sweep_command(
         require_matplotlib()
     if _is_table(grid):
         if into is not None or dask is not None or jobs != 1:
-            raise UsageError(f"{grid} is the table of a sweep: --into, --jobs and --dask go with a grid")
+            raise UsageError(f"{grid} is the table of a sweep, not a grid: leave --into, --jobs and --dask out")
         found = load_sweep(grid)
     else:
         found = _computed(grid, into, jobs, dask)

@@ -23,7 +23,7 @@ from osfmodel.cli.tune_memory import (
 )
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective
-from osfmodel.entities.units import parse_bytes
+from osfmodel.entities.units import parse_room
 from osfmodel.planning.cautions import SIZED
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.planning.results import Tuning
@@ -108,7 +108,7 @@ def _limits(asked: Mapping[str, Any]) -> Limits:
     most = asked["max_bucket"]
     limited = asked["target"] in CONFIG_TARGETS and MEMORY in CONFIG_TARGETS[asked["target"]].limits
     memory = memory_limit(asked) if limited else None
-    return Limits(None if most is None else parse_bytes(most), asked["max_buckets"], memory)
+    return Limits(None if most is None else parse_room(most), asked["max_buckets"], memory)
 
 
 def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:

@@ -94,7 +94,7 @@ def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
 
     if subject.what_if.words:
         raise UsageError(
-            f"--memory takes the profile and the network as they are: leave out {subject.what_if.words}, or name a "
+            f"--memory takes the profile and the network as they are: leave {subject.what_if.options} out, or name a "
             "sharded target with --for"
         )
     if params["max_bucket"] is not None:

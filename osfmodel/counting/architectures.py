@@ -11,7 +11,7 @@ from osfmodel.counting.config import Config
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.lookup import letters, suggestion
 
 PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Fields that hold the language model of one with several parts."""
@@ -65,15 +65,19 @@ def family_of(config: Config) -> ModelFamily:
 
 
 def configuration(model: str) -> Config:
-    """The configuration of an architecture by name, in any case, or of a file. Raises UsageError or DataError."""
+    """The configuration of an architecture by name, in any case and hyphens, or of a file.
+
+    Raises UsageError or DataError.
+    """
     bundled = profiles.names("architecture")
-    path, name = bundled.get(model.lower()), model.lower()
+    name = {letters(one): one for one in bundled}.get(letters(model), model.lower())
+    path = bundled.get(name)
     if path is None:
         path = Path(model)
         if path.is_dir():
             path = path / "config.json"
         if not path.suffix and not path.exists():
-            near = suggestion(name, bundled, "osf list architectures shows those there are", most=3)
+            near = suggestion(name, bundled, "'osf list architectures' shows those there are", most=3)
             raise UsageError(f"no architecture named {model!r}, and no configuration in a file of that name: {near}")
         name = path.absolute().parent.name if path.name == "config.json" else path.stem
     document = profiles.read(path, _decoded)

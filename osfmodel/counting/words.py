@@ -13,7 +13,7 @@ from osfmodel.counting.roofline import CHECKPOINTING, TrainingSetup, workload_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.gpus import gpu_called, gpu_name
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.lookup import did_you_mean, nearest, suggestion
 from osfmodel.entities.workload import Workload
 
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
@@ -72,10 +72,11 @@ def _usual_type(rates: Mapping[str, float]) -> str:
 
 def _with(words: Words, part: str, said: set[str]) -> Words:
     """The words with one more part."""
-    match = re.fullmatch(r"(seq|batch)(-?[0-9]{1,12})", part)
+    match = re.fullmatch(r"(seq|batch)=?(-?[0-9]{1,12})", part)
+    part = next((short for short, dtype in TYPES.items() if dtype == part), part)
     kind = match[1] if match else "ac" if part.startswith("ac=") else "type" if part in TYPES else part
     if kind in said:
-        raise UsageError(f"{part!r} says a second time what was said before")
+        raise UsageError(f"{part!r} says a second time what was said before: leave it out")
     said.add(kind)
     setting = words.setting
     if match:
@@ -93,7 +94,9 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
         if how not in CHECKPOINTING:
             raise UsageError(f"{part!r}: {suggestion(how, CHECKPOINTING)}")
         return replace(words, setting=replace(setting, checkpointing=how))
-    raise UsageError(f"{part!r} is not known here: {FORM}")
+    digits = "".join(filter(str.isdigit, part))
+    near = nearest(part, [*TYPES, "compile", *(f"{name}{digits}" for name in ("seq", "batch") if digits)], 1, 0.4)
+    raise UsageError(f"{part!r} is not known here: {did_you_mean(near) or 'leave it out, or'} {FORM}")
 
 
 def model_of(words: Words) -> Model:

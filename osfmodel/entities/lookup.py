@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
@@ -183,3 +184,8 @@ def nearest(name: str, known: Iterable[str], most: int, cutoff: float = 0.6) -> 
     from difflib import get_close_matches
 
     return get_close_matches(str(name), list(known), n=most, cutoff=cutoff)
+
+
+def letters(name: str) -> str:
+    """Letters and digits of a name, in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -16,7 +16,8 @@ def import_advice(error: ForeignFileError) -> str:
     except DataError as unreadable:
         return str(unreadable)
     if name in (None, "osfmodel"):
-        return str(error)
+        bundled = f"; 'osf list {error.kind}s' shows what comes with osfmodel"
+        return f"{error}{bundled if error.kind != 'measurements' else ', or give a file of osf run'}"
     entry = IMPORT_FORMATS[name]
     return f"{path}: looks like {entry.label or name}: {_command(path, error.kind, entry)}"
 

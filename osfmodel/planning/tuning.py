@@ -93,7 +93,7 @@ def tune(
     objective = chosen.objective if objective.plain else objective
     require_taken(limits, target or "ddp")
     if limits != Limits() and objective != chosen.objective:
-        raise UsageError(f"{' and '.join(limits.given)}: leave out either this or the rules (--channels, --split, ...)")
+        raise UsageError(f"{' and '.join(limits.given)}: leave it out, or the rules (--channels, --split, ...)")
     if objective != chosen.objective and not chosen.executes:
         has = "one collective at a time and a barrier" if chosen.objective.plain else "rules of its own"
         raise UsageError(f"{target or 'ddp'} has {has}: tune --for runtime instead")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from osfmodel.cost.faster_network import SAME, Change, Network, caveat, faster_network
@@ -171,6 +171,12 @@ class WhatIf:
         found.update({name: value for name, value in others.items() if value not in (1, "none")})
         sizes = {"batch_size": self.batch_size, "global_batch": self.global_batch}
         return found | {name: size for name, size in sizes.items() if size is not None}
+
+    @property
+    def options(self) -> str:
+        """The options that make the changes, such as ``--bandwidth and --compute``."""
+        changed = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        return " and ".join(f"--{name.replace('_', '-')}" for name in changed)
 
     @property
     def words(self) -> str:

@@ -7,20 +7,19 @@ other lines), and tests/conformance runs over the table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.lookup import LateTable
+from osfmodel.entities.lookup import LateTable, letters
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import MEMORY, Limits
 from osfmodel.targets.target import Target
 
 __all__ = [
-    "ALIASES", "CONFIG_TARGETS", "SPELLINGS", "Target", "is_stock", "letters", "no_memory", "require_taken", "runs_on",
+    "ALIASES", "CONFIG_TARGETS", "SPELLINGS", "Target", "is_stock", "no_memory", "require_taken", "runs_on",
     "spelt", "stock_targets", "target_name",
 ]  # fmt: skip
 
@@ -97,11 +96,6 @@ def target_name(name: str) -> str:
     """The key of CONFIG_TARGETS that ``name`` spells; ``name`` itself if there is none."""
     found = spelt(name, CONFIG_TARGETS).partition(":")[0]
     return ALIASES.get(found, found)
-
-
-def letters(name: str) -> str:
-    """Letters and digits of a name, in lower case."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def require_taken(limits: Limits, name: str) -> None:

@@ -14,7 +14,7 @@ from osfmodel.entities.density import require_density
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.lookup import letters, suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one
 from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
@@ -32,7 +32,6 @@ from osfmodel.targets import (
     fsdp2_knobs,
     horovod,
     is_stock,
-    letters,
     spelt,
     stock_targets,
 )

@@ -14,10 +14,12 @@ from osfmodel.cli.groups import Decorator
 from osfmodel.cost.clusters import counts_in_words
 from osfmodel.engine.strategies import STRATEGIES
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, EXECUTORS
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.lookup import require
+from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.targets import CONFIG_TARGETS, target_name
 
@@ -68,3 +70,14 @@ def parse_workers(text: str, cluster: Cluster) -> list[int]:
     if left_out:
         warn(left_out)
     return counts
+
+
+def parse_tolerance(text: str) -> float:
+    """``2%`` or ``0.02`` as 0.02. Raises UsageError."""
+    try:
+        found = parse_part(text)
+    except ValueError:
+        raise UsageError(f"--tolerance {text!r:.40}: write a part, such as 2% or 0.02") from None
+    if not 0 <= found < 1:
+        raise UsageError(f"a tolerance of {found:g}: give a fraction from 0 to below 1, such as 0.02 or 2%")
+    return found

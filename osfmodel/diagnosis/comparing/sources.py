@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def _bundled(name: str) -> Reading:
         return cluster_reading(load_cluster(name), name)
     if name in profiles.names("workload"):
         return workload_reading(profiles.load_workload(name), name)
-    raise DataError(f"{name} cannot be read: no such file or folder, and no bundled profile has that name")
+    missing = FileNotFoundError(ENOENT, "no such file or folder, and no bundled profile has that name")
+    raise DataError(f"{name} cannot be read: {profiles.reason(Path(name), missing)}")
 
 
 def _decoded(name: str, form: str | None, content: bytes, tell: Callable[[str], None]) -> Reading:

@@ -104,7 +104,7 @@ def reason(path: Path, error: OSError) -> str:
     """The reason why ``path`` cannot be read; if it is not there, files of like names beside it."""
     said = error.strerror or str(error)
     if not isinstance(error, FileNotFoundError):
-        return said
+        return f"{said}: give a file in it" if isinstance(error, IsADirectoryError) else said
     beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
     near = did_you_mean(str(path.with_name(name)) for name in nearest(path.name, beside, most=3, cutoff=0.8))
     return f"{said}: {near or 'check the path'}"

@@ -53,7 +53,7 @@ def _require(trace: Trace, fits: Callable[[Step], bool], told: str) -> None:
     if not any(fits(step) for rank in trace.ranks for step in rank.steps):
         step = trace.ranks[0].steps[-1]
         seen = f"{len(step.reductions)} all-reduces of gradients and {len(step.gradients)} gradients"
-        raise DataError(f"{told}, a step of the trace {trace.name!r} {seen}: give a file of the same model and run")
+        raise DataError(f"{told}, a step of the trace {trace.name!r} {seen}: leave it out, or give one of that run")
 
 
 def _resized(step: Step, sizes: Sequence[tuple[int, str]], by: str) -> Step:

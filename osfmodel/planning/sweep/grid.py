@@ -156,7 +156,7 @@ def _yaml(content: bytes) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        raise DataError(f"{place}this is not YAML: {getattr(error, 'problem', None) or error}") from None
+        raise DataError(f"{place}this is not YAML: {getattr(error, 'problem', None) or error}: give a grid") from None
 
 
 def _checked(given: Mapping[str, Any], name: str) -> Grid:

@@ -76,7 +76,7 @@ class _Lines:
         head = self._file.readline(LONGEST_LINE)
         whole = head.endswith(b"\n")
         if not (self._fits(head) if whole else self._begins(head)):
-            raise DataError(f"{self.path} is not the table of a sweep, or of another version: give another name")
+            raise DataError(f"{self.path} is no table of a sweep, or of another version: give a grid, or another name")
         if writes:
             self._file.truncate(_end_of_lines(self._file) if whole else 0)
             self._write(b"" if whole else self._head())
@@ -243,7 +243,7 @@ class ParquetStore:
             except (OSError, self._arrow.ArrowException):
                 raise _damaged(part, "it is not a Parquet file") from None
             if tuple(table.column_names) != KEYS:
-                raise DataError(f"{part} is not of a sweep, or of another version: give another name")
+                raise DataError(f"{part} is not of a sweep, or of another version: give a grid, or another name")
             yield from table.to_pylist()
 
     def append(self, records: Sequence[Record]) -> None:
