@@ -73,9 +73,8 @@ def memory_command(
     if alone and communicator is not None:
         raise UsageError("--communicator needs --cluster and --workers: a single worker has none")
     if subject.what_if.words:
-        raise UsageError(
-            f"what is kept with {subject.what_if.words} is not known here: leave {subject.what_if.options} out"
-        )
+        what = subject.what_if
+        raise UsageError(f"what is kept with {what.words} is not known here: leave {what.options} out")
     workload, cluster = load_subject(replace(subject, cluster_name=subject.cluster_name or "ring:1us,100GB/s"))
     counts = [1] if workers is None else parse_workers(workers, cluster)
     if len(counts) > 1:

@@ -151,10 +151,8 @@ def _require_alike(workload: Workload, other: Workload) -> None:
         return [*layers, *((segment.name, segment.first, segment.last) for segment in one.segments)]
 
     if shape(workload) != shape(other):
-        raise DataError(
-            f"{workload.name!r} and {other.name!r} are not profiles of the same model: their layers differ; give "
-            "another file of the first at another batch size, or leave --also out"
-        )
+        said = "are not profiles of the same model: their layers differ; leave --also out"
+        raise DataError(f"{workload.name!r} and {other.name!r} {said}")
     if other.batch_size in (None, workload.batch_size):
         raise DataError(
             f"{other.name!r} needs a batch size other than {workload.batch_size}, that of {workload.name!r}"
