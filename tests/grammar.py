@@ -506,7 +506,7 @@ def culprits(words: Words, line: str) -> list[tuple[int, str]]:
 
 def names_in(text: str) -> list[str]:
     """The names of a list such as ``a, b or c`` or ``'a', 'b'``."""
-    parts = re.split(r", or |, | or | and ", text.strip(" .?)"))
+    parts = re.split(r", or |, | or | and ", text.replace("RANK", "4").strip(" .?)"))
     return [part.strip(" '\"") for part in parts if re.fullmatch(r"['\"]?[\w.+:/=-]+(?:,[\w.=]+)*['\"]?", part.strip())]
 
 

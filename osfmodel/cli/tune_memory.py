@@ -102,7 +102,8 @@ def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
     workload, cluster = load_subject(subject)
     counts = parse_workers(params["workers"], cluster)
     if len(counts) > 1:
-        raise UsageError(f"--workers {params['workers']}: --memory plans for one worker count")
+        said = params["workers"]
+        raise UsageError(f"--workers {said}: --memory plans for one worker count, such as --workers {counts[-1]}")
     demand = MemoryBudget(
         parse_room(params["memory"]),
         params["optimizer"],

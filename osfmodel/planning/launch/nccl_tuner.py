@@ -32,7 +32,8 @@ def write(tuning: Tuning) -> str:
             "nccl-tuner is for clusters of cost model nccl ('osf list clusters')"
         )
     if len(tuning.outcomes) > 1:
-        raise UsageError("algorithms depend on the worker count: give one to --workers")
+        last = tuning.outcomes[-1].workers
+        raise UsageError(f"algorithms depend on the count, such as --workers {last}: give one to --workers")
     if tuning.plan.split:
         raise UsageError(
             f"the plan for {tuning.target} splits all-reduces in two: nccl-tuner is for plans that send them whole"

@@ -43,7 +43,8 @@ def places(tuning: Tuning) -> tuple[int, int]:
     if launcher:
         raise UsageError(f"torchrun does not start {tuning.target}: {launcher}")
     if len(tuning.outcomes) > 1:
-        raise UsageError(f"a launch is of one worker count: write --workers {tuning.outcomes[-1].workers}")
+        last = tuning.outcomes[-1].workers
+        raise UsageError(f"a launch is of one worker count, such as --workers {last}: give one to --workers")
     place = layout_of(tuning.outcomes[0].workers, tuning.cluster.gpus_per_node)
     if place.fullest != place.emptiest:
         raise UsageError(
