@@ -10,7 +10,7 @@ device), and the loop does only while a timeline is written.
 The loop knows nothing of iterations: its clock goes on through them. :func:`carry_out` follows it until iterations
 repeat, or for a while, and gives the plan of the iteration in the middle; the engine prices that as any other plan.
 
-Source: Horovod 0.28.1, horovod/common: operations.cc (RunLoopOnce), controller.cc (ComputeResponseList, FuseResponses,
+Source: Horovod 0.28.1, horovod/common: operations.cc (RunLoopOnce), controller.cc (ComputeResponseList,
 TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc, ops/nccl_operations.cc (WaitForData).
 """
 
@@ -25,13 +25,14 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import simulate
+from osfmodel.engine.horovod_fusion import fuse, padded
 from osfmodel.engine.recursion import Compute
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB
-from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.entities.workload import Workload
 
 DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001
@@ -128,46 +129,6 @@ def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iteration
     return run.told(settled[len(settled) // 2])
 
 
-def fuse(
-    found: Sequence[int],
-    gradients: Gradients,
-    threshold: int,
-    padding: int = 1,
-    refused: Callable[[int], None] = lambda needed: None,
-) -> Iterator[list[int]]:
-    """Horovod's FuseResponses over the tensors that one cycle found, in order.
-
-    A tensor of the batch's dtype that does not fit ends the batch (no hole is filled behind it); one of another dtype
-    is passed over as long as the batch and all that was passed over stay within the threshold. ``refused`` is
-    called with each threshold at which more would have been fused or passed over.
-    """
-    rest = list(found)
-    while rest:
-        batch, passed = [rest[0]], []
-        held, skipped = _padded(gradients.sizes[rest[0]], padding), 0
-        kind, place = gradients.dtypes[rest[0]], 1
-        while place < len(rest):
-            size = _padded(gradients.sizes[rest[place]], padding)
-            alike = gradients.dtypes[rest[place]] == kind
-            needed = held + size if alike else held + skipped + size
-            if needed > threshold:
-                refused(needed)
-                break
-            if alike:
-                held += size
-                batch.append(rest[place])
-            else:
-                skipped += size
-                passed.append(rest[place])
-            place += 1
-        yield batch
-        rest = passed + rest[place:]
-
-
-def _padded(size: int, padding: int) -> int:
-    return -(-size // padding) * padding
-
-
 class _Cache:
     """The response cache: each gradient's slot ("bit") by its position, the least recently used first."""
 
@@ -193,7 +154,7 @@ class _Run:
         self.cost = pricing.cost()
         self.blocking = blocking(loop, pricing)
         unit = ATOMIC_UNIT * pricing.per_host
-        self.unit, self.threshold = unit, _padded(loop.threshold, unit)
+        self.unit, self.threshold = unit, padded(loop.threshold, unit)
         self.padding = 1 if pricing.blocking else PADDING
         units = _units(loop, workload)
         stretch = effects.stretch(pricing.workers)
@@ -208,8 +169,8 @@ class _Run:
         alike = len(set(gradients.dtypes)) < 2 and not loop.use_groups
         # Then slots of the cache are in the order of submission, so that a cycle finds gradients that lie in a row.
         self.in_row = alike and not crowded and order == list(range(len(units)))
-        self.sums = list(accumulate([_padded(size, self.padding) for size in gradients.sizes], initial=0))
-        self.prices: dict[tuple[int, int], float] = {}
+        self.sums = list(accumulate([padded(size, self.padding) for size in gradients.sizes], initial=0))
+        self.prices: dict[tuple[int, ...], float] = {}
         self.last: float = 0
         self.free: float = 0
         self.needed: int | None = None
@@ -330,14 +291,11 @@ class _Run:
             yield from fuse(members, self.workload.gradients, self.threshold, self.padding, self._refused)
 
     def _price(self, batch: Sequence[int]) -> float:
-        row = (batch[0], len(batch)) if self.in_row else None
-        if row is None or row not in self.prices:
+        row = (batch[0], len(batch)) if self.in_row else tuple(batch)
+        if row not in self.prices:
             size = sum([self.workload.gradients.sizes[i] for i in batch])
-            time: float = self.cost(size)
-            time = time + self.pricing.effects.fusion_copy * size if len(batch) > 1 else time
-            if row is None:
-                return time
-            self.prices[row] = time
+            time = self.cost(size)
+            self.prices[row] = time + self.pricing.effects.fusion_copy * size if len(batch) > 1 else time
         return self.prices[row]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
@@ -340,15 +339,10 @@ def grouped_plan(
     workload: Workload, groups: Iterable[Iterable[int]], release_times: Sequence[float] | None = None
 ) -> Plan:
     """The plan whose bucket k holds the whole gradients ``groups[k]``, given as positions in ready order."""
-    blocks = _whole_blocks(workload.gradients.names, workload.gradients.sizes)
+    gradients = workload.gradients
+    blocks = [Block(name, 0, size) for name, size in zip(gradients.names, gradients.sizes, strict=True)]
     buckets = [tuple(blocks[i] for i in group) for group in groups]
     return Plan(workload.name, tuple(map(Bucket, buckets, release_times or [0] * len(buckets))))
-
-
-@lru_cache(maxsize=16)
-def _whole_blocks(names: tuple[str, ...], sizes: tuple[int, ...]) -> tuple[Block, ...]:
-    """Each gradient as one block; kept, since searches make many plans of the same gradients."""
-    return tuple(Block(name, 0, size) for name, size in zip(names, sizes, strict=True))
 
 
 def one_by_one(workload: Workload) -> Plan:
