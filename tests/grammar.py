@@ -27,7 +27,7 @@ from tests import stand_ins
 
 
 class Noun(NamedTuple):
-    """What a word of a command line names.
+    """A kind of thing that a word of a command line names.
 
     valid: values that are meant to be taken
     near:  near misses: misspelt, in another unit or order, of another framework, out of range, a file of another kind
@@ -219,7 +219,7 @@ OPTIONS: Mapping[str, str] = {
         "--jobs": "jobs",
     "--trace": "trace", "--scaling": "scaling", "--anchors": "log",
 }  # fmt: skip
-"""What the value of an option names."""
+"""Kind of thing that the value of an option names."""
 
 ARGUMENTS: Mapping[str, Sequence[str]] = {
     "predict": ("workload",), "tune": ("workload",), "scale": ("workload",), "memory": ("workload",),
@@ -393,7 +393,7 @@ GOOD = ("answered", "remedied")
 
 
 class Answer(NamedTuple):
-    """What a command came to: its exit code, and the line of its error, or "" ."""
+    """The end of a command: its exit code, and the line of its error, or "" ."""
 
     verdict: str
     line: str = ""
@@ -447,7 +447,7 @@ def made_by_earlier(word: str) -> str:
 
 
 def answer_of(words: Sequence[str]) -> Answer:
-    """What ``osf`` answers in this folder."""
+    """The answer of ``osf`` in this folder."""
     result = CliRunner().invoke(main, list(words))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return Answer("traceback", "".join(traceback.format_exception(result.exception)[-3:]))
@@ -478,7 +478,7 @@ SHORT = {"-o": "--output", "-f": "--format", "--json": "--format"}
 
 
 def quoted(line: str) -> list[str]:
-    """What a line quotes."""
+    """The words that a line quotes."""
     return [one or two for one, two in QUOTED.findall(line)]
 
 
@@ -669,7 +669,7 @@ def _run(words: Words, line: str) -> Iterator[Proposal]:
 
 
 RULES = (_did_you_mean, _run, _other_value, _leave_out, _example, _range, _listed, _list, _another, _help)
-"""What a line proposes, in the words that osfmodel's messages use."""
+"""Forms of proposals, in the words that osfmodel's messages use."""
 
 
 def proposals(words: Words, line: str) -> list[Proposal]:

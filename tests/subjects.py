@@ -38,7 +38,7 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 
 @dataclass(frozen=True)
 class Subject:
-    """What a user asks about; ``seed`` draws the same again."""
+    """A question of a user; ``seed`` draws the same again."""
 
     seed: int
     workload: Workload
@@ -237,7 +237,7 @@ TUNED = [name for name, target in CONFIG_TARGETS.items() if searched(target.obje
 
 
 def easier(subject: Subject) -> Iterator[tuple[str, Subject]]:
-    """What must not make anything slower, and the subject with it."""
+    """Changes that must not make anything slower, and the subject with each."""
     factor = 1 + float(np.random.default_rng(subject.seed).exponential(1.0))
     layers = tuple(
         replace(layer, gradient_bytes=int(layer.gradient_bytes / factor) // 4 * 4) if number % 3 else layer

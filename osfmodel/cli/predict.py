@@ -110,7 +110,7 @@ def predict_command(
     _require_ruled(files, rules)
     own: dict[str, Any] = {"batch_size": batch_size, "also": also} if global_batch is None else {}
     subject, own = subject.as_tuned(files, own)
-    batch_size, also = own.get("batch_size"), own.get("also", also)
+    batch_size, also = own.get("batch_size", batch_size), own.get("also", also)
     what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)

@@ -114,7 +114,8 @@ def _near(unit: str, units: Iterable[str]) -> list[str]:
     alike = [known for known in units if ("b" in known) == ("b" in unit)]
     same = [known for known in alike if known.lower() == unit.lower()]
     begun = [known for known in alike if known.startswith(unit)]
-    return same or begun or nearest(unit, alike, most=2, cutoff=0.5)
+    lower = {known.lower(): known for known in alike}
+    return same or begun or [lower[one] for one in nearest(unit.lower(), lower, most=2, cutoff=0.5)]
 
 
 def _of_bytes(unit: str, units: Iterable[str]) -> list[str]:

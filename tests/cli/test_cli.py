@@ -324,8 +324,8 @@ def test_listings_of_words_have_parameters_and_data_sheets():
     assert (h100["memory_bytes"], h100["in_node"]) == (80_000_000_000, "nvswitch")
     assert h100["operations_per_s"] == pytest.approx(989.4e12)
     assert h100["types"] == "float32, tf32, float16, bfloat16, float8"
-    (bridged,) = run_json("list", "gpus", "a30")["gpus"]  # of clusters alone
-    assert (bridged["memory_bytes"], bridged["in_node"]) == (None, "nvlink-pairs")
+    (bridged,) = run_json("list", "gpus", "a30")["gpus"]
+    assert (bridged["memory_bytes"], bridged["in_node"]) == (24_000_000_000, "nvlink-pairs")
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_one_entry_in_full():
         (
             [*TUNE, "--workers", "8", "--for", "runtime", "--split", "--max-buckets", "3"],
             2,
-            "leave out either this or the rules",
+            "--max-buckets: leave it out, or the rules",
         ),
         ([*TUNE, "--workers", "8", "--effect", "compute-slowdwn"], 2, "did you mean compute_slowdown?"),
         ([*TUNE, "--workers", "8", "--effect", "jitter=2"], 2, "unknown effect"),

@@ -25,7 +25,7 @@ def test_the_grammar_has_all_options():
 
 @pytest.mark.parametrize("number", range(30))
 def test_commands_are_answered_or_can_be_mended(number, bench):
-    """What a refusal proposes, typed, leads to an answer; see benchmarks/commands.py for more of them."""
+    """Each proposal of a refusal, typed, leads to an answer; benchmarks/commands.py draws more."""
     draw = drawn(Random(f"{SEED} {number}"))
     found = judged(draw.words, bench, draw.meant)
     assert found.verdict in GOOD, found

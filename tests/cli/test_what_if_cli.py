@@ -188,7 +188,7 @@ def test_two_profiles_are_gone_by_where_both_are_given(tmp_path):
         ("--bandwidth xnan", "write a factor above 0 after an x"),
         ("--bandwidth x1e99", "write a factor above 0 after an x"),
         ("--bandwidth 2", "has no unit: write for example 10Gbps or 1.25GB/s; or write a factor such as x2"),
-        ("--bandwidth 25gbps", "did you mean 25Gbps?"),
+        ("--bandwidth 25gbits", "did you mean 25Gbit/s"),
         ("--bandwidth 0Gbps", "must be above 0"),
         ("--bandwidth 10us", "unknown bandwidth unit 'us'"),
         ("--latency 1Gbps", "unknown time unit 'Gbps'"),
@@ -243,7 +243,7 @@ def test_a_table_has_no_bandwidth_to_set():
 
 @pytest.mark.parametrize(
     ("extra", "said"),
-    [("--memory 4GiB --workers 16", "leave out bandwidth x2"), ("--live folder", "--bandwidth does not work with")],
+    [("--memory 4GiB --workers 16", "leave --bandwidth out"), ("--live folder", "--bandwidth does not work with")],
 )
 def test_what_measures_or_counts_bytes_takes_no_what_if(extra, said):
     result = run("tune", "resnet50-memory", "--cluster", "v100-10gbe", *extra.split(), "--bandwidth", "x2")

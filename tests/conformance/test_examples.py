@@ -104,7 +104,7 @@ def test_nothing_else_asks_for_a_cost_model_by_its_name():
 @pytest.mark.parametrize("example", ["add-a-solver"], indirect=True)
 def test_the_solver(example, monkeypatch):
     monkeypatch.setitem(SOLVERS, "example", example.idle_flush)
-    monkeypatch.setitem(NAMED_PLANS, "example", named_rule(example.idle_flush))
+    monkeypatch.setitem(NAMED_PLANS, "example", named_rule("example", example.idle_flush))
     ran = put_through(test_solvers, "name", "mg-wfbp")
     assert ran == listed(test_solvers, "name")
     assert SOLVERS["example"].summary

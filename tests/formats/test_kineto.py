@@ -378,7 +378,7 @@ def test_a_log_of_ddp_that_a_trace_with_sizes_agrees_with_is_taken():
     job = Job(late=(0, 0), clocks=(0, 0))
     log = Text("log.json", '{"rebuilt_bucket_sizes": "1200, 1200, 720"}')
     assert read(job, hints=Hints("job", ddp_logging=log)) == read(job)
-    with pytest.raises(DataError, match="give a file of the same model and run"):
+    with pytest.raises(DataError, match="leave it out, or give one of that run"):
         read(job, hints=Hints("job", ddp_logging=Text("log.json", '{"rebuilt_bucket_sizes": "12"}')))
 
 

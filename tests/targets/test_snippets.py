@@ -148,7 +148,7 @@ def test_other_clusters_know_no_algorithms():
 
 
 def test_one_worker_count_decides():
-    with pytest.raises(UsageError, match="worker count"):
+    with pytest.raises(UsageError, match="give one to --workers"):
         SNIPPETS["nccl-tuner"].write(tuned("nccl-h100-ndr", (8, 16)))
 
 
