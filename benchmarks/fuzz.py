@@ -50,7 +50,7 @@ import click  # noqa: E402
 from osfmodel.cli import app  # noqa: E402
 from osfmodel.cost import COST_MODELS  # noqa: E402
 from osfmodel.cost.clusters import load_cluster  # noqa: E402
-from osfmodel.engine.bands import decode_bands  # noqa: E402
+from osfmodel.engine.band_values import decode_bands  # noqa: E402
 from osfmodel.entities.batches import Variation  # noqa: E402
 from osfmodel.entities.cluster import COLLECTIVES  # noqa: E402
 from osfmodel.entities.errors import DataError, OsfError  # noqa: E402

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import click
 
 from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType
-from osfmodel.cli.mistakes import with_remedy
 from osfmodel.counting import workload_names
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
@@ -112,6 +111,8 @@ class CommandLine(click.Group):
         except OsfError as error:
             self._fail(_advised(error), error.exit_code)
         except click.ClickException as error:
+            from osfmodel.cli.mistakes import with_remedy  # not loaded where all is well
+
             self._fail(with_remedy(error), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             self._fail("interrupted", 130)

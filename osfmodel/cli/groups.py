@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osfmodel.entities.errors import CostError, DataError, UsageError
+from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.files import profiles
 
 if TYPE_CHECKING:
@@ -92,13 +92,6 @@ READ, WRITTEN = FileType(), FileType()
 """Types of parameters that name a file or a folder to read, and one to write or to add to."""
 
 
-LEFT_OUT = {
-    CostError: ("cost_model", "leave --cost-model out, or give a cluster that has it"),
-    DataError: ("form", "leave --as out to have the format recognised"),
-}
-"""Parameters that may cause an error, and what to do then."""
-
-
 class GroupedCommand(click.Command):
     """A command whose options have groups."""
 
@@ -132,10 +125,9 @@ class GroupedCommand(click.Command):
         require_compatible(ctx)
         try:
             return super().invoke(ctx)
-        except (CostError, DataError) as error:
-            name, hint = LEFT_OUT.get(type(error), ("", ""))
-            if is_given(ctx, name):
-                raise type(error)(f"{error}; {hint}") from None
+        except CostError as error:
+            if is_given(ctx, "cost_model"):
+                raise CostError(f"{error}; leave --cost-model out, or give a cluster that has it") from None
             raise
 
 

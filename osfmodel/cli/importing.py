@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from osfmodel.formats import (
     is_job,
     nouns_of,
 )
+from osfmodel.formats.sniffing import known_of
 from osfmodel.formats.source_text import shared_stem, stem
 from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary
@@ -118,18 +120,19 @@ def import_command(
         require_file_name(name)
     hints = replace(hints, workers=workers, gpus_per_node=gpus_per_node, batch_size=batch_size, collective=collective)
     paths = [Path(file) for file in files]
-    if "-" in files or not is_job(paths, form):
-        title = name or "-".join(stem(file) for file in files)
-        nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
-    elif not holds_traces(paths, form):
-        title = name or shared_stem(files)
-        with progress_bar("reading") as progress:
-            nouns = of_kind(import_job(paths, replace(hints, name=title), warn, progress, form), kind, files[0])
-    else:
-        trace = load_job(files, replace(hints, name=name or ""), form)
-        title = trace.name
-        line(found_in(trace))
-        nouns = of_kind(nouns_of(trace, hints, warn), kind, files[0])
+    with format_in_doubt(files, form):
+        if "-" in files or not is_job(paths, form):
+            title = name or "-".join(stem(file) for file in files)
+            nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
+        elif not holds_traces(paths, form):
+            title = name or shared_stem(files)
+            with progress_bar("reading") as progress:
+                nouns = of_kind(import_job(paths, replace(hints, name=title), warn, progress, form), kind, files[0])
+        else:
+            trace = load_job(files, replace(hints, name=name or ""), form)
+            title = trace.name
+            line(found_in(trace))
+            nouns = of_kind(nouns_of(trace, hints, warn), kind, files[0])
     if kind == "measurements":  # what it names is not written beside it
         nouns = [replace(run, workload=UNKNOWN, cluster=UNKNOWN) for run in nouns if isinstance(run, Measurement)]
     if gpu is not None:
@@ -139,6 +142,21 @@ def import_command(
     else:
         tell_jumps(nouns)
     write(nouns, output, files, title)
+
+
+@contextmanager
+def format_in_doubt(files: Sequence[str], form: str | None) -> Iterator[None]:
+    """Say in an error of reading with ``--as`` which other format the first file seems to have."""
+    try:
+        yield
+    except DataError as error:
+        known = None
+        if form is not None and files[0] != "-":
+            with suppress(DataError):
+                known = known_of(Path(files[0]), IMPORT_FORMATS, lambda entry: True)
+        if known in (None, form):
+            raise
+        raise DataError(f"{error}; leave --as out: it looks like {known}") from None
 
 
 def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None, kind: str | None) -> Sequence[Noun]:

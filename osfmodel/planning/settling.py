@@ -25,9 +25,8 @@ from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
-from osfmodel.solve.solution import Question, Solution, allowed, groups_of, searched
+from osfmodel.solve.solution import Question, Solution, Status, allowed, groups_of, searched
 from osfmodel.solve.under_effects import as_timed
-from osfmodel.targets.named_plans import fastest
 
 TINY = MIB
 """Bytes below which a bucket is not worth a message of its own, unless it saves more than a tie: DDP's first limit."""
@@ -74,6 +73,10 @@ def _fastest(task: TuningProblem, solution: Solution) -> Solution:
     """The solution, or a faster named plan: an executor runs any in a fixed order, others whole tensors in order."""
     if task.target.rule is not None or not searched(task.objective):
         return solution
+    if solution.status is Status.OPTIMAL and not task.target.executes:
+        return solution
+    from osfmodel.targets.named_plans import fastest  # it knows all solvers and targets, which take long to load
+
     return fastest(solution.question, solution, whole=not task.target.executes, credit=False)
 
 

@@ -80,7 +80,7 @@ def test_mixed_precision_gathers_in_half_and_reduces_in_float32():
         ("llama3-8b:h100,seq8,seq16", "a second time"),
         ("llama3-8b:h100,bf16,fp8", "a second time"),
         ("llama3-8b:h100,ac=some", "none, selective, full"),
-        ("llama3-8b:h100,fast", "'fast' is not known here: write MODEL:GPU"),
+        ("llama3-8b:h100,fast", "'fast' is not known here: leave it out, or write MODEL:GPU"),
         ("llama3-8b:", "unknown GPU ''"),
         ("resnet50:a100,seq512", "resnet50 has no sequence: leave seq512 out"),
         ("gpt5:h100", "no architecture named 'gpt5'"),

@@ -89,6 +89,7 @@ OF_ONE_MODULE = {
     "RUNNING": "those of EXECUTORS that osf run trains under",
     "MEASURING": "those of EXECUTORS whose collectives osf bench measures",
     "LISTINGS": "what osf list shows: the other tables",
+    "SPELLED": "readers of names, of LISTINGS that have other spellings",
     "TYPES": "the nouns that a file can hold",
     "RING": "an entry of FORMULAS",
     "BASE_LATENCY": "NCCL's constants",
