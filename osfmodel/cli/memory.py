@@ -92,7 +92,7 @@ def memory_command(
     files = plan_files(names, workload)
     for name in names:
         if name in files:
-            label, plan = name, files[name].plan
+            label, plan = name, files[name].at(counts[0])
             paid = pricing.for_plan(plan)
         else:
             label, entry = called(name), named_plan(name)

@@ -28,14 +28,15 @@ def with_remedy(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption) and ctx is not None:
         known = [name for one in ctx.command.get_params(ctx) for name in one.opts if name.startswith("--")]
         meant = did_you_mean(nearest(error.option_name, known, most=2, cutoff=ALIKE))
-        asked = f"leave it out; '{called} --help' shows those there are"
+        asked = f"leave it out; '{called} --help' lists the options"
         return f"No such option {error.option_name!r}: {meant or asked}"
     if isinstance(error, click.MissingParameter) and param is not None and ctx is not None:
         example = re.search(rf"{called} \S.*", ctx.command.help or "")
         return f"{message} {EXAMPLES.get(param.opts[-1]) or f'For example: {example and example[0]}'}"
     if "unexpected extra argument" in message and ctx is not None:
         traces = "Of several traces, repeat --trace before each, or give their folder."
-        return f"{message} {traces if ctx.params.get('traces') else 'Leave it out, or quote a value with spaces.'}"
+        remedy = traces if ctx.params.get("traces") else "Leave it out, or quote a value with spaces."
+        return f"{message.rstrip('.')}. {remedy}"
     if isinstance(error, click.BadOptionUsage):
         return f"{message} {EXAMPLES.get(error.option_name, 'Give one, or leave the option out.')}"
     kind = next((kind for kind in NUMBERS if f" {kind}" in message and "is not a valid" in message), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -208,8 +209,8 @@ def _curve(
         workload = replica_workload(subject.workload_name, cluster, groups)
     warn_of_batches(workload, what_if, [groups.replicas(count) for count in whole])
     for name in asked["plan_names"]:
-        if name.endswith(".json"):
-            raise UsageError(f"--plan {name}: a plan file is for one number of GPUs: name a plan, or osf predict it")
+        if name.endswith(".json") or os.path.isfile(name):
+            raise UsageError(f"--plan {name}: osf scale compares named plans only: name a plan, or osf predict it")
         named_plan(name)
     options = ScaleOptions(
         what_if=what_if,

@@ -1,7 +1,7 @@
 """Execute programs whose streams work strictly in order and share no link: times follow operation by operation.
 
-That is :func:`osfmodel.engine.simulator.run` for most sharded steps, with the same times in a fraction of its own. An
-operation begins when the one before it on its stream, and all that it waits for, have ended. Where collectives slow
+It gives the times of :func:`osfmodel.engine.simulator.run` for most sharded steps, several times as fast. An operation
+begins when the one before it on its stream, and all that it waits for, have ended. Where collectives slow
 computation down, the device and the streams are followed from one end to the next.
 """
 

@@ -177,8 +177,8 @@ depends on them."""
 MAKERS = {"nvidia", "amd", "tesla", "geforce", "instinct", "quadro", "gpu", "graphics"}
 """Words of a driver's name that say nothing of which GPU it is."""
 FORMS = r"sxm[0-9]?|nvl[0-9]+|hbm[0-9]e?|oam|dgx|hgx|server|workstation|edition|blackwell|generation|max|q|vf|superchip"
-"""Words on the form of a GPU, of which all that are sold have one price here."""
-EXCHANGED = {"gh200": {"480gb", "120gb", "144g"}}
+"""Words for form factor or edition, which do not change the entry."""
+HOST_MEMORY = {"gh200": {"480gb", "120gb"}}
 """Memory of the processor beside a GPU, which drivers put into its name."""
 
 
@@ -203,7 +203,7 @@ def _named(text: str) -> str:
         return ""
     base = max(starts, key=len)
     left = _split(words, re.sub(r"[^a-z0-9]", "", base)) or []
-    sizes = [word for word in left if re.fullmatch(r"[0-9]{2,3}gb?", word) and word not in EXCHANGED.get(base, ())]
+    sizes = [word for word in left if re.fullmatch(r"[0-9]{2,3}gb?", word) and word not in HOST_MEMORY.get(base, ())]
     slots = [word for word in left if word in ("pcie", "nvl")]
     if any(word not in (*sizes, *slots) and not _neutral(base, word) for word in left) or len(sizes) > 1:
         return ""
@@ -220,7 +220,7 @@ def _named(text: str) -> str:
 
 
 ROOM = (0.9, 1.1)
-"""Memory of an entry over that of a name, from and to, that are taken for the same."""
+"""Smallest and largest ratio of the memory of an entry to that in a name that are taken for the same."""
 
 
 def _split(words: list[str], short: str) -> list[str] | None:
@@ -232,7 +232,7 @@ def _split(words: list[str], short: str) -> list[str] | None:
 
 
 def _neutral(base: str, word: str) -> bool:
-    return bool(re.fullmatch(FORMS, word)) or word in EXCHANGED.get(base, ())
+    return bool(re.fullmatch(FORMS, word)) or word in HOST_MEMORY.get(base, ())
 
 
 def gpu_called(text: str) -> Gpu:

@@ -101,14 +101,14 @@ def _parse(
         raise UsageError(f"{text!r}: unknown {kind} unit {unit!r}: {meant}")
     quantity = Fraction(number) * units[unit]
     if quantity > LARGEST:
-        raise UsageError(f"{text!r} is beyond any {kind} in the world")
+        raise UsageError(f"{text!r} is too large for a {kind}: check the unit")
     return quantity
 
 
 def _near(unit: str, units: Iterable[str]) -> list[str]:
     """Units that may have been meant. Never one that turns bits into bytes: that is a factor of 8."""
     if "b" not in unit.lower() and any("b" in known for known in units):
-        return []  # a G, or a parsec, a second: nothing says of what
+        return []  # without a b it could mean bits or bytes
     if not any("b" in known for known in units) and (sizes := _of_bytes(unit, units)):
         return sizes
     alike = [known for known in units if ("b" in known) == ("b" in unit)]

@@ -11,6 +11,7 @@ from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.roofline import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import parse_words
+from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
@@ -288,6 +289,9 @@ def _told(points: Sequence[ScalePoint], cluster: Cluster) -> Iterator[str]:
                 yield f"{NETWORK} {network_rates(cluster)}"
             elif not (counted and one.startswith((BANDLESS, WIDE))):
                 yield one
+        if point.ranks < point.workers and point.band is not None and point.band.kind.endswith(NEAREST):
+            kind = point.band.kind.removesuffix(NEAREST)
+            yield f"{WIDE} no replicas of several GPUs were measured, runs on {kind} are nearest"
 
 
 def _padded(points: Sequence[ScalePoint]) -> Iterator[str]:

@@ -49,8 +49,8 @@ class ScalePoint:
     accumulated: micro-batches of a step
     training: the whole training
     inside:   whether all are on one node
-    groups:   of a replica, and
-    taken:    whether no combination has a higher rate at this number of GPUs, both in a combination of options only
+    groups:   parallelism inside a replica
+    taken:    whether it has the highest rate at this number of GPUs; both are set in ``combinations`` only
     """
 
     workers: int
@@ -218,7 +218,7 @@ def combined(curves: Sequence[ScaleCurve], listed: bool) -> ScaleCurve:
 
 def _rate(point: ScalePoint) -> float:
     """The rate of each GPU; 0 if nothing fits."""
-    return 0.0 if point.fits is False else point.rate_per_gpu or 0.0
+    return 0.0 if point.fits is False else point.rate_per_gpu
 
 
 def _span(counts: Sequence[int]) -> str:

@@ -394,7 +394,7 @@ def test_what_people_train_has_its_time_memory_and_band(words, options, fits):
         (("--tokens", "1T", "--samples", "5"), "give one of them"),
         (("--price", "-1"), "price"),
         (("--plan", "fsdp3"), "unknown plan 'fsdp3'"),
-        (("--plan", "plan.json"), "a plan file is for one number of GPUs"),
+        (("--plan", "plan.json"), "osf scale compares named plans only"),
         (("--memory", "80"), "has no unit"),
         (("--optimizer", "sgd"), "--memory SIZE"),
     ],

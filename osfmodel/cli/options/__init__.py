@@ -59,8 +59,9 @@ def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[s
             named_plan(name)
         else:
             files[name] = profiles.load_plan_file(path, workload)
-            require(files[name].plan.strategy, STRATEGIES, f"strategy in {name}:")
-            require(files[name].plan.executor or DDP.name, EXECUTORS, f"executor in {name}:")
+            for plan in (files[name].plan, *files[name].others.values()):
+                require(plan.strategy, STRATEGIES, f"strategy in {name}:")
+                require(plan.executor or DDP.name, EXECUTORS, f"executor in {name}:")
     return files
 
 

@@ -61,7 +61,8 @@ def load_plan_file(path: str | os.PathLike[str], workload: Workload | None = Non
             )
         found = documents.decode_plan_file(content)
         if workload is not None:
-            found.plan.require_valid(workload)
+            for plan in (found.plan, *found.others.values()):
+                plan.require_valid(workload)
         return found
 
     return read(Path(path), decoded)

@@ -89,7 +89,9 @@ def _points(text: Text, run: LoggedTest, workers: int, collective: str) -> list[
         others = f", with {how_many(len(lost) - 1, 'more line')}" if len(lost) > 1 else ""
         text.remark(*lost[0], f"cannot be told as a row of the table and is left out{others}")
     if not points:
-        raise DataError(f"{text.unit} {run.line}: every row of the test that begins here has wrong results")
+        raise DataError(
+            f"{text.unit} {run.line}: all rows of the test that begins here have wrong results or contradict themselves"
+        )
     return points
 
 

@@ -47,7 +47,7 @@ def _count(value: Any) -> int:
 
 def _plan(value: Any) -> str:
     if _text(value).endswith(".json"):
-        raise UsageError(f"{value}: a plan file is for one number of GPUs: name a plan, or osf predict it")
+        raise UsageError(f"{value}: a sweep is over named plans only: name a plan, or osf predict it")
     named_plan(_text(value))
     return _text(value)
 

@@ -96,7 +96,7 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("memory_bytes_per_s", "bandwidth", lambda row: row.entry.bandwidth, _giga_rate),
         column("operations_per_s", "half precision", lambda row: _half(row.entry.rates), _tera),
         column("types", None, lambda row: ", ".join(row.entry.rates)),
-        column("in_node", "in the node", lambda row: row.entry.fabric),
+        column("in_node", "in the node", lambda row: "xgmi" if row.entry.tuned_as == "cdna" else row.entry.fabric),
         column("bytes_per_s", "per GPU", lambda row: row.entry.link or None, _rate),
         column("priced_as", "priced as", lambda row: row.entry.tuned_as),
     ),
