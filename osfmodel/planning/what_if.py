@@ -229,12 +229,15 @@ def parse_effects(texts: Sequence[str], workload: Workload, cluster: Cluster) ->
 
     They change those that the cluster states or, if it states none, the usual ones; after ``none`` they stand alone.
     """
+    names = [text.partition("=")[0].replace("-", "_") for text in texts]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--effect {name.replace('_', '-')} is given several times: give it once")
     chosen = effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
     if "none" in texts:
         return chosen
-    named = {text.partition("=")[0].replace("-", "_") for text in texts}
     before = cluster.effects if cluster.effects.active else usual_effects(workload, cluster)
-    return replace(before, **{name: getattr(chosen, name) for name in named})
+    return replace(before, **{name: getattr(chosen, name) for name in names})
 
 
 def _effect_value(text: str) -> float | None:

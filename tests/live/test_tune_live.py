@@ -205,7 +205,7 @@ def test_what_is_recommended(choice, taken, verdict):
         (["--live", "f", "--json"], "--json does not work with --live"),
         (["--live", "f", "--workload", "w.json"], "a replay has its WORKLOAD already"),
         (["--live", "f", "--scale", "0"], "write a factor above 0"),
-        (["--live", "tiny.json"], "there is a file of that name"),
+        (["--live", "tiny.json"], "tiny.json: is the file that is read"),
         (["--live", "f"], "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set: start this under"),
         (["--cluster", "ring:1us,1Gbps", "--workers", "2", "--repeat", "2"], "--repeat works only with --live FOLDER"),
         (["--cluster", "ring:1us,1Gbps"], "Missing option '--workers'"),
