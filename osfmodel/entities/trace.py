@@ -287,7 +287,7 @@ class RankTrace:
 class Trace:
     """A job: one rank or all of them. ``remarks`` name the gaps of the trace, one sentence each.
 
-    ``recorded_host``: whether the host's operators are in it, so that those which it lacks did not run.
+    ``recorded_host``: whether the host's operators are in it, and show all work: those that it lacks did not run.
     """
 
     name: str

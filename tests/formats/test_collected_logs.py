@@ -98,6 +98,19 @@ def inserted(line, piece, chance):
     return line[:place] + piece + line[place:]
 
 
+@pytest.mark.parametrize("word", [2, 4, 5, 8, -1])
+@pytest.mark.parametrize("tag", ["[0]", "[1,0]<stdout>:"])
+def test_a_tag_that_only_stands_within_rows_is_none_of_their_figures(word, tag):
+    """Glued to a word of each row, behind size and count, without a tag at the beginning of the line."""
+
+    def glued(line):
+        words = line.split()
+        return " ".join([*words[:word], words[word] + tag, *words[word:][1:]]) if re.match(r"\s+[1-9]", line) else line
+
+    for number, text in enumerate(GOOD):
+        assert tables("\n".join(map(glued, text.splitlines())).encode()) == WHOLE[number]
+
+
 @settings(max_examples=150)
 @given(st.sampled_from([0, 2, 3]), st.sampled_from(["none", "mpirun", "hydra"]), st.randoms(use_true_random=False))
 def test_rows_in_which_another_rank_wrote_are_left_out_and_counted(number, tag, chance):

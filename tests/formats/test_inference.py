@@ -109,3 +109,24 @@ def test_any_part_of_training_is_training(tmp_path, found):
 def test_without_the_host_on_the_record_inference_is_not_told_from_training(tmp_path):
     (mine,) = files(tmp_path, host=False)
     assert not load_trace([Path(mine)]).inference
+
+
+@pytest.mark.parametrize(
+    ("cat", "name"),
+    [
+        ("cuda_runtime", "cudaGraphLaunch"),
+        ("kernel", "void at::native::layer_norm_grad_input_kernel_vectorized<float>"),
+        ("kernel", "cudnn::bn_bw_1C11_kernel_new<float>"),
+        ("kernel", "multi_tensor_apply_kernel<FusedAdamMathFunctor>"),
+        ("kernel", "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"),
+        ("kernel", "sm80_xmma_wgrad_implicit_gemm_tf32f32"),
+    ],
+)
+def test_work_that_no_operator_of_the_host_shows_leaves_it_open(tmp_path, cat, name):
+    """Training replayed from a CUDA graph has kernels of backward, and no operators of it."""
+    (mine,) = files(tmp_path)
+    document = json.loads(Path(mine).read_text())
+    times = {"ts": 1500, "dur": 5, "pid": 1, "tid": 7, "args": {"correlation": 999, "stream": 7}}
+    document["traceEvents"].append({"ph": "X", "cat": cat, "name": name, **times})
+    Path(mine).write_text(json.dumps(document))
+    assert not load_trace([Path(mine)]).inference

@@ -133,14 +133,20 @@ def runs_of(text: Text) -> list[LoggedTest]:
     return [run for run in runs if run.rows]
 
 
-def _sender(line: str) -> str:
+def _written_by(line: str) -> re.Match[str] | None:
+    """The beginning of a line that names its writer; None where a row begins before the first tag."""
     found = SENDER.match(line)
+    return None if found is None or BEGUN.search(line[: found.start(2)] if found[2] else "") else found
+
+
+def _sender(line: str) -> str:
+    found = _written_by(line)
     return "" if found is None else found[1] or "".join(dict.fromkeys(TAGS.findall(found[2])))
 
 
 def _untagged(line: str) -> str:
     """The line without tags of its writer, also within it, where mpirun flushed; as it is with those of others."""
-    found = SENDER.match(line)
+    found = _written_by(line)
     start, rest = (line[: found.end()], line[found.end() :]) if found else ("", line)
     own, inside = set(TAGS.findall(start)), set(TAGS.findall(rest))
     return TAGS.sub("", rest) if inside <= own or (not own and len(inside) == 1) else line

@@ -28,6 +28,8 @@ __all__ = ["ENDINGS", "LABEL", "sniff", "trace_of"]
 
 RANK = re.compile(r"(?:rank|worker)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
+UNSEEN = re.compile(r"GraphLaunch|backward|(?:bn|_)bw(?:d|_|$)|_grad|[dw]grad|multi_tensor_apply|adam|sgd", re.I)
+"""Names of work that operators of the host need not show: replayed graphs, kernels of backward and of optimizers."""
 HOST_LIBRARIES = ("gloo", "mpi")
 """Libraries that communicate on hosts, so that no device is seen to communicate."""
 
@@ -39,7 +41,7 @@ def sniff(head: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Content of one file: its clock counts from ``base`` microseconds; ``operators``: whether the host's are there."""
+    """Content of one file: its clock counts from ``base`` microseconds; ``operators``: whether the host's show its work."""
 
     path: str
     checksum: str
@@ -137,18 +139,19 @@ def _on_host(file: _File) -> bool:
 
 def _read(files: Files, on_host: bool) -> list[_File]:
     """Each rank's file, with operators of the host in all, or only in those without a list of devices."""
-    hosts, operators = on_host, False
+    hosts, operators, unseen = on_host, False, False
 
     def keep(cat: str, name: str) -> bool:
-        nonlocal operators
+        nonlocal operators, unseen
         operators = operators or name.startswith("aten::")
+        unseen = unseen or UNSEEN.search(name) is not None
         return wanted_of_host(cat, name) if hosts else wanted(cat, name)
 
     found = []
     for file in read_events(files.paths, keep, files.tell, files.progress):
         hosts = on_host or not file.header.get("deviceProperties")
         found.append(_file(file, record(file.events, hosts)))
-        found[-1], operators = replace(found[-1], operators=operators), False
+        found[-1], operators, unseen = replace(found[-1], operators=operators and not unseen), False, False
     return found
 
 
