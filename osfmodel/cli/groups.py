@@ -155,8 +155,8 @@ def require_inputs_kept(inside: Iterable[Path] = (), also: Iterable[Any] = ()) -
     given = [(param, word) for param, value in values for word in (value if isinstance(value, tuple) else (value,))]
     written = [(param.opts[0], word) for param, word in given if param.type is WRITTEN and word not in (None, "-")]
     for (option, target), (other, second) in combinations(written, 2):
-        if option != other and os.path.realpath(target) == os.path.realpath(second):
-            raise UsageError(f"{other} {second}: is the file that {option} writes: give another name")
+        if os.path.realpath(target) == os.path.realpath(second) and (option != other or target != second):
+            raise UsageError(f"{other} {second}: is also written by {option} {target}: give another name")
     there = [one for one in (*written, *(("-o", str(path)) for path in inside)) if os.path.isfile(one[1])]
     if not there:
         return

@@ -72,7 +72,7 @@ def _usual_type(rates: Mapping[str, float]) -> str:
 
 def _with(words: Words, part: str, said: set[str]) -> Words:
     """The words with one more part."""
-    match = re.fullmatch(r"(seq|batch)=?(-?[0-9]{1,12})", part)
+    match = re.fullmatch(r"(seq|batch)=?(-?[0-9]{1,12})(k?)", part)
     part = next((short for short, dtype in TYPES.items() if dtype == part), part)
     kind = match[1] if match else "ac" if part.startswith("ac=") else "type" if part in TYPES else part
     if kind in said:
@@ -80,7 +80,7 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
     said.add(kind)
     setting = words.setting
     if match:
-        number = int(match[2])
+        number = int(match[2]) * (1024 if match[3] else 1)
         if not 1 <= number <= MOST_TOKENS:
             raise UsageError(f"{part!r}: the number must be from 1 to {MOST_TOKENS}")
         found = replace(words, sequence=number) if kind == "seq" else None

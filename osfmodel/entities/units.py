@@ -56,7 +56,7 @@ TIME_SPELLINGS: Mapping[str, str] = {
         "min": "mins minute minutes",
         "h": "hr hrs hour hours",
         "d": "day days",
-        "w": "week weeks",
+        "w": "wk wks week weeks",
     }.items()
     for spelling in spellings.split()
 }
@@ -115,7 +115,7 @@ def _near(unit: str, units: Iterable[str]) -> list[str]:
     same = [known for known in alike if known.lower() == unit.lower()]
     begun = [known for known in alike if known.startswith(unit)]
     lower = {known.lower(): known for known in alike}
-    return same or begun or [lower[one] for one in nearest(unit.lower(), lower, most=2, cutoff=0.5)]
+    return same or begun or [lower[one] for one in nearest(unit.lower(), lower, most=2, cutoff=0.55)]
 
 
 def _of_bytes(unit: str, units: Iterable[str]) -> list[str]:

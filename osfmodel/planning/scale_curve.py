@@ -50,7 +50,7 @@ class ScalePoint:
     training: the whole training
     inside:   whether all are on one node
     groups:   parallelism inside a replica
-    taken:    whether it has the highest rate at this number of GPUs; both are set in ``combinations`` only
+    taken:    whether it is the one to take at this number of GPUs; both are set in ``combinations`` only
     """
 
     workers: int

@@ -54,11 +54,11 @@ SPELLINGS: Mapping[str, str] = MappingProxyType(
         spelling: name
         for name, spellings in {
             "ddp": "zero0 stage0 noshard distributeddataparallel torchddp pytorchddp pytorch "
-            "ddpfindunusedparameterstrue ddpfindunusedparametersfalse",
+            "ddpfindunusedparameterstrue ddpfindunusedparametersfalse ddpspawn ddpnotebook ddpfork multigpu",
             "zero-1": "zero1 stage1 ddpzero1 zerodp1",
             "zero-2": "zero2 stage2 ddpzero2 zerodp2",
             "zero-3": "zero3 stage3 ddpzero3 zerodp3",
-            "fsdp2": "fsdp fullyshard fullshard torchfsdp pytorchfsdp",
+            "fsdp2": "fsdp fullyshard fullshard torchfsdp pytorchfsdp fsdpnative dpshard dataparallelshard",
             "fsdp2:keep": "shardgradop fsdpzero2",
             "hsdp": "hybridshard hybridfsdp",
             "hsdp:keep": "hybridshardzero2",
@@ -71,8 +71,8 @@ SPELLINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Plans and targets by what frameworks and people call them: in lower case, letters and digits alone."""
-FRAMEWORK_PREFIXES = ("deepspeed", "zero")
-"""Words before a stage: ``deepspeed_stage_3``, ``zero_stage_2``."""
+FRAMEWORK_PREFIXES = ("deepspeed", "zero", "shardingstrategy")
+"""Words before a name: ``deepspeed_stage_3``, ``zero_stage_2``, ``ShardingStrategy.FULL_SHARD``."""
 
 
 def spelt(name: str, known: Iterable[str]) -> str:

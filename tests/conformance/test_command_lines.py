@@ -159,7 +159,7 @@ def test_files_that_an_input_names_are_inputs(here):
     for output in ("in.json", "c.json", "hard.json"):
         refused(["sweep", "grid.yaml", "-o", output], "is the file that is read")
         refused(["sweep", "grid.yaml", "--into", "t.csv", "-o", output], "is the file that is read")
-    refused(["sweep", "grid.yaml", "--into", "t.csv", "-o", "t.csv"], "is the file that --into writes")
+    refused(["sweep", "grid.yaml", "--into", "t.csv", "-o", "t.csv"], "is also written by --into t.csv")
     runs.write_text(
         '{"schema_version": 1, "kind": "measurements", "name": "runs", "runs": [{"workload": "in.json", '
         '"cluster": "c.json", "plan": "ddp", "workers": 8, "iteration_time_s": [0.1, 0.1, 0.1]}]}'

@@ -29,7 +29,18 @@ ANY = "any"
 
 def plan_option(said: str, metavar: str = "NAME|FILE") -> Decorator:
     """--plan, repeatable: a command is handed ``plan_names``, for :func:`plan_files`."""
-    return click.option("--plan", "plan_names", multiple=True, metavar=metavar, type=PLAN, help=said)
+    return click.option(
+        "--plan", "plan_names", multiple=True, metavar=metavar, type=PLAN, help=said, callback=_distinct
+    )
+
+
+def _distinct(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The plans, of several spellings of one the first."""
+    if len(names) < 2:
+        return names
+    from osfmodel.targets.named_plans import called
+
+    return tuple({called(name): name for name in reversed(names)}.values())[::-1]
 
 
 class TargetName(OneOf):

@@ -41,7 +41,7 @@ def sniff(head: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Content of one file: its clock counts from ``base`` microseconds; ``operators``: whether the host's show its work."""
+    """Content of one file: its clock counts from ``base`` microseconds; ``operators``: whether they show all work."""
 
     path: str
     checksum: str

@@ -37,7 +37,7 @@ def _sections(made: ScaleCurve, answers: Sequence[Answer], command: str, version
     yield section("scaling", "Number of GPUs", _scaling(made))
     if every := made.combinations:
         table = _table(combination_columns(every), every)
-        yield section("combinations", "All combinations (best: the highest rate)", [table])
+        yield section("combinations", "All combinations (best: the one to take)", [table])
     yield section("assumed", "Assumptions and sources", _assumed(made))
     yield section("command", "Command", [element("p", "These figures come from"), element("pre", command)])
     yield element("footer", f"Written by osf scale, osfmodel {version}.")

@@ -22,7 +22,7 @@ def show_scale(console: Console, curve: ScaleCurve, answers: Sequence[str] = ())
     """Print the table, the bars, the strategies in a sentence, the answers to questions, and the notes."""
     if curve.combinations:
         columns = combination_columns(curve.combinations)
-        show_title(console, f"{curve.workload.name} on {curve.cluster.name}: all combinations (best: the highest rate)")
+        show_title(console, f"{curve.workload.name} on {curve.cluster.name}: all combinations (best: the one to take)")
         strategy = [one.key for one in columns].index("strategy")
         print_fitting(console, columns, curve.combinations, words=(strategy, -1), leave_out=LEFT_OUT)
         console.print()
