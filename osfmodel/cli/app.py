@@ -267,6 +267,8 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
     if as_json and style not in (None, "json"):
         raise UsageError(f"--json contradicts --format {style}: leave --json out")
     to_stdout = output in (None, "-")
+    if str(output).lower().endswith(".gz"):
+        raise UsageError(f"-o {output}: this result is not packed: leave .gz out")
     if not to_stdout:
         require_writable(str(output))
     asked = "json" if as_json else style

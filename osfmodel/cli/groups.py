@@ -171,10 +171,11 @@ def require_inputs_kept(inside: Iterable[Path] = (), also: Iterable[Any] = ()) -
 
 def _files(word: str, kind: object = None) -> Iterator[str | Path]:
     """Paths that a word may mean: as a whole or in part, as a profile, or as a folder that holds them."""
-    for end in (len(word), -1, *(match.start() for match in SIGNS.finditer(word))):
-        for part in filter(None, (word[: max(end, 0)], word[end + 1 :], *SIGNS.split(word)[1:-1])):
-            yield from (part, os.path.join(part, "config.json"))
-            yield from profiles.files_called(part) if kind is None or isinstance(kind, FileType) else ()
+    signs = [match.start() for match in SIGNS.finditer(word)]
+    parts = {word, *SIGNS.split(word), *(word[:sign] for sign in signs), *(word[sign + 1 :] for sign in signs)}
+    for part in parts - {""}:
+        yield from (part, os.path.join(part, "config.json"))
+        yield from profiles.files_called(part) if kind is None or isinstance(kind, FileType) else ()
     if isinstance(kind, FileType) and kind.folders and os.path.isdir(word):
         yield from (file for file in Path(word).iterdir() if file.suffix.lower() not in NEVER_READ)
 

@@ -41,6 +41,8 @@ TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
 GOALS = OptionGroup("Goals")
 GROUPS = OptionGroup("Parallelism inside a replica, each repeatable: all combinations")
+HOUR = 3600
+"""Seconds from which --target-time is of the whole training, if its length is known; no step takes so long."""
 LISTED = (*OPTIONS.values(), "batch_size")
 """Parameters of which all combinations are predicted."""
 
@@ -71,7 +73,11 @@ def _group(name: str, said: str) -> Decorator:
 @_group("--pp", "Pipeline stages; --accumulate says how many micro-batches go through.")
 @_group("--ep", "Expert parallelism: data-parallel ranks that share the experts.")
 @GOALS.option("--target-scaling", metavar="F", help="Ask what reaches a scaling factor (0.9 or 90%).")
-@GOALS.option("--target-time", metavar="TIME", help="Ask what reaches a step as short as this (800ms).")
+@GOALS.option(
+    "--target-time",
+    metavar="TIME",
+    help="Ask what reaches a step as short as this (800ms); from 1h on, with --tokens or --samples, a training (10d).",
+)
 @GOALS.option("--target-tokens-per-s", metavar="N", help="Ask what reaches this rate (1.5M).")
 @GOALS.option("--budget", metavar="PRICE", help="Ask what keeps the training within this price (5M).")
 @click.option(
@@ -256,11 +262,14 @@ def _factor(text: str) -> float:
 
 def _goals(asked: Mapping[str, Any]) -> Goals:
     time, rate, budget = asked["target_time"], asked["target_tokens_per_s"], asked["budget"]
+    seconds = None if time is None else parse_time(time)
+    whole = seconds is not None and seconds >= HOUR and (asked["tokens"] or asked["samples"])
     return Goals(
         None if asked["target_scaling"] is None else _factor(asked["target_scaling"]),
-        None if time is None else parse_time(time),
+        None if whole else seconds,
         None if rate is None else parse_amount("--target-tokens-per-s", rate),
         None if budget is None else parse_amount("--budget", budget),
+        seconds / HOUR if whole and seconds else None,
     )
 
 

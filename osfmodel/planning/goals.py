@@ -5,6 +5,7 @@ Each answer holds for the predicted step, and for both ends of its error band.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -59,18 +60,19 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Goals:
-    """Wanted: a scaling factor, seconds of a step, tokens per second, a cost of the training; None for what is not."""
+    """Wanted: a scaling factor, seconds of a step, tokens per second, cost and hours of the training; None if not."""
 
     scaling: float | None = None
     time: float | None = None
     tokens_per_s: float | None = None
     budget: float | None = None
+    hours: float | None = None
     __repr__ = brief
 
     def __post_init__(self) -> None:
         if self.scaling is not None and not 0 < self.scaling < 1:
             raise UsageError(f"--target-scaling {self.scaling:g}: it must be between 0 and 1, such as 0.9")
-        for name in ("time", "tokens_per_s", "budget"):
+        for name in ("time", "tokens_per_s", "budget", "hours"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e30:
                 raise UsageError(f"the goal {name.replace('_', ' ')} is {value:g}: it must be above 0")
@@ -92,6 +94,10 @@ class Goals:
         if budget is not None:
             most = budget
             yield Goal(f"a training for {most:,.0f}", lambda point, step: training_cost(point, step) <= most, True)
+        if self.hours is not None:
+            length = self.hours
+            words = f"a training of {length:,.4g} hours"
+            yield Goal(words, lambda point, step: (point.hours or math.inf) * step <= length * point.time, False)
 
 
 def _tokens(point: ScalePoint) -> float:

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from osfmodel.cli.app import COMMANDS
 from tests.grammar import ARGUMENTS, GOOD, LEFT_OUT, OPTIONS, Bench, drawn, judged, one_sided, options_of
 
 SEED = 41
@@ -16,8 +17,9 @@ def bench(tmp_path_factory):
     return Bench(tmp_path_factory.mktemp("grammar"))
 
 
-def test_the_grammar_has_all_options():
-    """An option that is added to a command is drawn."""
+def test_the_grammar_has_all_commands_and_options():
+    """A command that is added, or an option of one, is drawn."""
+    assert {*COMMANDS} - {*ARGUMENTS} == {"bench", "profile", "run"}, "these train or need PyTorch"
     found = {name for command in ARGUMENTS for name, one in options_of(command).items() if not one.is_flag}
     assert found - {*OPTIONS} == set()
     assert not {*OPTIONS} & LEFT_OUT

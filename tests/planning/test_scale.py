@@ -297,6 +297,20 @@ def test_a_rate_asks_for_few_workers_and_a_budget_for_many(curve):
         answers(bare, ScaleOptions(), Goals(budget=5))
 
 
+def test_a_time_of_hours_is_of_the_training_where_its_length_is_known(curve):
+    options = ScaleOptions(training=TrainingLength(1e9 / 4096, 2.0))
+    small, large = curve.points
+    found = answers(curve, options, Goals(hours=(small.hours + large.hours) / 2))
+    assert (found[0].asks, found[0].values["predicted"]) == ("workers", 64)
+    assert answers(curve, options, Goals(hours=small.hours * 1.001))[0].values["predicted"] == 8
+    words = ["scale", WORDS, "--cluster", CLUSTER, "--workers", "8", "--target-time", "10d", "--json"]
+    goals = [
+        json.loads(CliRunner().invoke(main, [*words, *length]).stdout)["answers"][0]["goal"]
+        for length in ([], ["--tokens", "1e9"])
+    ]
+    assert goals == ["a step of 864,000 s", "a training of 240 hours"]
+
+
 def test_settings_are_those_of_tune(curve, cluster):
     made = settings(curve, "fsdp2")
     limits = osf.Limits(memory=curve.limit)
