@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from osfmodel.engine.bands import Band
+from osfmodel.engine.bands import NEAREST, Band
 from osfmodel.entities.display import how_many, listed, show_bytes, show_predicted_time
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.units import show_sizes
@@ -123,7 +123,7 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     known = [band for band in bands if band is not None]
     if known:
         sources = {source for band in known for source in band.sources}
-        kinds = " or ".join(dict.fromkeys(band.kind for band in known))
+        kinds = " or ".join(dict.fromkeys(band.kind.removesuffix(NEAREST) for band in known))
         console.print(
             f"Error band: holds nine in ten runs, learned from runs on {kinds} ({how_many(len(sources), 'source')}).",
             markup=False,
