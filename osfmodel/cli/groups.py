@@ -137,7 +137,10 @@ def require_once(ctx: click.Context, args: Sequence[str]) -> None:
     for param in given:
         if isinstance(param, click.Option) and not (param.multiple or param.is_flag) and given.count(param) > 1:
             name = max(param.opts, key=len)
-            remedy = f"write {name} {param.metavar}" if "," in (param.metavar or "") else "give it once"
+            values = [value for option, value in pairwise(args) if option in param.opts]
+            values += [arg.partition("=")[2] for arg in args if arg.partition("=")[0] in param.opts and "=" in arg]
+            one = ",".join(values) if "," in (param.metavar or "") else "".join(values[-1:])
+            remedy = f"write {name} {one}" if one else "give it once"
             raise UsageError(f"{name} takes one value, and is given several times: {remedy}")
 
 

@@ -175,7 +175,7 @@ def of_gpu(noun: Noun, gpu: str) -> Noun:
     told = noun.source.gpu
     same = gpu.lower() in told.lower() or (gpu_name(gpu) and gpu_name(gpu) == gpu_name(told))
     if told != Source().gpu and not same:
-        raise UsageError(f"--gpu {gpu}: {label(noun)!r} says that it was measured on {told!r}: leave the option out")
+        raise UsageError(f"--gpu {gpu}: {label(noun)!r} says that it was measured on {told!r}: leave --gpu out")
     return noun if told != Source().gpu else replace(noun, source=replace(noun.source, gpu=gpu))
 
 

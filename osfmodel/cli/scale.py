@@ -247,7 +247,9 @@ def _length(workload: Workload, tokens: str | None, samples: str | None) -> floa
     if tokens is not None and samples is not None:
         raise UsageError("--tokens and --samples both say how long the training is: give one of them")
     if tokens is not None and each is None:
-        raise UsageError(f"--tokens: {workload.name!r} does not say how many tokens a sample has: give --samples")
+        raise UsageError(
+            f"--tokens: {workload.name!r} does not say how many tokens a sample has: leave it out and give --samples"
+        )
     if tokens is not None and each is not None:
         return parse_amount("--tokens", tokens) / each
     return None if samples is None else parse_amount("--samples", samples)

@@ -41,7 +41,7 @@ def from_spec(name: str, parts: Sequence[str]) -> Cluster:
 def _device(name: str, word: str) -> Gpu:
     """The GPU called ``word``. Raises UsageError."""
     if not _name(word):
-        raise UsageError(f"{name!r}: unknown GPU {word!r}: {suggestion(word, GPUS)}")
+        raise UsageError(f"{name}: unknown GPU {word!r}: {suggestion(word, GPUS)}")
     return GPUS[_name(word)]
 
 

@@ -64,13 +64,22 @@ def family_of(config: Config) -> ModelFamily:
     return MODEL_FAMILIES[kind]
 
 
+def architecture_name(model: str) -> str:
+    """The bundled architecture of that name in any case and hyphens, also as on a hub (``meta-llama/Llama-3.1-8B``).
+
+    ``model`` in lower case where there is none.
+    """
+    owner, _, last = model.rpartition("/")
+    short = model if "/" in owner or Path(model).exists() else last.lower().removesuffix("-hf")
+    return {letters(one): one for one in profiles.names("architecture")}.get(letters(short), model.lower())
+
+
 def configuration(model: str) -> Config:
-    """The configuration of an architecture by name, in any case and hyphens, or of a file.
+    """The configuration of an architecture by name (:func:`architecture_name`), or of a file.
 
     Raises UsageError or DataError.
     """
-    bundled = profiles.names("architecture")
-    name = {letters(one): one for one in bundled}.get(letters(model), model.lower())
+    bundled, name = profiles.names("architecture"), architecture_name(model)
     path = bundled.get(name)
     if path is None:
         path = Path(model)

@@ -229,7 +229,7 @@ def require_workers(found: int | None, hints: Hints, place: str = "") -> int:
     """
     where = f"{place}: " if place else ""
     if found and hints.workers and found != hints.workers:
-        raise DataError(f"{where}says {found} workers, --workers {hints.workers}: leave the option out")
+        raise DataError(f"{where}says {found} workers, --workers {hints.workers}: leave --workers out")
     workers = hints.workers or found
     if not workers or workers < 2:
         raise DataError(f"{where}does not say how many workers there were (2 or more): give --workers N")

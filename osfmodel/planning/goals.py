@@ -102,7 +102,7 @@ class Goals:
 
 def _tokens(point: ScalePoint) -> float:
     if point.workload.sample_tokens is None or point.samples is None:
-        raise UsageError("--target-tokens-per-s: the workload does not say how many tokens a step has")
+        raise UsageError("--target-tokens-per-s: the workload does not say how many tokens a step has: leave it out")
     return point.workload.sample_tokens * point.samples
 
 

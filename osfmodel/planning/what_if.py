@@ -123,8 +123,8 @@ class WhatIf:
                 size for size in (self.global_batch // parts * parts, -(-self.global_batch // parts) * parts) if size
             ]
             among = f"{workers} workers" + (f" with {self.accumulate} micro-batches" if self.accumulate > 1 else "")
-            does = " or ".join(map(str, near))
-            raise UsageError(f"--global-batch {self.global_batch} is not shared evenly by {among}: {does} is")
+            does = " or ".join(f"--global-batch {size}" for size in near)
+            raise UsageError(f"--global-batch {self.global_batch} is not shared evenly by {among}: give {does}")
         return self.global_batch // parts
 
     def alone(self, workload: Workload, workers: int, also: Workload | None = None) -> float:

@@ -43,7 +43,7 @@ class MemoryLimit:
 
     def __post_init__(self) -> None:
         if self.bytes < 1:
-            raise UsageError(f"a memory limit of {self.bytes} bytes: give 1 or more, such as 16GiB")
+            raise UsageError(f"a memory limit of {self.bytes} bytes: give 1 or more, such as --memory 16GiB")
 
 
 BUCKET_LIMITS = ("--max-bucket", "--max-buckets")

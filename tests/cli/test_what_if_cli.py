@@ -201,7 +201,7 @@ def test_two_profiles_are_gone_by_where_both_are_given(tmp_path):
         ("--compression zip", "write one of none, fp16, bf16, powersgd:RANK"),
         ("--accumulate 0", "--accumulate 0: it must be a whole number from 1"),
         ("--accumulate -2", "--accumulate -2: it must be a whole number from 1"),
-        ("--global-batch 1000", "is not shared evenly by 16 workers: 992 or 1008 is"),
+        ("--global-batch 1000", "is not shared evenly by 16 workers: give --global-batch 992 or"),
         ("--global-batch 0", "1 or more"),
         ("--global-batch 64 --batch-size 4", "contradicts"),
         ("--scaling strong", "needs --global-batch"),

@@ -175,7 +175,7 @@ def test_lines_without_a_communicator_and_damaged_ones():
         DataError, match=r"has no times of all_reduce, reduce_scatter, all_gather between two ranks or more"
     ):
         read(beginning)
-    with pytest.raises(DataError, match=r"has 8 ranks, --workers 4: leave the option out"):
+    with pytest.raises(DataError, match=r"has 8 ranks, --workers 4: leave --workers out"):
         read(text(JOB), workers=4)
 
 

@@ -385,7 +385,7 @@ def test_osu_counts_what_each_worker_gives_to_an_all_gather():
 
 @pytest.mark.parametrize("content", [log(), samples.JSON_TEXT, "n_gpus,bytes,time_us\n4,1024,20\n4,2048,21\n"])
 def test_workers_that_contradict_the_file_are_refused(content):
-    assert "says 4 workers, --workers 16: leave the option out" in refused(content, workers=16)
+    assert "says 4 workers, --workers 16: leave --workers out" in refused(content, workers=16)
     assert read(content, workers=4)[0] == read(content)[0]
 
 

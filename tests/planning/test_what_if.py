@@ -267,9 +267,13 @@ def test_changes_that_cannot_be(changes, said):
 
 
 def test_a_global_batch_that_is_not_shared_evenly():
-    with pytest.raises(UsageError, match="1000 is not shared evenly by 16 workers: 992 or 1008 is"):
+    with pytest.raises(
+        UsageError, match="1000 is not shared evenly by 16 workers: give --global-batch 992 or --global-batch 1008"
+    ):
         WhatIf(global_batch=1000).share(16)
-    with pytest.raises(UsageError, match="3 is not shared evenly by 4 workers with 2 micro-batches: 8 is"):
+    with pytest.raises(
+        UsageError, match="3 is not shared evenly by 4 workers with 2 micro-batches: give --global-batch 8"
+    ):
         WhatIf(global_batch=3, accumulate=2).share(4)
 
 

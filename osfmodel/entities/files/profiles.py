@@ -13,7 +13,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import REMEDY, DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, as_utf8, documents
 from osfmodel.entities.files.documents import PlanFile
-from osfmodel.entities.lookup import did_you_mean, nearest
+from osfmodel.entities.lookup import did_you_mean, letters, nearest
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -231,6 +231,8 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
         return path
     known = list(names(kind))
     near = [name for name in known if text.lower() in name][:MOST_NEAR] or nearest(text.lower(), known, most=3)
+    if kind == "workload" and letters(text) in map(letters, names("architecture")):
+        near = [f"{text}:h100", *near]  # it lacks a GPU
     advice = did_you_mean(near) or f"'osf list {FOLDERS[kind]}' shows those there are"
     words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
     raise UsageError(f"no {kind} named {text!r:.100}, and no file of that name: {advice}{words}")

@@ -210,7 +210,7 @@ def _cluster_of_calls(text: Text, found: JobCalls, hints: Hints, recorder: Recor
         raise DataError(f"has no times of {', '.join(COLLECTIVES)} between two ranks or more: {recorder.remedy}")
     shape = found.shape
     if hints.workers not in (None, shape.ranks):
-        raise DataError(f"has {shape.ranks} ranks, --workers {hints.workers}: leave the option out")
+        raise DataError(f"has {shape.ranks} ranks, --workers {hints.workers}: leave --workers out")
     points = [
         Point(shape.ranks, size, time, 0, kind)
         for (kind, size), calls in sorted(found.calls.items())

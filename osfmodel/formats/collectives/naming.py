@@ -46,7 +46,7 @@ class NamedCollective(NamedTuple):
 def collective_of(text: Text, seen: NamedCollective, workers: int, hints: Hints) -> str:
     """The collective, one of COLLECTIVES. Raises DataError for others, for contradictions, and in doubt."""
     if seen.stated and hints.collective not in (None, seen.stated):
-        raise DataError(f"{seen.place}: says {seen.stated}, --collective {hints.collective}: leave the option out")
+        raise DataError(f"{seen.place}: says {seen.stated}, --collective {hints.collective}: leave --collective out")
     named = seen.stated or hints.collective or seen.mentioned
     if not named:
         return _guessed(seen, workers)

@@ -45,7 +45,7 @@ class MemoryBudget:
 
     def __post_init__(self) -> None:
         if self.limit < 1:
-            raise UsageError(f"a memory limit of {self.limit} bytes: give 1 or more, such as 16GiB")
+            raise UsageError(f"a memory limit of {self.limit} bytes: give 1 or more, such as --memory 16GiB")
         if self.density is not None:
             require_density(self.density)
             require_mirrorable(self.mirror, self.optimizer)
