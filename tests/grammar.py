@@ -520,7 +520,7 @@ def put(words: Words, line: str, value: str) -> Iterator[Proposal]:
 
 
 def without(words: Words, name: str) -> Words:
-    """The words without an option and its value, or without an argument."""
+    """The words without an option and its values, or without an argument."""
     if name not in words:
         return words
     place = len(words) - 1 - words[::-1].index(name)
@@ -529,7 +529,8 @@ def without(words: Words, name: str) -> Words:
     value = (
         name.startswith("-") and place + 1 < len(words) and not words[place + 1].startswith("--") and name not in FLAGS
     )
-    return (*words[:place], *words[place + 1 + value :])
+    left = (*words[:place], *words[place + 1 + value :])
+    return without(left, name) if name.startswith("-") else left
 
 
 def _did_you_mean(words: Words, line: str) -> Iterator[Proposal]:

@@ -184,7 +184,8 @@ def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun
     chosen = [noun for noun in nouns if kind in (None, kind_of(noun))]
     if not chosen:
         held = " and ".join(dict.fromkeys(map(kind_of, nouns)))
-        raise DataError(f"--kind {kind}: {'standard input' if file == '-' else file} holds none, only {held}")
+        read = "standard input" if file == "-" else file
+        raise DataError(f"--kind {kind}: {read} holds none, only {held}: leave --kind out")
     return chosen
 
 

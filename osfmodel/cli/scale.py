@@ -237,7 +237,7 @@ def _curve(
 
 def _limit(memory: str | None, optimizer: str | None) -> MemoryLimit | None:
     if memory is None and optimizer is not None:
-        raise UsageError("--optimizer goes with --memory: give --memory SIZE")
+        raise UsageError("--optimizer goes with --memory: give --memory SIZE, or leave --optimizer out")
     return None if memory is None else MemoryLimit(parse_room(memory), optimizer)
 
 

@@ -46,8 +46,8 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
     """
     if not in_words(words):
         raise UsageError(
-            f"{groups.words} needs a workload in words, such as llama3-8b:h100,seq8192,batch1,bf16: {words!r} is a "
-            "profile of one GPU"
+            f"{words!r} is a profile of one GPU: {groups.words} needs a workload in words, such as "
+            "llama3-8b:h100,seq8192,batch1,bf16"
         )
     parsed = parse_words(words)
     model = model_of(parsed)
