@@ -18,6 +18,7 @@ from osfmodel.entities.modules import SHARDED, in_one_micro_batch
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan, Search
 from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import extrapolation
 from osfmodel.solve import SOLVERS
@@ -93,7 +94,9 @@ class TuningProblem:
         if solution.plan is None:
             gradients = self.workload.gradients
             size, name = max(zip(gradients.sizes, gradients.names, strict=True))
-            raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
+            said = f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})"
+            fits = f": give --max-bucket {-(-size // MIB)}MiB or more" * (size > (self.limits.max_bucket_bytes or size))
+            raise PlanError(f"{said}{fits}")
         return solution
 
     @property

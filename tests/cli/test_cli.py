@@ -548,7 +548,7 @@ def test_one_entry_in_full():
         (
             [*TUNE, "--workers", "8", "--max-bucket", "1B"],
             1,
-            "the largest tensor is 'layer4.2.conv2.weight' with 9.000 MiB",
+            "(the largest tensor is 'layer4.2.conv2.weight' with 9.000 MiB): give --max-bucket 9MiB or more",
         ),
         ([*TUNE, "--workers", "8", "--max-buckets", "0"], 2, "1 or more"),
         ([*PREDICT, "--workers", "8", "-o", "/no/such/folder/out.json"], 2, "there is no folder /no/such/folder"),
