@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 
@@ -265,7 +266,8 @@ def test_batch_sizes(factories, tmp_path):
     ],
 )
 def test_refusals_in_one_line(factories, tmp_path, factory, options, said):
-    result = run(f"{factories}:{factory}", "--device", "meta", "--gpu", "h100", "-o", "net.json", *options)
+    usual = {"--device": "meta", "--gpu": "h100"} | dict(zip(options[::2], options[1::2], strict=True))
+    result = run(f"{factories}:{factory}", "-o", "net.json", *itertools.chain(*usual.items()))
     assert result.exit_code != 0
     assert said in result.stderr
     assert result.stderr.count("\n") == 1

@@ -13,7 +13,7 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import simulate
-from osfmodel.engine.strategies import lower
+from osfmodel.engine.strategies import strategy_of
 from osfmodel.entities.files import notation
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
@@ -163,7 +163,7 @@ def test_a_replay_computes_as_predicted_for_overlap(tiny, meeting, monkeypatch):
     for _ in range(3):
         step(subject.model)
     executor.close()
-    program = lower(tiny, plan, pricing_of(osf.load_cluster(CLUSTER), 2))
+    program = strategy_of(plan).apart(tiny, plan, pricing_of(osf.load_cluster(CLUSTER), 2))
     tasks = [one for one in program.operations if one.stream == "compute" and one.layers]
     backward = [task.startup for task in tasks if task.kind == "backward"]
     forward = [task.startup for task in tasks if task.kind != "backward"]
