@@ -484,6 +484,10 @@ def quoted(line: str) -> list[str]:
 
 def culprits(words: Words, line: str) -> list[tuple[int, str]]:
     """The places of words that a line finds fault with, and the parts of them: quoted, after their option, or named."""
+    refused = re.match(r"Invalid value for (?:'-\w' / )?'(--[a-z-]+)': ", line)
+    if refused and refused[1] in words[:-1]:  # only the value of that option is at fault
+        place = words.index(refused[1]) + 1
+        return [(place, words[place])]
     found = [
         (place, part)
         for part in reversed(quoted(line))
@@ -564,7 +568,8 @@ def _other_value(words: Words, line: str) -> Iterator[Proposal]:
             said = example[1] if example else ""
         value = "" if name in FLAGS else said or (valid_first(name) if name in OPTIONS else "")
         if value or name in FLAGS:
-            yield Proposal((*without(words, name), name, *filter(None, [value])), name)
+            left = without(words, SHORT[name] if name in ("-o", "-f") else name)
+            yield Proposal((*without(left, name), name, *filter(None, [value])), name)
     for one, two in re.findall(rf"give {OPTION}(?: [A-Z]\S*|,)? and {OPTION}", line):
         more = [word for name in (one, two) if name not in words for word in (name, valid_first(name))]
         yield Proposal((*words, *more), one)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.errors import CostError, PlanError, UsageError
 from osfmodel.entities.files import profiles
 
 if TYPE_CHECKING:
@@ -125,6 +125,10 @@ class GroupedCommand(click.Command):
         require_compatible(ctx)
         try:
             return super().invoke(ctx)
+        except PlanError as error:
+            if is_given(ctx, "engine") and ctx.params["engine"] in str(error).split():
+                raise PlanError(f"{error}; leave --engine out") from None
+            raise
         except CostError as error:
             if is_given(ctx, "cost_model"):
                 raise CostError(f"{error}; leave --cost-model out, or give a cluster that has it") from None

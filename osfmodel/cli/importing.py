@@ -41,7 +41,7 @@ from osfmodel.formats import (
     nouns_of,
 )
 from osfmodel.formats.sniffing import known_of
-from osfmodel.formats.source_text import shared_stem, stem
+from osfmodel.formats.source_text import require_different, shared_stem, stem
 from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary
 from osfmodel.show.terminal.progress import progress_bar
@@ -165,6 +165,7 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
     found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
     if len(found) == 1:
         return found[0][1]
+    require_different(files)
     return [as_one_cluster([(file, clusters_in(nouns)) for file, nouns in found], title)]
 
 
@@ -328,7 +329,7 @@ def fitted(noun: Noun, model: str) -> Cluster:
     """
     tables = [table for table in noun.tables if table.collective == "all_reduce"] if isinstance(noun, Cluster) else []
     if not isinstance(noun, Cluster) or not tables:
-        raise UsageError(f"--fit {model}: {label(noun)!r} has no all-reduce table to fit")
+        raise UsageError(f"--fit {model}: {label(noun)!r} has no all-reduce table to fit: leave --fit out")
     try:
         found = COST_MODELS[model].fit(samples_of(tables), noun.gpus_per_node)
     except OsfError as error:

@@ -67,11 +67,12 @@ def memory_command(
     """
     alone = subject.cluster_name is None
     if alone != (workers is None):
-        raise UsageError("give --cluster and --workers, or neither for a single worker")
+        missing, given = ("--cluster NETWORK", "--workers") if alone else ("--workers N", "--cluster")
+        raise UsageError(f"give {missing} with {given}, or leave {given} out for a single worker")
     if alone and plan_names:
-        raise UsageError("--plan needs --cluster and --workers: when buckets are sent depends on them")
+        raise UsageError("--plan depends on the network: give --cluster and --workers, or leave --plan out")
     if alone and communicator is not None:
-        raise UsageError("--communicator needs --cluster and --workers: a single worker has none")
+        raise UsageError("--communicator: a single worker has none: give --cluster and --workers, or leave it out")
     if subject.what_if.words:
         what = subject.what_if
         raise UsageError(f"what is kept with {what.words} is not known here: leave {what.options} out")

@@ -116,7 +116,9 @@ def report_command(
     subject, own = subject.as_tuned(files, {"batch_size": batch_size})
     what_if = replace(subject.what_if, batch_size=own["batch_size"])
     if not traces and hints != Hints(""):
-        raise UsageError("--ddp-logging, --model and --steps apply to a trace: give --trace FILE")
+        given = {"--ddp-logging": hints.ddp_logging, "--model": hints.model, "--steps": hints.steps}
+        told = " and ".join(name for name, value in given.items() if value is not None)
+        raise UsageError(f"{told}: there is no trace: leave {told} out, or give --trace FILE")
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
     warn_of_batches(workload, what_if, counts[-1:])

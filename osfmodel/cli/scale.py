@@ -229,7 +229,8 @@ def _curve(
         options = replace(options, plans=tuple(dict.fromkeys(asked["plan_names"])))
     goals = _goals(asked)
     if goals.budget is not None and (price is None or options.training.samples is None):
-        raise UsageError("--budget: give --price, and --tokens or --samples")
+        length = "--samples" if workload.sample_tokens is None else "--tokens"
+        raise UsageError(f"--budget: give --price and {length}, or leave --budget out")
     curve = scale(workload, cluster, whole, options)
     curve = replace(curve, warnings=(*left, *curve.warnings))
     return curve, answers(curve, options, goals)

@@ -74,9 +74,9 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
         raise UsageError(f"unknown collective {collective!r}: {suggestion(collective, COLLECTIVES)}")
     if cluster.capacity is not None and workers > cluster.capacity:
         raise CostError(
-            f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}; for more nodes "
-            "say what joins them, as in nccl:h100x8,400Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps, or measure "
-            "that many (osf bench)"
+            f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}: write --workers "
+            f"{cluster.capacity}, or for more nodes say what joins them, as in nccl:h100x8,400Gbps or "
+            "hierarchical:8,5us,200GB/s,50us,25Gbps, or measure that many (osf bench)"
         )
     if cluster.cost_model not in COST_MODELS:
         raise CostError(

@@ -208,5 +208,6 @@ def _range(first: int, last: int, cluster: Cluster, option: str) -> tuple[list[i
     inside = [count for count in measured if first <= count <= last]
     if not inside:
         have = ", ".join(map(str, measured))
-        raise CostError(f"{option} {first}..{last}: cluster {cluster.name!r} was measured with {have}")
+        near = min(measured, key=lambda count: abs(count - last))
+        raise CostError(f"{option} {first}..{last}: cluster {cluster.name!r} was measured with {have}: write {near}")
     return inside, [count for count in doublings if count not in measured]

@@ -30,9 +30,13 @@ def from_spec(name: str, parts: Sequence[str]) -> Cluster:
         )
         raise UsageError(f"{name!r} is not a cluster: {form}")
     device, gpus = _device(name, match[1].lower()), int(match[2])
+    if not gpus:
+        raise UsageError(f"{name!r}: no GPU in a node: write {match[1]}x1 or more, such as {match[1]}x8")
     within, between = _fabrics(name, [word for word in words if word not in rates])
     if between and not rates:
-        raise UsageError(f"{name!r}: {between} needs the bandwidth of the network, as in 200Gbps,{between}")
+        raise UsageError(
+            f"{name!r}: {between} needs the bandwidth of the network, as in nccl:{parts[0]},200Gbps,{between}"
+        )
     network = _per_gpu(parts[1 + words.index(rates[0])], gpus) if rates else None
     shape = _shape(name, device, within or device.fabric, network, between)
     return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
@@ -71,7 +75,7 @@ def _fabrics(name: str, words: Sequence[str]) -> tuple[str, str]:
     return found[0], found[1]
 
 
-CALLED = {"infiniband": "ib", "ethernet": "tcp"}
+CALLED = {"infiniband": "ib", "ndr": "ib", "hdr": "ib", "edr": "ib", "xdr": "ib", "ethernet": "tcp"}
 """Fabrics by names that are not spelt like theirs."""
 
 
@@ -98,7 +102,7 @@ def _shape(name: str, device: Gpu, fabric: str, nic_bandwidth: float | None, net
 def _per_gpu(bandwidth: str, gpus: int) -> float:
     """Bytes per second of network of each GPU."""
     rate = rate_from_spec(bandwidth, ("gpu", "node"), ", for nccl: does not know how many NICs a node has")
-    return rate.bytes_per_second / (max(gpus, 1) if rate.per == "node" else 1)
+    return rate.bytes_per_second / (gpus if rate.per == "node" else 1)
 
 
 def doubts(cluster: Cluster, workers: int) -> tuple[str, ...]:

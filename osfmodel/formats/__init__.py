@@ -250,7 +250,7 @@ def _shared_format(paths: Sequence[Path | Text]) -> str | None:
     found = [known_of(path, IMPORT_FORMATS, lambda entry: entry.job is not None) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
-        raise DataError(f"{paths[0]} and {other} are not of one format: import each by itself")
+        raise DataError(f"{paths[0]} and {other} are not of one format: import each by itself, and leave {other} out")
     return found[0]
 
 

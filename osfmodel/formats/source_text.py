@@ -292,4 +292,4 @@ def require_different(files: Sequence[str]) -> None:
     there = [os.path.realpath(file) if os.path.exists(file) else file for file in files]
     for file, place in zip(files, there, strict=True):
         if there.count(place) > 1:
-            raise UsageError(f"{file} is given twice: give another file")
+            raise UsageError(f"{file} is given twice: give another file, or leave one out")

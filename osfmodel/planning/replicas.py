@@ -19,7 +19,7 @@ from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
 from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, workload_of
 from osfmodel.counting.words import model_of, on_gpu, parse_words
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.gpus import same_chip
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.rounding import plain_sum
@@ -47,12 +47,15 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
     if not in_words(words):
         raise UsageError(
             f"{words!r} is a profile of one GPU: {groups.words} needs a workload in words, such as "
-            "llama3-8b:h100,seq8192,batch1,bf16"
+            + on_gpu_of("llama3-8b:h100,seq8192,batch1", cluster.name)
         )
     parsed = parse_words(words)
     model = model_of(parsed)
     whole = workload_of(model, parsed.setting, words)
-    prices = _prices(cluster, groups)
+    try:
+        prices = _prices(cluster, groups)
+    except CostError as error:
+        raise CostError(f"{groups.words}: {error}") from None
     stages = [_workload(part, parsed.setting, words, prices) for part in stages_of(model, groups)]
     slowest = max(stages, key=lambda one: one.compute_time)
     ideal = None if whole.ideal_time is None else whole.ideal_time / groups.gpus

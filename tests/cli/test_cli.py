@@ -423,7 +423,7 @@ def test_an_error_in_a_log_names_it(tmp_path):
     log.write_text("hello")
     result = run("explain", traced(tmp_path), "--ddp-logging", log)
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith(f"osf: {log}: is not valid JSON")
+    assert result.stderr.splitlines()[-1].startswith(f"osf: --ddp-logging {log}: is not DDP's log")
 
 
 def test_several_traces_after_one_option():
@@ -489,7 +489,16 @@ def test_one_entry_in_full():
         ([*PREDICT], 2, "--workers"),
         ([*PREDICT, "--workers", "8", "--plan", "best"], 2, "unknown plan 'best'"),
         ([*PREDICT, "--workers", "8", "--engine", "ofs"], 2, "did you mean osf?"),
-        ([*PREDICT, "--workers", "8", "--engine", "osf", "--channels", "2"], 1, "the engine osf knows one channel"),
+        ([*PREDICT, "--workers", "8", "--engine", "osf", "--channels", "2"], 1, "engine auto; leave --engine out"),
+        (
+            ["report", *PREDICT[1:], "--workers", "8", "--steps", "5"],
+            2,
+            "--steps: there is no trace: leave --steps out",
+        ),
+        ([*PREDICT, "--workers", "4..64", "--global-batch", "100"], 2, "64 workers: give --global-batch 64 or"),
+        (["predict", PREDICT[1], "--cluster", "nccl:h100x0", "--workers", "8"], 2, "write h100x1 or more"),
+        (["predict", PREDICT[1], "--cluster", "nccl:h100x8,ndr", "--workers", "8"], 2, "did you mean ib?"),
+        (["predict", PREDICT[1], "--cluster", "nccl:h100x8,ib", "--workers", "8"], 2, "nccl:h100x8,200Gbps,ib"),
         ([*PREDICT, "--workers", "8", "--plan", "osf:64"], 2, "has no unit"),
         ([*PREDICT, "--workers", "8", "--plan", "none.json"], 1, "none.json cannot be read"),
         ([*PREDICT, "--workers", "8", "--price-per-gpu-hour", "2"], 2, "needs --samples"),
@@ -526,7 +535,11 @@ def test_one_entry_in_full():
             1,
             "measured with 2, 4, 8, 32, 64; osf bench measures others",
         ),
-        (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1, "has 8; for more nodes say"),
+        (
+            ["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"],
+            1,
+            "has 8: write --workers 8, or for more nodes say",
+        ),
         ([*PREDICT, "--workers", "8", "--cost-model", "tabulated"], 1, "has no such table"),
         (["predict", "googlenet-k80", "--cluster", "ring:50us,10", "--workers", "8"], 2, "no unit"),
         ([*TUNE, "--workers", "8", "--for", "mpi"], 2, "'mpi' is not one of"),

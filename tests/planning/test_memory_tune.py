@@ -288,9 +288,9 @@ def test_mistakes_on_the_command_line(profile, words, message):
 
 def test_a_cluster_without_workers_is_asked_for(profile):
     found = osf_("memory", profile, "--cluster", "ring:50us,10Gbps")
-    assert "give --cluster and --workers, or neither" in found.output
+    assert "give --workers N with --cluster" in found.output
     found = osf_("memory", profile, "--plan", "ddp")
-    assert "--plan needs --cluster" in found.output
+    assert "give --cluster and --workers, or leave --plan out" in found.output
 
 
 def test_the_plan_alone_is_printed_and_no_script_is_written(tmp_path):

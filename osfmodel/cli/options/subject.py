@@ -161,7 +161,7 @@ def _warn_of_no_change(cluster: Cluster, what_if: WhatIf) -> None:
 
 def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None = None) -> None:
     """Warn if times are scaled in proportion from another batch size."""
-    sizes = dict.fromkeys(what_if.share(count) for count in counts)
+    sizes = dict.fromkeys([what_if.share(count) for count in reversed(counts)][::-1])
     others = [str(size) for size in sizes if size not in (None, workload.batch_size)]
     if workload.batch_size is None and what_if.global_batch is not None:
         return  # which is refused

@@ -11,10 +11,11 @@ from typing import Any
 from osfmodel.cli.app import WORKLOAD, warn
 from osfmodel.cli.groups import READ, TRACES
 from osfmodel.counting import load_workload
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import plain_text, profiles
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import Hints, load_trace
+from osfmodel.formats.layers.ddp_logging import sniff
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams.gzip_stream import unpacked
 from osfmodel.show.terminal.progress import progress_bar
@@ -58,7 +59,10 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 def read_log(file: str) -> Text:
     """DDP's log, packed with gzip or not. Raises DataError if it cannot be read."""
-    return profiles.read(Path(file), lambda content: Text(file, plain_text(unpacked(content), "replace")))
+    text = profiles.read(Path(file), lambda content: Text(file, plain_text(unpacked(content), "replace")))
+    if not sniff("".join(line for _, line in text.lines())):
+        raise DataError(f"--ddp-logging {file}: is not DDP's log (_get_ddp_logging_data() as JSON): leave it out")
+    return text
 
 
 def load_job(files: Sequence[str], hints: Hints, form: str | None = None) -> Trace:

@@ -68,8 +68,8 @@ def tune_memory(
         remedy = "an optimizer with less state" if demand.batch_size is None else "a smaller batch"
         raise PlanError(
             f"{workload.name!r} does not fit {show_bytes(demand.limit)} with {size} sample{'s' if size > 1 else ''}: "
-            f"even with all {saving} a step keeps {show_bytes(peak.bytes)} ({peak.during}); give more "
-            f"memory, or {remedy}"
+            f"even with all {saving} a step keeps {show_bytes(peak.bytes)} ({peak.during}); give "
+            f"--memory {-(-peak.bytes >> 20)}MiB or more, or {remedy}"
         )
     common = search.largest(search.default)
     before = search.default(common) if common else None
