@@ -112,3 +112,27 @@ def test_what_was_not_measured_and_what_may_be_the_same_hosts_are_said(tmp_path)
     twice = doctor(tmp_path / "a.json", tmp_path / "b.json", "--against", "ring:50us,1Gbps")
     assert ("if the files are of the same hosts" in twice.stdout) == ("slow-host" in twice.stdout)
     assert "slow-host" in twice.stdout
+
+
+def test_a_log_with_wrong_results_or_cut_rows_is_not_called_healthy_as_a_whole(tmp_path):
+    """Rows that are left out are a finding, in the verdict and in the notes."""
+    words = ("--against", "nccl:h100x4", "--json")
+    rows = samples.log().splitlines()
+    times = {"1048576": "32.47", "2097152": "43.5", "4194304": "65.2"}
+    fast = [
+        f"{size} {int(size) // 4} float sum -1 {times[size]} 0 0 0 {times[size]} 0 0 0"
+        if (size := row.split()[0]) in times
+        else row
+        for row in rows
+    ]
+    place = next(i for i, row in enumerate(fast) if row.startswith("2097152"))
+    wrong_in_place = [*fast[:place], fast[place][:-1] + "7", *fast[place + 1 :]]
+    wrong_outside = [*fast[:place], fast[place].replace("0 0 0", "0 0 7", 1), *fast[place + 1 :]]
+    cut = [*fast[:place], " ".join(fast[place].split()[:6]), *fast[place + 1 :]]
+    for name, lines in (("whole", fast), ("in", wrong_in_place), ("outside", wrong_outside), ("cut", cut)):
+        log = tmp_path / f"{name}.log"
+        log.write_text("\n".join(lines))
+        found = json.loads(doctor(log, *words).stdout)
+        assert found["cause"] == "healthy", found
+        assert ("not all of the files is in order" in found["verdict"]) == (name != "whole"), (name, found["verdict"])
+        assert any("left out" in remark for remark in found["notes"]) == (name != "whole")

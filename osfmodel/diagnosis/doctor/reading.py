@@ -8,7 +8,7 @@ from errno import ENOENT
 from pathlib import Path
 
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.diagnosis.doctor.checkup import Checkup, check_up
+from osfmodel.diagnosis.doctor.checkup import HEALTHY, Checkup, check_up
 from osfmodel.diagnosis.doctor.curves import Curve, curve_of
 from osfmodel.diagnosis.doctor.machines import KNOWN_MACHINES
 from osfmodel.diagnosis.doctor.peers import CLASSES
@@ -75,7 +75,13 @@ def examine(
     DataError for files that cannot be used, CostError where the description does not fit the measured workers.
     """
     require_different(files)
-    found = [one for file in files for one in read_measured(file, hints or Hints(""), tell)]
+    told: list[str] = []
+
+    def tell_and_keep(message: str) -> None:
+        told.append(message)
+        tell(message)
+
+    found = [one for file in files for one in read_measured(file, hints or Hints(""), tell_and_keep)]
     known = KNOWN_MACHINES.get(found[0].bundled) if len({one.label for one in found}) == 1 else None
     if against is None:
         if known is None:
@@ -86,6 +92,9 @@ def examine(
     curves = [curve for one in found for curve in _curves(one, healthy, remarks) if curve.sizes]
     name = shared_stem([one.label for one in found]) if len(found) > 1 else found[0].label
     checked = check_up(name, curves, healthy, "" if known is None else known.machine)
+    if checked.cause == HEALTHY and told:  # rows cut off or with wrong results say nothing of the time
+        checked = replace(checked, verdict=f"{checked.verdict[:-1]}, but not all of the files is in order (see notes).")
+    remarks += told
     return replace(checked, remarks=(*dict.fromkeys(remarks), *checked.remarks, *_untold(checked.cause, curves)))
 
 
