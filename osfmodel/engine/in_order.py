@@ -1,115 +1,78 @@
 """Execute programs whose streams work strictly in order and share no link: times follow operation by operation.
 
-It gives the times of :func:`osfmodel.engine.simulator.run` for most sharded steps, several times as fast. An operation
-begins when the one before it on its stream, and all that it waits for, have ended. Where collectives slow
-computation down, the device and the streams are followed from one end to the next.
+It gives the times of :func:`osfmodel.engine.simulator.run` for most sharded steps, many times as fast. An operation
+begins when the one before it on its stream, and all that it waits for, have ended. A collective is taken up as soon as
+the last computation has been on which it depends (:class:`osfmodel.engine.program.Turns`), so that all that may be in
+flight beside a computation is known when its turn comes; where that slows it down, it is followed from one to the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import COMPUTE, Operation, Program
+from osfmodel.engine.program import COMPUTE, Program
 from osfmodel.engine.run import Run
 
 
 def run_in_order(program: Program, pricing: Pricing) -> Run | None:
     """The run of a program; None where streams share a link, or an operation may overtake another."""
-    if any(one.width > 1 or one.credit is not None or one.between for one in program.streams.values()):
+    turns, seconds = program.turns(), program.durations
+    if turns is None or any(_used(numbers, seconds) > 1 for numbers in turns.shared):
         return None
-    seconds, slowdown = program.durations, pricing.effects.compute_slowdown
-    owners: dict[str, str] = {}
-    for number, (one, (_, transfer)) in enumerate(zip(program.operations, seconds, strict=True)):
-        if (slowdown and one.not_before) or (one.waits and max(one.waits) >= number):
-            return None
-        if transfer and owners.setdefault(program.stream(one).link, one.stream) != one.stream:
-            return None
-    found = Run(program, [0] * len(seconds), [-1] * len(seconds))
-    if slowdown:
-        _follow(found, 1 / (1 + slowdown))
-    else:
-        _recur(found, seconds)
-    _note(found, program.operations)
+    found = Run(program, [0] * len(seconds), [-1] * len(seconds), turns.own, turns.computed)
+    _follow(found, seconds, pricing.effects.compute_slowdown)
+    found.finish = max(found.ends, default=0)
     return found
 
 
-def _recur(run: Run, seconds: Sequence[tuple[float, float]]) -> None:
-    """Fill in starts and ends, in the order of issue: all that an operation waits for stands before it."""
-    starts, ends, last = run.starts, run.ends, dict[str, float]()
-    for number, (one, (startup, transfer)) in enumerate(zip(run.program.operations, seconds, strict=True)):
+def _used(streams: Sequence[Sequence[int]], seconds: Sequence[tuple[float, float]]) -> int:
+    """How many of the streams of a link transfer anything."""
+    return sum(any(seconds[number][1] for number in numbers) for numbers in streams)
+
+
+def _follow(run: Run, seconds: Sequence[tuple[float, float]], slowdown: float) -> None:
+    """Fill in starts and ends, turn by turn; computation takes ``1 + slowdown`` times as long beside collectives."""
+    turns, starts, ends, last = run.program.turns(), run.starts, run.ends, dict[str, float]()
+    flights: list[tuple[float, float]] = []
+    for number, one in turns.order if turns else ():
         begin = max(last.get(one.stream, 0), one.not_before)
         for before in one.waits:
             begin = max(begin, ends[before])
-        starts[number] = begin
-        ends[number] = last[one.stream] = begin + startup + transfer
-    run.finish = max(ends, default=0)
+        startup, transfer = seconds[number]
+        end = begin + startup + transfer
+        if slowdown and end > begin:
+            if one.stream != COMPUTE:
+                heappush(flights, (begin, end))
+            elif flights and one.slowed:
+                pauses: list[tuple[float, float]] = []
+                end = _beside(flights, begin, startup, 1 / (1 + slowdown), pauses)
+                if pauses and len(one.layers) > 1:
+                    run.pauses[number] = pauses
+        starts[number], ends[number] = begin, end
+        last[one.stream] = end
 
 
-def _follow(run: Run, disturbed: float) -> None:
-    """Fill in starts and ends where computation goes at a speed of ``disturbed`` beside collectives."""
-    operations, seconds, starts, ends = run.program.operations, run.program.durations, run.starts, run.ends
-    queues: dict[str, list[int]] = {COMPUTE: []}
-    awaited: set[int] = set()
-    for number, one in enumerate(operations):
-        queues.setdefault(one.stream, []).append(number)
-        if one.stream != COMPUTE:
-            awaited.update(one.waits)
-    computed, idle = queues.pop(COMPUTE)[::-1], [queue[::-1] for queue in queues.values()]
-    flying: list[tuple[float, int, list[int]]] = []  # (end, operation, its queue)
-    now: float = 0
-    computing, left = -1, 0.0
+def _beside(
+    flights: list[tuple[float, float]], now: float, left: float, disturbed: float, pauses: list[tuple[float, float]]
+) -> float:
+    """The end of a computation that begins ``now`` and goes at a speed of ``disturbed`` beside ``flights``.
 
-    def ready(queue: list[int]) -> bool:
-        return bool(queue) and all(ends[before] >= 0 for before in operations[queue[-1]].waits)
-
-    while True:
-        for flight in [one for one in flying if one[0] <= now]:
-            flying.remove(flight)
-            ends[flight[1]] = now
-            idle.append(flight[2])
-        while not left and (computing >= 0 or ready(computed)):
-            if computing >= 0:
-                ends[computing], computing = now, -1
-            else:
-                computing = computed.pop()
-                starts[computing], left = now, seconds[computing][0]
-        for queue in [one for one in idle if ready(one)]:
-            idle.remove(queue)
-            number = queue.pop()
-            starts[number] = now
-            flying.append((now + seconds[number][0] + seconds[number][1], number, queue))
-        if not flying and computing < 0:
-            run.finish = now
-            return
-        until = min([one[0] for one in flying], default=inf)
-        while computing >= 0:
-            one = operations[computing]
-            speed = disturbed if flying and one.slowed else 1
-            end = now + left / speed
-            if end > until:
-                rest = left - (until - now) * speed
-                if len(one.layers) > 1:
-                    run.pauses.setdefault(computing, []).extend([(now, left), (until, rest)])
-                now, left = until, rest
+    flights: (begin, end), a heap from which those that it outlasts are taken
+    pauses:  gets (instant, seconds of work left then) where the speed changes
+    """
+    while flights:
+        begin, end = flights[0]
+        if begin > now:
+            if now + left <= begin:
                 break
-            ends[computing] = now = end
-            done, computing, left = computing, -1, 0
-            if done in awaited or not ready(computed):
-                break
-            computing = computed.pop()
-            starts[computing], left = now, seconds[computing][0]
-        else:
-            now = until
-
-
-def _note(run: Run, operations: Sequence[Operation]) -> None:
-    """Note the order of computations and collectives."""
-    for number, one in enumerate(operations):
-        if one.stream == COMPUTE:
-            run.computed.append(number)
-        else:
-            run.begun.setdefault(one.stream, []).append(number)
-            run.sent.append((number, 0))
-    run.sent.sort(key=lambda one: run.ends[one[0]])
+            left, now = left - (begin - now), begin
+            pauses.append((now, left))
+        if end > now:
+            if now + left / disturbed <= end:
+                return now + left / disturbed
+            left, now = max(left - (end - now) * disturbed, 0), end
+            pauses.append((now, left))
+        heappop(flights)
+    return now + left

@@ -124,6 +124,21 @@ class Wiring(NamedTuple):
     between: list[int]
 
 
+class Turns(NamedTuple):
+    """An order in which a program can be followed where every stream works in order.
+
+    order:    (number, operation): each collective behind the last computation on which it depends, and no later
+    computed: computations in order
+    own:      collectives, by stream
+    shared:   the collectives of each stream of a link, for each link of several
+    """
+
+    order: list[tuple[int, Operation]]
+    computed: list[int]
+    own: dict[str, list[int]]
+    shared: list[list[list[int]]]
+
+
 @dataclass(slots=True)
 class Taken:
     """Bytes of an owner from one place in the order of issue to another; None while that is not known."""
@@ -177,6 +192,7 @@ class Program:
     taken: tuple[Taken, ...] = ()
     layers: Layered | None = None
     _wiring: Wiring | None = field(init=False, default=None, compare=False, repr=False)
+    _turns: list[Turns | None] = field(init=False, default_factory=list, compare=False, repr=False)
 
     @property
     def durations(self) -> Sequence[tuple[float, float]]:
@@ -209,8 +225,46 @@ class Program:
         object.__setattr__(self, "_wiring", found)
         return found
 
+    def turns(self) -> Turns | None:
+        """The order in which it can be followed; None where an operation may overtake another."""
+        if not self._turns:
+            self._turns.append(self._in_turn())
+        return self._turns[0]
+
+    def _in_turn(self) -> Turns | None:
+        if any(one.width > 1 or one.credit is not None or one.between for one in self.streams.values()):
+            return None
+        computed: list[int] = []
+        own: dict[str, list[int]] = {}
+        levels: list[int] = []  # computations on which an operation depends
+        behind: list[list[int]] = [[]]  # collectives by that
+        reached: dict[str, int] = {}
+        for number, one in enumerate(self.operations):
+            if one.waits and max(one.waits) >= number:
+                return None
+            if one.stream == COMPUTE:
+                computed.append(number)
+                behind.append([])
+                levels.append(len(computed))
+                continue
+            own.setdefault(one.stream, []).append(number)
+            level = max([levels[before] for before in one.waits], default=0)
+            reached[one.stream] = level = max(level, reached.get(one.stream, 0))
+            levels.append(level)
+            behind[level].append(number)
+        order = [
+            *behind[0],
+            *(each for number, some in zip(computed, behind[1:], strict=True) for each in (number, *some)),
+        ]
+        links: dict[str, list[list[int]]] = {}
+        for stream, numbers in own.items():
+            links.setdefault(self.streams.get(stream, PLAIN).link, []).append(numbers)
+        shared = [streams for streams in links.values() if len(streams) > 1]
+        return Turns([(number, self.operations[number]) for number in order], computed, own, shared)
+
     def timed(self, seconds: Sequence[tuple[float, float]], layers: Layered | None) -> Program:
         """The program at other ``durations``; the dependencies, once counted, stay."""
         found = replace(self, seconds=tuple(seconds), layers=layers)
         object.__setattr__(found, "_wiring", self._wiring)
+        object.__setattr__(found, "_turns", self._turns)
         return found

@@ -16,7 +16,7 @@ class Run:
     """An executed program: seconds by number of the operation, which ``computed`` and ``sent`` hold as they ended.
 
     begun: numbers of collectives in the order in which they began, by stream
-    sent:  (number, channel)
+    sent:  (number, channel); empty where all streams are in order, which have one channel each
     pauses: (seconds at an instant, seconds of work that are left then) of computations beside collectives
     alone:  seconds of each layer by itself, by kind and name, once they were needed
     """
@@ -39,7 +39,9 @@ class Run:
         """Spans of computations, then of collectives, each in the order in which they ended."""
         operations = self.program.operations
         computed = ((COMPUTE, number) for number in self.computed)
-        sent = ((f"{operations[number].stream} {channel}", number) for number, channel in self.sent)
+        begun = sorted(chain.from_iterable(self.begun.values()))
+        ended = self.sent or [(number, 0) for number in sorted(begun, key=self.ends.__getitem__)]
+        sent = ((f"{operations[number].stream} {channel}", number) for number, channel in ended)
         shown = ((lane, number) for lane, number in chain(computed, sent) if self._shown(number))
         return tuple(span for lane, number in shown for span in self._spans_of(lane, number))
 
