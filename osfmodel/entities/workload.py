@@ -71,11 +71,10 @@ class Layer:
     def retimed(self, forward_time: float, backward_time: float, enqueue_time: float | None) -> Layer:
         """The layer with other times, all of which are 0 or more; not checked again, since searches make many."""
         other = object.__new__(Layer)
-        for name in Layer.__slots__:
-            object.__setattr__(other, name, getattr(self, name))
-        object.__setattr__(other, "forward_time", forward_time)
-        object.__setattr__(other, "backward_time", backward_time)
-        object.__setattr__(other, "enqueue_time", enqueue_time)
+        for read, write in KEPT:
+            write(other, read(self))
+        for write, value in zip(TIMES, (forward_time, backward_time, enqueue_time), strict=True):
+            write(other, value)
         return other
 
     @property
@@ -86,6 +85,14 @@ class Layer:
     def __repr__(self) -> str:
         times = f"{show_time(self.forward_time)} forward, {show_time(self.backward_time)} backward"
         return brief(self, f"{self.name}: {times}, {show_bytes(self.gradient_bytes)} of {self.dtype}")
+
+
+TIMES = tuple(vars(Layer)[name].__set__ for name in ("forward_time", "backward_time", "enqueue_time"))
+"""Write the times of a layer."""
+KEPT = tuple(
+    (slot.__get__, slot.__set__) for slot in map(vars(Layer).__getitem__, Layer.__slots__) if slot.__set__ not in TIMES
+)
+"""Read and write all else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from osfmodel.entities.modules import blocks
@@ -104,14 +104,14 @@ def grouped_text(groups: Sequence[Sequence[str]]) -> str:
 
 def _alike(groups: Sequence[Sequence[str]]) -> int:
     """How many of the first groups are runs of one list of modules, as long as each other, without a gap."""
-    size = len(groups[0])
-    for count in range(len(groups), 1, -1):
-        some = groups[:count]
-        if all(len(group) == size for group in some) and count * size > 2:
-            runs = runs_of([name for group in some for name in group])
-            if len(runs) == 1 and runs[0][1] >= 0 and "%" not in runs[0][0]:
-                return count
-    return 1
+    size, count = len(groups[0]), 1
+    if len(runs_of(groups[0])) > 1:
+        return 1
+    for before, group in pairwise(groups):
+        if len(group) != size or len(runs_of([before[-1], *group])) > 1:
+            break
+        count += 1
+    return count if count * size > 2 and "%" not in groups[0][0] else 1
 
 
 def _several(groups: Sequence[Sequence[str]]) -> str:

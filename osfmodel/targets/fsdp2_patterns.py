@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import groupby
 
 from osfmodel.entities.errors import PlanError
@@ -101,6 +102,7 @@ def runs_of(names: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
+@lru_cache(maxsize=2**14)
 def _numbered(name: str) -> tuple[str, int]:
     """The name without the number at its end, and that; (name, -1) without one, or where it begins with a 0."""
     match = re.fullmatch(r"(.*?)(0|[1-9]\d{0,5})", name)

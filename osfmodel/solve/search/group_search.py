@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, groupby, islice, pairwise, product
+from math import inf
 from operator import attrgetter
 
 from osfmodel.cost.pricing import Pricing
@@ -23,11 +24,11 @@ from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import blocks, wrapped
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.rounding import least, plain_sum
+from osfmodel.entities.rounding import least, plain_sum, within
 from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding
-from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.room import peak_within
+from osfmodel.solve.search.group_times import GroupTimes
 from osfmodel.solve.sharded_bounds import AHEAD, GROWTH, block_bytes, block_of
 from osfmodel.solve.solution import Limits, MemoryLimit
 
@@ -123,7 +124,8 @@ class GroupSearch:
                     f"--max-bucket {show_bytes(self.most)}: block {name!r} holds {show_bytes(size)}, and FSDP2 gathers "
                     "whole blocks: raise it"
                 )
-        self.timed: dict[Grouping, Timeline] = {}
+        self.times = GroupTimes(self.workload, pricing, self.rules)
+        self.timed: dict[Grouping, float] = {}
         self.fitting: dict[Grouping, bool] = {}
 
     @property
@@ -154,29 +156,30 @@ class GroupSearch:
             return True
         return self.time(chosen.under(*setting)) < self.time(chosen) * (1 - NEGLIGIBLE)
 
-    def time(self, grouping: Grouping) -> float:
-        """Seconds of a step."""
-        if grouping not in self.timed:
-            plan = self.plan(grouping, self.workload)
-            self.timed[grouping] = predict_timeline(self.workload, plan, self.pricing)
-        return self.timed[grouping].iteration_time
+    def time(self, grouping: Grouping, most: float = inf) -> float:
+        """Seconds of a step; inf where a bound shows that it takes more than ``most``."""
+        found = self.timed.get(grouping, inf)
+        if found == inf:
+            flight = grouping.inputs, grouping.separate
+            found = self.times.seconds(grouping.starts, grouping.kept, grouping.ahead, flight, most)
+            self.timed[grouping] = found
+        return found
 
     def fits(self, grouping: Grouping) -> bool:
         """Whether the step fits into memory."""
         if self.room is None:
             return True
         if grouping not in self.fitting:
-            self.time(grouping)
-            above = self.peak(grouping, self.workload, self.room, self.timed[grouping]) - self.room.bytes
+            above = self.peak(grouping, self.workload, self.room) - self.room.bytes
             if 0 < above <= self.padding:
                 above = self.peak(grouping, self.whole, self.room) - self.room.bytes
             self.fitting[grouping] = above <= 0
         return self.fitting[grouping]
 
-    def peak(self, grouping: Grouping, workload: Workload, room: MemoryLimit, timed: Timeline | None = None) -> int:
-        """Bytes of the highest level of a step of ``workload``; ``timed``: its timeline, if known."""
+    def peak(self, grouping: Grouping, workload: Workload, room: MemoryLimit) -> int:
+        """Bytes of the highest level of a step of ``workload``."""
         plan = self.plan(grouping, workload)
-        timeline = timed or predict_timeline(workload, plan, self.pricing)
+        timeline = predict_timeline(workload, plan, self.pricing)
         return peak_within(room, workload, plan, timeline, self.pricing.workers).bytes
 
     def plan(self, grouping: Grouping, workload: Workload) -> Plan:
@@ -234,7 +237,10 @@ class GroupSearch:
         """The fastest that fits; of those as fast, the first by rank."""
         left = list(dict.fromkeys(options))
         while left:
-            found = least(left, self.time, attrgetter("rank"))
+            best = inf
+            for one in sorted(left, key=attrgetter("rank"), reverse=True):  # fewer messages are mostly faster
+                best = min(best, self.time(one, within(best)))
+            found = least(left, self.timed.__getitem__, attrgetter("rank"))
             if self.fits(found):
                 return found
             left.remove(found)
