@@ -193,6 +193,7 @@ class Program:
     layers: Layered | None = None
     _wiring: Wiring | None = field(init=False, default=None, compare=False, repr=False)
     _turns: list[Turns | None] = field(init=False, default_factory=list, compare=False, repr=False)
+    _distinct: list[tuple[list[Any], list[int]]] = field(init=False, default_factory=list, compare=False, repr=False)
 
     @property
     def durations(self) -> Sequence[tuple[float, float]]:
@@ -262,9 +263,17 @@ class Program:
         shared = [streams for streams in links.values() if len(streams) > 1]
         return Turns([(number, self.operations[number]) for number in order], computed, own, shared)
 
+    def distinct(self) -> tuple[list[tuple[Any, ...]], list[int]]:
+        """The works without repeats, and for each operation the place of its work among them."""
+        if not self._distinct:
+            places = {work: place for place, work in enumerate(dict.fromkeys(self.works))}
+            self._distinct.append((list(places), [places[work] for work in self.works]))
+        return self._distinct[0]
+
     def timed(self, seconds: Sequence[tuple[float, float]], layers: Layered | None) -> Program:
         """The program at other ``durations``; the dependencies, once counted, stay."""
         found = replace(self, seconds=tuple(seconds), layers=layers)
         object.__setattr__(found, "_wiring", self._wiring)
         object.__setattr__(found, "_turns", self._turns)
+        object.__setattr__(found, "_distinct", self._distinct)
         return found

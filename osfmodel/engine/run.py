@@ -68,7 +68,7 @@ class Run:
         one, start, end = self.program.operations[number], self.starts[number], self.ends[number]
         if len(one.layers) < TWO or one.kind not in ("forward", "backward") or self.program.layers is None:
             return [start, end]
-        whole = self.program.durations[number][0]
+        whole = self.program.seconds[number][0] if self.program.seconds else one.startup
         progress = [(start, whole), *self.pauses.get(number, ()), (end, 0)]
         left, bounds = whole, [start]
         if self.alone is None:

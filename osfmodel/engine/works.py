@@ -65,5 +65,6 @@ class Clock:
 
 def timed(program: Program, workload: Workload, pricing: Pricing) -> Program:
     """A program that keeps its works, for a workload with the same tensors, at other prices between as many workers."""
-    clock = Clock(workload, pricing)
-    return program.timed([clock.of(work) for work in program.works], Layered(workload, clock.stretch))
+    clock, (works, places) = Clock(workload, pricing), program.distinct()
+    seconds = list(map(clock.of, works))
+    return program.timed([seconds[place] for place in places], Layered(workload, clock.stretch))

@@ -15,7 +15,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
-from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, blocks, inside, module_of, wrapped
+from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around, blocks, module_of, wrapped
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
@@ -75,9 +75,9 @@ def _around(workload: Workload, own: tuple[str, ...]) -> tuple[tuple[str, ...], 
     """The modules in front of the blocks ``own``, and those behind them; parameters of the model itself are in none."""
     front: dict[str, None] = {}
     behind: dict[str, None] = {}
-    begun = False
+    begun, held = False, frozenset(own)
     for name in (layer.name for layer in workload.layers if layer.gradient_bytes and own):
-        if any(inside(name, block) for block in own):
+        if not held.isdisjoint(around(name)):
             begun = True
         elif module_of(name) != name:
             (behind if begun else front)[module_of(name)] = None

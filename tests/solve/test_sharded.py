@@ -231,6 +231,29 @@ def test_condensed_workloads_take_the_same_time_and_no_less_memory(rules):
         assert len(search.workload.layers) == count + 2
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_groupings_are_timed_as_their_plans_and_bounded_below(seed):
+    """Without a plan each: also micro-batches of every form, blocks inside each other, types apart, and blocking."""
+    rng = np.random.default_rng([6, seed])
+    workload, pricing = drawn(rng)
+    layers = list(workload.layers)
+    if rng.random() < 0.3:  # the first block is used once more, behind the second
+        layers.insert(-1, Layer("layers.0.again", 1e-3, 2e-3, 4 * int(rng.integers(0, 2) * 500)))
+    if rng.random() < 0.3:
+        layers = [replace(one, dtype=str(rng.choice(("float32", "bfloat16")))) for one in layers]
+    workload = replace(workload, layers=tuple(layers))
+    pricing = replace(pricing, blocking=bool(rng.random() < 0.2))
+    replicas, form = int(rng.choice((1, 2))), (EACH, SHARDS_EACH, LAST, LAST_KEPT)[rng.integers(4)]
+    search = GroupSearch(workload, pricing, replicas, micro_batches=(int(rng.integers(1, 4)), form))
+    for setting in group_search.SETTINGS:
+        ends = frozenset(place for place in range(1, len(search.names)) if rng.random() < 0.5)
+        kept = frozenset(place for place in (0, *ends) if rng.random() < 0.3)
+        grouping = Grouping(ends, kept).under(*setting)
+        plan = search.plan(grouping, search.workload)
+        time = predict_timeline(search.workload, plan, pricing).iteration_time
+        assert search.time(grouping, most=time * (1 + 1e-12)) == pytest.approx(time, rel=1e-12)
+
+
 def test_profiles_with_segments_to_recompute_are_planned():
     """Segments name layers that a shortened workload has no more."""
     workload = load_workload("resnet50-memory")

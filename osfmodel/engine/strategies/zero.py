@@ -193,10 +193,11 @@ class ZeroHoldings(Holdings):
     def gradients(self) -> Iterator[Hold]:
         """All gradients, from the first backward to the end of the update."""
         seen: set[str] = set()
+        updated = self._updated()
         for number, one in enumerate(self.bare.operations):
             if one.kind == "backward" and one.layers[0] in self.sizes and one.layers[0] not in seen:
                 seen.add(one.layers[0])
-                yield Hold(GRADIENTS, self.sizes[one.layers[0]], (Instant(number, ended=True),), self._updated())
+                yield Hold(GRADIENTS, self.sizes[one.layers[0]], (Instant(number, ended=True),), updated)
 
     def _updated(self) -> Instant:
         """The end of the update."""
