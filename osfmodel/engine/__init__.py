@@ -6,6 +6,8 @@ This is ``auto``, the model of this package. ENGINES also has models of others, 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import recursion
@@ -16,6 +18,9 @@ from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
+
+if TYPE_CHECKING:
+    from osfmodel.engine.run import Run
 
 
 def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Timeline:
@@ -37,18 +42,29 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing, like: Tim
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Timeline:
     """One iteration in the steady state. Raises PlanError if the plan does not belong to the workload."""
-    from osfmodel.engine.in_order import run_in_order  # these are not loaded where all plans are plain
-    from osfmodel.engine.run import issued_run
-    from osfmodel.engine.simulator import run
-    from osfmodel.engine.works import timed
+    from osfmodel.engine.run import ALIKE, LongRun  # not loaded where all plans are plain
 
     workload, pricing = pricing.loaded(workload)
     count = plan.sharding.micro_batches if plan.sharding else 1
     workload, plan = plan.computed(workload)
     alone = accumulating(workload, count).compute_time
-    known = issued_run(like)
+    if plan.sharding is None or count <= ALIKE or any(bucket.release_time for bucket in plan.buckets):
+        return _executed(workload, plan, pricing, like).timeline(alone)
+    short = replace(plan, sharding=replace(plan.sharding, micro_batches=ALIKE))
+    run = LongRun(_executed(workload, short, pricing, like), partial(_executed, workload, plan, pricing))
+    return run.timeline(alone, count)
+
+
+def _executed(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Run:
+    """The run of a step, or, ``like`` a longer one, of its first micro-batches."""
+    from osfmodel.engine.in_order import run_in_order  # these are not loaded where all plans are plain
+    from osfmodel.engine.run import issued_run
+    from osfmodel.engine.simulator import run
+    from osfmodel.engine.works import timed
+
+    known = issued_run(like, short=True)
     program = lower(workload, plan, pricing) if known is None else timed(known.program, workload, pricing)
-    return (run_in_order(program, pricing) or run(program, pricing)).timeline(alone)
+    return run_in_order(program, pricing) or run(program, pricing)
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
@@ -33,9 +33,9 @@ class Run:
 
     def timeline(self, compute_time: float) -> Timeline:
         """The timeline of the run; ``compute_time``: seconds of a single GPU."""
-        return Timeline(LateSpans(self._spans), compute_time, self.finish, "simulator", self)
+        return Timeline(LateSpans(self.spans), compute_time, self.finish, "simulator", self)
 
-    def _spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[Span, ...]:
         """Spans of computations, then of collectives, each in the order in which they ended."""
         operations = self.program.operations
         computed = ((COMPUTE, number) for number in self.computed)
@@ -96,7 +96,42 @@ def _instant(progress: Sequence[tuple[float, float]], left: float) -> float:
     return progress[-1][0]
 
 
-def issued_run(timeline: Timeline | None) -> Run | None:
-    """The run of a timeline, if its program holds at other prices as well."""
+@dataclass(slots=True)
+class LongRun:
+    """The run of a step of many micro-batches, which is made once it is asked for.
+
+    short: the run of a step of ALIKE of them, whose second one is like all between the first and the last
+    """
+
+    short: Run
+    make: Callable[[], Run]
+    made: Run | None = None
+
+    def whole(self) -> Run:
+        """The run of all micro-batches."""
+        if self.made is None:
+            self.made = self.make()
+        return self.made
+
+    def timeline(self, compute_time: float, count: int) -> Timeline:
+        """The timeline of ``count`` micro-batches; ``compute_time``: seconds of a single GPU."""
+        operations, starts = self.short.program.operations, self.short.starts
+        forward = [number for number in self.short.computed if operations[number].kind == "forward"]
+        begun = [starts[number] for number in forward if operations[number].layers == operations[forward[0]].layers]
+        finish = self.short.finish + (count - ALIKE) * (begun[-1] - begun[-2])
+        return Timeline(LateSpans(lambda: self.whole().spans()), compute_time, finish, "simulator", self)
+
+
+ALIKE = 3
+"""Micro-batches of which the second is like all between the first and the last of a longer step that shards.
+
+Such steps have the same peak of memory.
+"""
+
+
+def issued_run(timeline: Timeline | None, short: bool = False) -> Run | None:
+    """The run of a timeline, or of its first micro-batches, if its program holds at other prices as well."""
     run = None if timeline is None else timeline.run
+    if isinstance(run, LongRun):
+        run = run.short if short else run.whole()
     return run if isinstance(run, Run) and run.program.works else None

@@ -14,9 +14,9 @@ from typing import Any
 
 from osfmodel.cost import worker_counts
 from osfmodel.cost.clusters import pricing_of
-from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
+from osfmodel.engine.run import ALIKE, LongRun
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
@@ -152,17 +152,14 @@ def strategy_row(prediction: Prediction, workers: int, limit: MemoryLimit | None
     return StrategyRow(prediction, peak, None if limit is None else peak.bytes <= limit.bytes)
 
 
-ALIKE = 3
-"""Micro-batches from which on further ones leave the peak of a plan that shards as it is."""
-
-
 def _shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
-    """The plan and the step of a prediction, with ALIKE micro-batches at most, which have the same peak."""
-    plan, question = prediction.plan, prediction.bound.question
-    if plan.sharding is None or plan.sharding.micro_batches <= ALIKE:
-        return plan, prediction.timeline
+    """The plan and the step of a prediction; of many micro-batches only some, which have the same peak."""
+    plan, timeline = prediction.plan, prediction.timeline
+    run = timeline.run
+    if plan.sharding is None or not isinstance(run, LongRun):
+        return plan, timeline
     short = replace(plan, sharding=replace(plan.sharding, micro_batches=ALIKE))
-    return short, predict_timeline(question.workload, short, question.pricing)
+    return short, run.short.timeline(timeline.compute_time)
 
 
 def _chance(workload: Workload, cluster: Cluster, workers: int, mine: Prediction, theirs: Prediction) -> Chance:

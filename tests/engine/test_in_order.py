@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from osfmodel import Layer, Workload
+from osfmodel import Layer, Workload, load_cluster, pricing_of
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import simulate
@@ -19,9 +19,11 @@ from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower, strategy_of
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.executors import KEEPERS, RUNTIME
-from osfmodel.entities.modules import wrapped
+from osfmodel.entities.modules import in_micro_batches, wrapped
 from osfmodel.entities.plan import Block, Bucket, Plan
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, ParameterGroup, Sharding
+from osfmodel.solve.solution import Question
+from osfmodel.targets.named_plans import named_plan
 
 RANKS = 4
 
@@ -114,6 +116,33 @@ def test_layers_between_messages_are_merged_without_a_change(seed):
     found, alone = run(merged, pricing), run(apart, pricing)
     assert (found.finish, found.apart()) == (alone.finish, (alone.starts, alone.ends))
     assert sorted(found.timeline(1).spans, key=repr) == sorted(alone.timeline(1).spans, key=repr)
+
+
+NAMES = ("fsdp2", "fsdp2:keep", "hsdp", "fsdp1", "zero-1", "zero-2", "zero-3", "distributed-optimizer", "torchtitan")
+"""Plans of all strategies that shard."""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_micro_batches_that_repeat_are_as_simulated(seed):
+    """Exact on random groups under each form; and under the rules of other strategies with real prices."""
+    rng = random.Random(seed)
+    workload, plan, pricing = step(rng)
+    form = rng.choice((EACH, SHARDS_EACH, LAST, LAST_KEPT))
+    plan = replace(plan, sharding=plan.sharding.accumulating(rng.randint(4, 9), form))
+    assert simulate(workload, plan, pricing).iteration_time == run(lower(workload, plan, pricing), pricing).finish
+    pricing = pricing_of(load_cluster(rng.choice(("v100-10gbe", "nccl:v100x8,25Gbps"))), 16)
+    workload = workload.scaled(float(rng.uniform(1e-5, 1e-2)))
+    question = Question(workload, pricing, named_plan(name := rng.choice(NAMES)).objective)
+    plan = named_plan(name).solve(question).require()[0]
+    plan = in_micro_batches(plan, count := rng.randint(4, 9), rng.choice((EACH, LAST)))
+    found = simulate(workload, plan, pricing)
+    loaded, prices = pricing.loaded(workload)
+    whole = run(lower(loaded, plan, prices), prices)
+    assert found.iteration_time == pytest.approx(whole.finish, rel=1e-12)
+    assert max(span.end for span in found.spans) == pytest.approx(found.iteration_time, rel=1e-12)
+    assert sum(span.kind == "forward" for span in found.spans) == count * len(workload.layers)
+    slower = simulate(workload, plan, pricing.slower(2))
+    assert simulate(workload, plan, pricing.slower(2), found).iteration_time == slower.iteration_time
 
 
 def test_memory_is_that_of_layers_apart():
