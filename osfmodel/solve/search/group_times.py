@@ -114,9 +114,14 @@ class GroupTimes:
         Of several micro-batches it counts one.
         """
         again = 0 if self.rules.keep else 1
-        gathered = plain_sum(one.gather * (1 if kept else 1 + again) for kept, one in buckets)
+        gathers = [1 if kept else 1 + again for kept, _ in buckets]
+        gathered = plain_sum(count * one.gather for count, (_, one) in zip(gathers, buckets, strict=True))
         reduced = plain_sum(one.reduce for _, one in buckets)
-        most = max(gathered, reduced) if separate else gathered + reduced
+        most = gathered + reduced
+        if separate:  # start-ups may overlap, and transfers share the network
+            rows = zip(gathers, buckets, strict=True)
+            sent = plain_sum(count * one.seconds[0][1] + one.seconds[4][1] for count, (_, one) in rows)
+            most = max(gathered, reduced, sent / self.pricing.together(2 + (self.rules.replicas > 1)))
         slowdown = self.pricing.effects.compute_slowdown
         count = len(self.workload.layers)
         computed = plain_sum(self.clock.of((kind, 0, count))[0] for kind in ("forward", "backward"))
