@@ -1,18 +1,18 @@
 """Execute programs whose streams work strictly in order and share no link: times follow operation by operation.
 
 It gives the times of :func:`osfmodel.engine.simulator.run` for most sharded steps, many times as fast. An operation
-begins when the one before it on its stream, and all that it waits for, have ended. A collective is taken up as soon as
-the last computation has been on which it depends (:class:`osfmodel.engine.program.Turns`), so that all that may be in
-flight beside a computation is known when its turn comes; where that slows it down, it is followed from one to the next.
+begins when the one before it on its stream, and all that it waits for, have ended. Where collectives slow computation
+down, each is taken up as soon as the last computation has been on which it depends (``Program.in_time``), so that all
+that may be in flight beside a computation is known when its turn comes: it is followed from one to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import COMPUTE, Program
+from osfmodel.engine.program import COMPUTE, Operation, Program
 from osfmodel.engine.run import Run
 
 
@@ -22,7 +22,8 @@ def run_in_order(program: Program, pricing: Pricing) -> Run | None:
     if turns is None or any(_used(numbers, seconds) > 1 for numbers in turns.shared):
         return None
     found = Run(program, [0] * len(seconds), [-1] * len(seconds), turns.own, turns.computed)
-    _follow(found, seconds, pricing.effects.compute_slowdown)
+    slowdown = pricing.effects.compute_slowdown
+    _follow(found, program.in_time(turns) if slowdown else enumerate(program.operations), seconds, slowdown)
     found.finish = max(found.ends, default=0)
     return found
 
@@ -32,11 +33,13 @@ def _used(streams: Sequence[Sequence[int]], seconds: Sequence[tuple[float, float
     return sum(any(seconds[number][1] for number in numbers) for numbers in streams)
 
 
-def _follow(run: Run, seconds: Sequence[tuple[float, float]], slowdown: float) -> None:
+def _follow(
+    run: Run, order: Iterable[tuple[int, Operation]], seconds: Sequence[tuple[float, float]], slowdown: float
+) -> None:
     """Fill in starts and ends, turn by turn; computation takes ``1 + slowdown`` times as long beside collectives."""
-    turns, starts, ends, last = run.program.turns(), run.starts, run.ends, dict[str, float]()
+    starts, ends, last = run.starts, run.ends, dict[str, float]()
     flights: list[tuple[float, float]] = []
-    for number, one in turns.order if turns else ():
+    for number, one in order:
         begin = max(last.get(one.stream, 0), one.not_before)
         for before in one.waits:
             begin = max(begin, ends[before])

@@ -127,7 +127,8 @@ class Wiring(NamedTuple):
 class Turns(NamedTuple):
     """An order in which a program can be followed where every stream works in order.
 
-    order:    (number, operation): each collective behind the last computation on which it depends, and no later
+    order:    (number, operation): each collective behind the last computation on which it depends, and no later; made
+              once it is needed, which is where collectives slow computation down
     computed: computations in order
     own:      collectives, by stream
     shared:   the collectives of each stream of a link, for each link of several
@@ -227,7 +228,7 @@ class Program:
         return found
 
     def turns(self) -> Turns | None:
-        """The order in which it can be followed; None where an operation may overtake another."""
+        """How it can be followed in order; None where an operation may overtake another."""
         if not self._turns:
             self._turns.append(self._in_turn())
         return self._turns[0]
@@ -235,33 +236,36 @@ class Program:
     def _in_turn(self) -> Turns | None:
         if any(one.width > 1 or one.credit is not None or one.between for one in self.streams.values()):
             return None
-        computed: list[int] = []
-        own: dict[str, list[int]] = {}
-        levels: list[int] = []  # computations on which an operation depends
-        behind: list[list[int]] = [[]]  # collectives by that
-        reached: dict[str, int] = {}
+        own: dict[str, list[int]] = {COMPUTE: []}
         for number, one in enumerate(self.operations):
             if one.waits and max(one.waits) >= number:
                 return None
-            if one.stream == COMPUTE:
-                computed.append(number)
-                behind.append([])
-                levels.append(len(computed))
-                continue
             own.setdefault(one.stream, []).append(number)
-            level = max([levels[before] for before in one.waits], default=0)
-            reached[one.stream] = level = max(level, reached.get(one.stream, 0))
-            levels.append(level)
-            behind[level].append(number)
-        order = [
-            *behind[0],
-            *(each for number, some in zip(computed, behind[1:], strict=True) for each in (number, *some)),
-        ]
+        computed = own.pop(COMPUTE)
         links: dict[str, list[list[int]]] = {}
         for stream, numbers in own.items():
             links.setdefault(self.streams.get(stream, PLAIN).link, []).append(numbers)
-        shared = [streams for streams in links.values() if len(streams) > 1]
-        return Turns([(number, self.operations[number]) for number in order], computed, own, shared)
+        return Turns([], computed, own, [streams for streams in links.values() if len(streams) > 1])
+
+    def in_time(self, turns: Turns) -> list[tuple[int, Operation]]:
+        """The operations, with their numbers, in the order of ``turns``."""
+        if not turns.order:
+            levels: list[int] = []  # computations on which an operation depends, itself included
+            reached = dict.fromkeys(turns.own, 0)
+            behind: list[list[int]] = [[]]  # operations by that
+            for number, one in enumerate(self.operations):
+                if one.stream == COMPUTE:
+                    levels.append(len(behind))
+                    behind.append([number])
+                    continue
+                level = reached[one.stream]
+                for before in one.waits:
+                    level = max(level, levels[before])
+                reached[one.stream] = level
+                levels.append(level)
+                behind[level].append(number)
+            turns.order.extend((number, self.operations[number]) for numbers in behind for number in numbers)
+        return turns.order
 
     def distinct(self) -> tuple[list[tuple[Any, ...]], list[int]]:
         """The works without repeats, and for each operation the place of its work among them."""
