@@ -19,8 +19,8 @@ ALWAYS: Place = (-math.inf, -1, False)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """Maximum bytes in memory by owner from ``start`` to ``end`` (seconds after the start of the iteration).
+class Footprint:
+    """Maximum bytes in memory by owner at a moment of a step.
 
     during: the moment: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected),
             ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released),
@@ -29,17 +29,26 @@ class Level:
     """
 
     during: str
-    start: float
-    end: float
     held: Mapping[str, int]
 
     def __repr__(self) -> str:
-        return brief(self, f"{show_bytes(self.bytes)}, {show_time(self.start)} to {show_time(self.end)}: {self.during}")
+        return brief(self, f"{show_bytes(self.bytes)}: {self.during}")
 
     @property
     def bytes(self) -> int:
         """Bytes of all owners together."""
         return sum(self.held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Level(Footprint):
+    """Bytes that are held from ``start`` to ``end`` (seconds after the start of the iteration)."""
+
+    start: float
+    end: float
+
+    def __repr__(self) -> str:
+        return brief(self, f"{show_bytes(self.bytes)}, {show_time(self.start)} to {show_time(self.end)}: {self.during}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +142,7 @@ class _Moments:
         """The level of a moment."""
         until = self.ends[number] if self.program.operations[number].layers else self.finish
         there = {owner: size for owner, size in held.items() if size or owner in self.lasting}
-        return Level(self.program.moments[number], self.start(number), until, there)
+        return Level(self.program.moments[number], there, self.start(number), until)
 
 
 def _before(program: Program) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import AUTO, engine_called
+from osfmodel.engine.alike import timeline_alike
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import ExecutorRow
@@ -137,7 +138,9 @@ class PricedSubject:
     def timeline(self, solution: Solution) -> Timeline:
         """The engine's timeline; with our own engine, the one that came with the solution."""
         plan, question = solution.require_plan(), solution.question
-        return solution.require()[1] if self.ours else self.engine.carry_out(question.workload, plan, question.pricing)
+        if not self.ours:
+            return self.engine.carry_out(question.workload, plan, question.pricing)
+        return solution.timed or timeline_alike(question.workload, plan, question.pricing)
 
 
 class PricedSubjects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from osfmodel.engine.levels import Level
+from osfmodel.engine.levels import Footprint
 from osfmodel.engine.memory import known
 from osfmodel.entities.display import show_bytes
 from osfmodel.planning.tuning_task import TuningProblem
@@ -33,7 +33,7 @@ def room_remarks(task: TuningProblem, knobs: Any) -> list[str]:
     return found
 
 
-def _level(task: TuningProblem, knobs: Any, room: MemoryLimit) -> Level:
+def _level(task: TuningProblem, knobs: Any, room: MemoryLimit) -> Footprint:
     """The highest level of memory of these settings."""
     plan, timeline = task.planned(knobs)[0]
     return peak_within(room, task.workload, plan, timeline, task.pricings[0].workers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from osfmodel.engine.levels import Level
+from osfmodel.engine.levels import Footprint
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
 from osfmodel.entities.plan import Plan
@@ -31,7 +31,7 @@ class StrategyRow:
     """
 
     prediction: Prediction
-    peak: Level | None = None
+    peak: Footprint | None = None
     fits: bool | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osfmodel.engine.levels import Level
+from osfmodel.engine.levels import Footprint
 from osfmodel.engine.memory import peak_as_known
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
@@ -14,7 +14,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import MemoryLimit
 
 
-def peak_within(room: MemoryLimit, workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Level:
+def peak_within(room: MemoryLimit, workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Footprint:
     """The highest level of a step with the optimizer and the communicators of a limit; see :func:`peak_of`."""
     return peak_of(workload, plan, timeline, workers, room.optimizer, room.communicator)
 
@@ -26,7 +26,7 @@ def peak_of(
     workers: int,
     optimizer: str | None = None,
     communicator: int = 0,
-) -> Level:
+) -> Footprint:
     """The highest level of a step, without activations if the workload does not say what it keeps.
 
     Raises DataError where neither the workload nor ``optimizer`` says what the optimizer keeps.
@@ -35,12 +35,12 @@ def peak_of(
     return peak_as_known(workload, plan, timeline, workers, keeper.name, optimizer, communicator)
 
 
-def largest_part(level: Level) -> str:
+def largest_part(level: Footprint) -> str:
     """The owner that holds most at a level."""
     return max(level.held, key=lambda owner: level.held[owner])
 
 
-def shortfall(level: Level, plan: Plan, limit: int) -> str:
+def shortfall(level: Footprint, plan: Plan, limit: int) -> str:
     """By how much a plan exceeds the limit, its largest part, and the setting that helps; no sentence's end."""
     part = largest_part(level)
     return (

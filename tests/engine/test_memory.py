@@ -9,12 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import Block, Bucket, DataError, Layer, Plan, Segment, UsageError, Workload
+from osfmodel import (
+    Block,
+    Bucket,
+    DataError,
+    Layer,
+    Plan,
+    Segment,
+    UsageError,
+    Workload,
+    load_cluster,
+    load_workload,
+    predict,
+)
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import memory_of
+from osfmodel.engine.memory import memory_as_known, memory_of, peak_as_known
 from osfmodel.engine.optimizers import state_bytes
 from osfmodel.engine.sparse import Sparsity, sparsely
 from osfmodel.engine.strategies.holdings import (
@@ -26,6 +38,7 @@ from osfmodel.engine.strategies.holdings import (
     UPDATE,
     activation_levels,
 )
+from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import contiguous_plan, grouped_plan
 
 LINE = AffineCost(((0.5, 0.01),))
@@ -234,3 +247,23 @@ def test_sparse_buckets_have_memory_to_arrive_in_as_soon_as_backward_has_ended()
     each = [sparsity.sent_bytes(bucket) + sparsity.gathered_bytes(bucket) for bucket in plan.buckets]
     means = [level.held[GATHERED] for level in levels if level.during.startswith("means")]
     assert means == [sum(each), sum(each[1:]), each[2]]
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "hsdp", "fsdp1", "zero-1", "zero-2", "zero-3", "megatron", "ddp"])
+def test_peaks_that_steps_share_are_those_of_their_own_curves(name):
+    steps = [
+        (cluster, f"gpt2:{gpu},seq128,batch{batch},bf16", workers)
+        for cluster, gpu, workers in (("nccl:h100x8,400Gbps,ib", "h100", 16), ("nccl:a100x8,200Gbps,ib", "a100", 16))
+        for batch in (1, 4)
+    ]
+    peaks = []
+    for cluster, words, workers in steps:
+        found = predict(load_workload(words), load_cluster(cluster), name, workers)
+        question, keeper = found.bound.question, DDP if DDP.carries(found.plan.plain) else RUNTIME
+        asked = (question.workload, found.plan, found.timeline, workers, keeper.name, "adamw")
+        peak, level = peak_as_known(*asked), memory_as_known(*asked).peak
+        assert (peak.during, list(peak.held.items())) == (level.during, list(level.held.items()))
+        fresh = predict_timeline(question.workload, found.plan, question.pricing)
+        assert found.iteration_time == pytest.approx(fresh.iteration_time, rel=1e-12)
+        peaks.append(peak.bytes)
+    assert peaks[0] == peaks[2] < peaks[1]

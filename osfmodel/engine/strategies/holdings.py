@@ -85,7 +85,7 @@ class Holdings:
     def program(self) -> Program:
         """The program with its moments and all of its holds."""
         fixed = [Hold(owner, held) for owner, held in self.lasting().items() if held or owner in ALWAYS]
-        holds = [*fixed, *self._activations(), *self._scratch(), *self.gradients()]
+        holds = [*fixed, *self.activations(), *self._scratch(), *self.gradients()]
         order = {owner: place for place, owner in enumerate(OWNERS)}
         holds.sort(key=lambda hold: order.get(hold.owner, len(OWNERS)))
         return replace(self.bare, moments=dict(self._moments()), holds=tuple(holds))
@@ -134,7 +134,7 @@ class Holdings:
         """The buckets that send all of their elements."""
         return [bucket for bucket in self.plan.buckets if not _sparse(bucket)]
 
-    def _activations(self) -> Iterator[Hold]:
+    def activations(self) -> Iterator[Hold]:
         """Activations from forward to backward and, if profiled, the extra memory of backward itself.
 
         If the next forward overlaps, a program begins with the activations of the last one's forward.
