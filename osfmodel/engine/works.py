@@ -30,9 +30,10 @@ class Clock:
 
     def of(self, work: Work) -> Seconds:
         """Seconds of any work."""
-        if work not in self.known:
-            self.known[work] = getattr(self, work[0])(*work[1:])
-        return self.known[work]
+        found = self.known.get(work)
+        if found is None:
+            found = self.known[work] = getattr(self, work[0])(*work[1:])
+        return found
 
     def forward(self, first: int, end: int) -> Seconds:
         """The forward of the layers from ``first`` to before ``end``."""
