@@ -77,7 +77,8 @@ def _fastest(task: TuningProblem, solution: Solution) -> Solution:
         return solution
     from osfmodel.targets.named_plans import fastest  # it knows all solvers and targets, which take long to load
 
-    return fastest(solution.question, solution, whole=not task.target.executes, credit=False)
+    made = ("optimal" if task.objective.plain else "planned", "planned")
+    return fastest(solution.question, solution, whole=not task.target.executes, credit=False, made=made)
 
 
 def _likeliest(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], chosen: Any, searched: Any | None) -> Any:

@@ -20,7 +20,7 @@ latency only lengthen an iteration further. Proofs: docs/reference/schedules.md,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
@@ -158,6 +158,25 @@ def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> f
         suffix += size
         bound = max(bound, ready - start + shortest(suffix) + tail)
     return max(bound, _slowed(workload, pricing, objective, shortest(suffix) if suffix else 0))
+
+
+def messages_bound(
+    workload: Workload, pricing: Pricing, objective: Objective, sizes: Sequence[int], cut: bool = False
+) -> float:
+    """Seconds that no schedule under exactly these rules can beat whose messages have these ``sizes`` in bytes.
+
+    They take the sum of their prices on the channels, from when a gradient is ready, and the least tail follows.
+    ``cut``: the sizes are those of tensors, of which no two share a message; each may be cut.
+    """
+    workload, pricing = pricing.loaded(workload)
+    objective, gradients = pricing.rules(objective), workload.gradients
+    if not gradients:
+        return workload.compute_time
+    start = workload.forward_time if objective.forward_overlap else 0
+    after = tails_of(workload)[0] if objective.forward_overlap else workload.update_time
+    costs = [pricing.cost(kind) for kind in COLLECTIVES[objective.strategy]]
+    busy = plain_sum(price(size) for price in (map(serial, costs) if cut else costs) for size in sizes)
+    return gradients.ready_times[0] - start + busy / objective.channels + after
 
 
 def _slowed(workload: Workload, pricing: Pricing, objective: Objective, busy: float) -> float:

@@ -184,10 +184,11 @@ def best_cap(workload: Workload, cost: Cost) -> int:
     return _best_cap(*_arrays(gradients), candidate_caps(gradients)[0], cost, tie=TIE)
 
 
-def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> CapSearch | None:
+def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits(), pairs: bool = True) -> CapSearch | None:
     """The best of all caps, and of all pairs, by the end of communication; None if no cap keeps ``limits``.
 
-    With several dtypes, with limits or with compression the pair is not searched for: it is the single cap twice.
+    With several dtypes, with limits or with compression the pair is not searched for, nor without ``pairs``: it is the
+    single cap twice.
     """
     gradients = workload.gradients
     if not gradients:
@@ -199,17 +200,20 @@ def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Ca
     cap = _best_cap(prefix, ready, caps, cost)
     whole_mib = _best_cap(prefix, ready, np.unique(-(-caps // MIB)) * MIB, cost) // MIB
     most = max(1, MOST_PAIR_CELLS // len(ready))
-    exhaustive = complete and len(caps) <= most
+    exhaustive = pairs and complete and len(caps) <= most
     chosen = caps if len(caps) <= most else np.union1d(_thinned(caps, most), [cap])
-    return CapSearch(cap, whole_mib, _best_pair(prefix, ready, chosen, cost), complete, exhaustive)
+    pair = _best_pair(prefix, ready, chosen, cost) if pairs else (cap, cap)
+    return CapSearch(cap, whole_mib, pair, complete, exhaustive)
 
 
-def search_caps_for_all(workload: Workload, costs: Sequence[Cost], limits: Limits = Limits()) -> CapSearch | None:
+def search_caps_for_all(
+    workload: Workload, costs: Sequence[Cost], limits: Limits = Limits(), pairs: bool = True
+) -> CapSearch | None:
     """The caps of :func:`search_caps`; for several costs those that suit all, no slower than the default where any are.
 
     For several costs the best cap of each is tried, the default's, and all bytes, a half of them, a quarter...
     """
-    found = [search_caps(workload, cost, limits) for cost in costs]
+    found = [search_caps(workload, cost, limits, pairs) for cost in costs]
     kept = [one for one in found if one is not None]
     if len(found) == 1 or not kept:
         return found[0]

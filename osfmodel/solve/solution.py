@@ -246,6 +246,7 @@ class PlanRule(NamedTuple):
     executor:   the one that runs it, on which prices depend; None if not given
     form:       the way in which a plan that shards accumulates over micro-batches
     unpriced:   whether its plan needs no prices
+    unfused:    whether no two tensors share a message of its plan
     """
 
     solve: Planner
@@ -259,6 +260,7 @@ class PlanRule(NamedTuple):
     executor: ExecutorRow | None = None
     form: Form = EACH
     unpriced: bool = False
+    unfused: bool = False
 
     def make(self, question: Question) -> Solution:
         """The answer under any rules; a rule that does not serve them makes its plan for its own rules."""

@@ -127,18 +127,20 @@ def as_timed(workload: Workload, timeline: Timeline) -> Workload:
 
 def best_cap_timed(workload: Workload, pricing: Pricing) -> int:
     """The single cap, in bytes, with the shortest iteration: :func:`caps_timed`; without effects ``best_cap``."""
-    found = caps_timed(workload, [pricing]) if pricing.effects.active else None
+    found = caps_timed(workload, [pricing], pairs=False) if pricing.effects.active else None
     return best_cap(workload, pricing.cost()) if found is None else found.cap
 
 
-def caps_timed(workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits()) -> CapSearch | None:
+def caps_timed(
+    workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits(), pairs: bool = True
+) -> CapSearch | None:
     """The caps of ``search_caps_for_all``; under effects those of the shortest iteration among them and others.
 
     A cap that is best without effects may make many buckets, each of which costs the host something. So the engine
     times it beside DDP's defaults and caps between all bytes and 1 / MOST_BUCKETS of them; of those that are ALIKE the
-    largest is given. None if no cap keeps ``limits``.
+    largest is given. Without ``pairs`` the first cap is the other one. None if no cap keeps ``limits``.
     """
-    found = search_caps_for_all(workload, [pricing.cost() for pricing in pricings], limits)
+    found = search_caps_for_all(workload, [pricing.cost() for pricing in pricings], limits, pairs)
     if found is None or not any(pricing.effects.active for pricing in pricings):
         return found
     gradients = workload.gradients
@@ -158,6 +160,8 @@ def caps_timed(workload: Workload, pricings: Sequence[Pricing], limits: Limits =
     spread = [max(int(sum(gradients.held_sizes) * 0.5 ** (step / STEPS_OF_TWO)), 1) for step in steps]
     singles = [found.cap, DDP_LIMITS[-1], *spread]
     (cap,) = best((cap,) for cap in singles)
+    if not pairs:
+        return CapSearch(cap, None, (cap, cap), cap_exhaustive=False, pair_exhaustive=False)
     whole_mib = found.whole_mib
     if whole_mib is not None:
         (whole,) = best((-(-cap // MIB) * MIB,) for cap in [*singles, whole_mib * MIB])

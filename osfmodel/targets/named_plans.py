@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
+from osfmodel.solve.bounds import messages_bound
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, narrower, planner_of, searched
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
 from osfmodel.targets import (
@@ -52,26 +53,36 @@ OPTIMAL, PLANNED = "optimal", "planned"
 
 def named_rule(name: str, rule: PlanRule) -> PlanRule:
     """The named plan of an entry of SOLVERS; if the rule searches, the best plan found under effects."""
-    if not rule.searches:
-        return rule
-    solve = partial(plan_under_effects, planner=rule.solve)
+    found = under_effects(rule)
     if name not in (OPTIMAL, PLANNED):
-        return rule._replace(solve=solve)
-    return rule._replace(solve=lambda question: fastest(question, solve(question), whole=name == OPTIMAL))
+        return found
+    solve = found.solve
+    return rule._replace(
+        solve=lambda question: fastest(question, solve(question), name == OPTIMAL, made=(name, PLANNED))
+    )
 
 
-def fastest(question: Question, found: Solution, whole: bool = False, credit: bool = True) -> Solution:
+def under_effects(rule: PlanRule) -> PlanRule:
+    """The rule; if it searches, with the best plan that it finds under effects."""
+    return rule._replace(solve=partial(plan_under_effects, planner=rule.solve)) if rule.searches else rule
+
+
+def fastest(
+    question: Question, found: Solution, whole: bool = False, credit: bool = True, made: Sequence[str] = (PLANNED,)
+) -> Solution:
     """``found``, or the fastest plan of another rule within the limits, under these rules or narrower ones.
 
-    ``whole``: of whole tensors in ready order only; ``credit``: whether plans may send by priority.
+    ``whole``: of whole tensors in ready order only; ``credit``: whether plans may send by priority; ``made``: names of
+    rules that are among those that made ``found``. Plans whose messages alone take longer are not timed.
     """
     if found.plan is None or (whole and found.status is Status.OPTIMAL):
         return found
-    if found.require()[1].iteration_time <= within(question.lower_bound):
+    time = within(found.require()[1].iteration_time)
+    if time <= within(question.lower_bound):
         return found
     others = [
         Solution(question, plan, Status.HEURISTIC)
-        for plan in dict.fromkeys(_others(question, whole))
+        for plan in dict.fromkeys(_others(question, whole, time, made))
         if question.limits.allow(plan)
         and (credit or plan.credit is None)
         and (not whole or in_ready_order(plan, question.workload))
@@ -92,20 +103,27 @@ def in_ready_order(plan: Plan, workload: Workload) -> bool:
     return plan.plain and kinds == workload.gradients.chains
 
 
-def _others(question: Question, whole: bool) -> Iterator[Plan]:
-    """The plans of all rules but ``planned``, without a clock, and those by priority also without priority.
+def _others(question: Question, whole: bool, time: float, made: Sequence[str]) -> Iterator[Plan]:
+    """The plans of all rules but those ``made``, without a clock, and those by priority also without priority.
 
-    With ``whole``, neither that of ``optimal`` nor those on request: ``blocks`` cuts tensors, and takes long.
+    With ``whole``, neither that of ``optimal`` nor those on request: ``blocks`` cuts tensors, and takes long. Left out
+    are those whose messages alone take longer than ``time``.
     """
-    names = [*NAMED_PLANS, *FAMILIES[CAP].examples, *FAMILIES[osf_model.PREFIX].examples]
-    rules = [named_plan(name) for name in names if name != PLANNED and not (whole and name == OPTIMAL)]
+    workload, pricing, names = question.workload, question.pricing, [*NAMED_PLANS, *FAMILIES[CAP].examples]
+    rules = {name: named_plan(name) for name in (*names, *FAMILIES[osf_model.PREFIX].examples) if name not in made}
+    if OPTIMAL in rules:  # the others compete here already
+        rules[OPTIMAL] = under_effects(SOLVERS[OPTIMAL])
     for objective in narrower(question.objective):
         asked = replace(question, objective=objective, limits=Limits())
-        for rule in rules:
-            if searched(rule.objective) and not (whole and rule.on_request):
+        hopeless = messages_bound(workload, pricing, objective, workload.gradients.sizes, cut=True) > time
+        for name, rule in rules.items():
+            kept = searched(rule.objective) and not (whole and (rule.on_request or name == OPTIMAL))
+            if kept and not (rule.unfused and hopeless):
                 plan = rule.make(asked).require_plan()
                 plan = replace(plan, buckets=tuple(replace(bucket, release_time=0) for bucket in plan.buckets))
-                yield from dict.fromkeys((plan, without_priority(question.workload, plan, question.pricing)))
+                sizes = [bucket.size for bucket in plan.buckets]
+                if messages_bound(workload, pricing, objective, sizes) <= time:
+                    yield from dict.fromkeys((plan, without_priority(workload, plan, pricing)))
 
 
 def _table() -> dict[str, PlanRule]:

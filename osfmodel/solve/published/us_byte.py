@@ -217,4 +217,4 @@ def blocks(problem: UsByteProblem, gap: float) -> int:
     return max(math.ceil((gap - problem.startup) / (problem.per_byte * problem.base)), 1) * problem.base
 
 
-RULE = PlanRule(solve, "unequal blocks, as released (TPDS)", objective=Objective(forward_overlap=True))
+RULE = PlanRule(solve, "unequal blocks, as released (TPDS)", objective=Objective(forward_overlap=True), unfused=True)
