@@ -209,7 +209,11 @@ class _Run:
         first = 0
         while first < len(self.units):
             began = self._next_cycle(submission(self.submitted[first]))
-            after = bisect_right(self.submitted, began, first, key=submission)
+            after, step = first + 1, 1
+            while after < len(self.units) and submission(self.submitted[after]) <= began:  # few are found, as a rule
+                after, step = after + step, 2 * step
+            most = min(after, len(self.units))
+            after = bisect_right(self.submitted, began, max(after - step // 2, first), most, key=submission)
             formed, remembered = self._in_row(first, after) if self.in_row else self._agreed(range(first, after))
             now = began + self._negotiation(remembered)
             for batch in formed:

@@ -14,7 +14,18 @@ from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
 
-from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, SAME, Loop, LoopIteration, steady_iteration
+from osfmodel.cost.shapes import serial
+from osfmodel.engine.horovod_fusion import padded
+from osfmodel.engine.horovod_loop import (
+    ATOMIC_UNIT,
+    DEFAULT_CYCLE,
+    DEFAULT_THRESHOLD,
+    SAME,
+    Loop,
+    LoopIteration,
+    channels,
+    steady_iteration,
+)
 from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.solve.solution import Case, Limits
@@ -72,6 +83,7 @@ class _Grid:
     def __init__(self, cases: Sequence[Case], limits: Limits, start: Loop) -> None:
         self.cases, self.limits, self.start = list(cases), limits, start
         self.best = inf
+        self.floors: dict[int, float] = {}
         self.known: dict[tuple[int, float], tuple[float, int | None]] = {}
 
     def __call__(self, threshold: int, cycle: float) -> float:
@@ -83,6 +95,8 @@ class _Grid:
         Cases are skipped once one is worse than the best value known: no threshold below the next of that one helps.
         """
         key = threshold, cycle
+        if key not in self.known and self._floor(threshold) > within(self.best, SAME):
+            return inf, None
         if key not in self.known:
             loop = replace(self.start, threshold=threshold, cycle=cycle)
             value = 0.0
@@ -110,12 +124,42 @@ class _Grid:
             most_bytes is None or all(sum(sizes[i] for i in batch) <= most_bytes for batch in found.batches)
         )
 
+    def hopeful(self, threshold: int) -> int:
+        """The least threshold from ``threshold`` on whose batches alone do not take longer than the best value known.
+
+        Larger batches bring it down: a batch holds no more than the threshold, or is a tensor.
+        """
+        low, high = threshold, max(threshold, *(case.workload.gradient_bytes for case in self.cases))
+        if self._floor(low) <= within(self.best, SAME):
+            return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._floor(middle) <= within(self.best, SAME) else (middle, high)
+        return high
+
+    def _floor(self, threshold: int) -> float:
+        """A lower bound of the value at a threshold, whatever the cycle time."""
+        if threshold not in self.floors:
+            self.floors[threshold] = max(self._alone(case, threshold) / case.best for case in self.cases)
+        return self.floors[threshold]
+
+    def _alone(self, case: Case, threshold: int) -> float:
+        """Seconds until a case's batches at a threshold have been sent one after the other, and the update."""
+        workload, pricing = case.pricing.loaded(case.workload)
+        gradients = workload.gradients
+        if not gradients or channels(self.start, pricing) > 1:
+            return 0
+        most = max(padded(threshold, ATOMIC_UNIT * pricing.per_host), *gradients.sizes)
+        sent = serial(pricing.cost(), most)(sum(gradients.sizes))
+        return gradients.ready_times[0] + sent + workload.update_time
+
     def walk(self, cycle: float, total: int) -> tuple[int, bool]:
         """The best threshold at this cycle time, rounded if that changes nothing; and whether all were tried."""
         most = max(LEAST_WALKED, WALKED // len(self.cases))
         best, threshold, exhaustive, step = (inf, 0, 0), 0, True, total // most
         start = len(self.known)
         while True:
+            threshold = self.hopeful(threshold)
             value, following = self._found(threshold, cycle)
             if value < just_below(best[0], SAME):
                 best = value, threshold, total + 1 if following is None else following
