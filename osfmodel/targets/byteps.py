@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -20,8 +21,9 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket, Plan
-from osfmodel.entities.rounding import least
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Workload
+from osfmodel.solve.bounds import messages_bound
 from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
@@ -109,7 +111,17 @@ class _Same:
 def _fastest(case: _Same, limits: Limits) -> BytePsKnobs:
     """The fastest settings, whatever plan was asked for; kept, since a search asks for many plans."""
     tried = [BytePsKnobs(partition, credit) for partition in _partitions(case.workload, limits) for credit in CREDITS]
-    return least(tried or [BytePsKnobs()], lambda knobs: _time(knobs, case.workload, case.pricing))
+    plans = {knobs: to_plan(knobs, case.workload, case.pricing) for knobs in tried or [BytePsKnobs()]}
+    bounds = {knobs: _alone(plan, case.workload, case.pricing) for knobs, plan in plans.items()}
+    times = dict.fromkeys(plans, inf)
+    for knobs in sorted(plans, key=bounds.__getitem__):
+        if bounds[knobs] <= within(min(times.values())):  # else its messages alone take longer
+            times[knobs] = predict_timeline(case.workload, plans[knobs], case.pricing).iteration_time
+    return least(times, times.__getitem__)
+
+
+def _alone(plan: Plan, workload: Workload, pricing: Pricing) -> float:
+    return messages_bound(workload, pricing, plan.objective, [bucket.size for bucket in plan.buckets])
 
 
 def _partitions(workload: Workload, limits: Limits) -> list[int]:
@@ -119,10 +131,6 @@ def _partitions(workload: Workload, limits: Limits) -> list[int]:
     found = [DEFAULT_PARTITION, *(size for power in range(32) if least <= (size := PAGE << power) < 2 * largest)]
     most = limits.max_bucket_bytes
     return [size for size in found if most is None or size <= most]
-
-
-def _time(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> float:
-    return predict_timeline(workload, to_plan(knobs, workload, pricing), pricing).iteration_time
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
