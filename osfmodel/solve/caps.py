@@ -340,20 +340,24 @@ def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[in
     """
     last = len(ready)
     firsts = ready + cost(prefix[1:].astype(float))
-    found: list[tuple[float, float, tuple[int, int]]] = []  # the least, and that of the largest cap that is ALIKE
+    found: list[tuple[float, tuple[int, int]]] = []  # that of the largest cap that is ALIKE to the least
+    best = np.inf
     for chunk in np.array_split(caps, 1 + len(caps) * last // CHUNK_CELLS):
         add = np.zeros((last + 1, len(chunk)))
         least = np.full((last + 1, len(chunk)), -np.inf)
         column = np.arange(len(chunk))
         for start in range(last, 0, -1):
             if start < last:
-                end = np.minimum(np.searchsorted(prefix, prefix[start] + chunk), last)
-                time = cost((prefix[end] - prefix[start]).astype(float))
-                add[start] = time + add[end, column]
-                least[start] = np.maximum(ready[end - 1] + add[start], least[end, column])
+                # Caps increase, so those whose bucket ends at the same place lie side by side.
+                held = prefix[start + 1 :] - prefix[start]
+                passed = np.searchsorted(chunk, held[:-1], side="right")
+                alike = np.diff(passed, prepend=0, append=len(chunk))
+                place = np.repeat(np.arange(start + 1, last + 1) * len(chunk), alike) + column
+                add[start] = np.repeat(cost(held.astype(float)), alike) + add.take(place)
+                least[start] = np.maximum(np.repeat(ready[start:], alike) + add[start], least.take(place))
             finishes = np.maximum(firsts[start - 1] + add[start], least[start])
-            winner = _last_minimum(finishes, ALIKE)
-            found.append((float(finishes.min()), float(finishes[winner]), (int(chunk[winner]), int(prefix[start]))))
-    most = within(min(best for best, _, _ in found), ALIKE)
-    cap, first = max(pair for _, value, pair in found if value <= most)
+            if (lowest := float(finishes.min())) <= within(best, ALIKE):
+                winner, best = _last_minimum(finishes, ALIKE), min(best, lowest)
+                found.append((float(finishes[winner]), (int(chunk[winner]), int(prefix[start]))))
+    cap, first = max(pair for value, pair in found if value <= within(best, ALIKE))
     return first, cap
