@@ -15,8 +15,8 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -61,7 +61,27 @@ class DdpKnobs:
 
 def to_plan(knobs: DdpKnobs, workload: Workload) -> Plan:
     """The plan that DDP forms with these limits."""
-    return grouped_plan(workload, bucket_layout(workload.gradients, knobs.limits))
+    gradients = workload.gradients
+    sent = _Sent(workload.name, gradients.names, gradients.sizes, gradients.dtypes, gradients.held, workload)
+    return _formed(sent, knobs.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """All that DDP's buckets depend on, and a workload that has it."""
+
+    name: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    held: tuple[int, ...]
+    workload: Workload = field(compare=False)
+
+
+@lru_cache(maxsize=32)
+def _formed(sent: _Sent, limits: tuple[int, ...]) -> Plan:
+    """The plan; kept, since a search asks for it at many prices and times."""
+    return grouped_plan(sent.workload, bucket_layout(sent.workload.gradients, limits))
 
 
 def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DdpKnobs:
