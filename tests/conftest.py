@@ -14,6 +14,8 @@ from osfmodel.entities.workload import Gradients
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
+from tests.draws import leave_to_long
+from tests.kept import keep_in, kept
 
 # No test fails for the time that it takes: machines are busy at times.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,6 +25,17 @@ settings.load_profile("repeatable" if os.environ.get("CI") else "any")
 
 os.environ["OSFMODEL_NO_CONFIG"] = "1"  # no test sees the osf.toml of whoever runs it; tests of it delete this
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say where results that take long are kept."""
+    keep_in(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark long what the draws of tests marked ``covering`` leave out, before -m selects."""
+    leave_to_long(items)
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +50,7 @@ def data_folder() -> Path:
 @pytest.fixture(scope="session")
 def checked() -> tuple[Checked, ...]:
     """The whole ledger, judged once."""
-    return check()
+    return kept(check)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ def planned(*question):
     return SOLVERS["planned"].solve(Question(*question))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("objective", RULES, ids=str)
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_valid_timed_by_the_engine_above_the_bound_and_no_worse_than_runs_in_order(make_cost, objective):
@@ -63,6 +64,7 @@ LISTED = [
 """Workload, cluster, workers, channels, strategy. The emulated one copies, and keeps two in flight per channel."""
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("overlap", [False, True], ids=["barrier", "overlap"])
 @pytest.mark.parametrize(("workload", "cluster", "workers", "channels", "strategy"), LISTED)
 def test_no_plan_that_is_listed_is_faster(workload, cluster, workers, channels, strategy, overlap):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
 from click.testing import CliRunner
 
-import osfmodel as osf
 from osfmodel import CONFIG_TARGETS
 from osfmodel.cli import main
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.launch import SNIPPETS
+from tests.kept import tuned
 
 WORKLOAD = "alexnet-pipedream"
 CASES = [("v100-10gbe", 16), ("v100-10gbe", 4), ("v100-10gbe", 7), ("nccl-h100-node", 8)]
@@ -20,15 +19,10 @@ CASES = [("v100-10gbe", 16), ("v100-10gbe", 4), ("v100-10gbe", 7), ("nccl-h100-n
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 
 
-@cache
-def tuned(target, cluster, workers):
-    return osf.tune(osf.load_workload(WORKLOAD), osf.load_cluster(cluster), workers, target)
-
-
 def written(name, target, case):
     """(the lines, "") of an entry for a tuned plan, or ("", why there are none)."""
     try:
-        return SNIPPETS[name].write(tuned(target, *case)), ""
+        return SNIPPETS[name].write(tuned(WORKLOAD, *case, target)), ""
     except UsageError as error:
         return "", str(error)
 
@@ -40,6 +34,7 @@ def test_it_is_described_and_serves_somebody(name):
     assert any(written(name, target, case)[0] for target in CONFIG_TARGETS for case in CASES)
 
 
+@pytest.mark.covering
 @every_case
 @pytest.mark.parametrize("target", CONFIG_TARGETS)
 @pytest.mark.parametrize("name", SNIPPETS)
@@ -54,7 +49,7 @@ def test_it_is_a_whole_file_or_one_clear_line_that_says_why_not(name, target, ca
         assert text.endswith("\n")
         assert not re.search(r"(?<!\$)\{\w*\}", text), "a placeholder was left in the template"
         assert any(line and not line.startswith("#") for line in text.splitlines())
-        assert text == SNIPPETS[name].write(tuned(target, *case))
+        assert text == SNIPPETS[name].write(tuned(WORKLOAD, *case, target))
     else:
         assert "\n" not in why
         assert any(named in why for named in (target, repr(cluster), f"{workers} workers"))
@@ -67,6 +62,7 @@ def test_several_worker_counts_are_served_or_one_is_asked_for(name):
     assert re.search(r"\b8\b.*\b16\b", text) if text else why.endswith("give one to --workers")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("target", ["ddp", "byteps"])
 @every_case
 @pytest.mark.parametrize("name", SNIPPETS)

@@ -16,6 +16,7 @@ from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.targets import fsdp1
+from tests.draws import seeds
 from tests.engine.flat_events import Flat, ends_of
 from tests.engine.test_fully_sharded import COPY_IN, prices
 
@@ -49,7 +50,7 @@ def flat(layers, rules, ranks, freed):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(600))
+@pytest.mark.parametrize("seed", seeds(120, 600))
 def test_times_are_those_of_the_written_dependencies(seed):
     """In exact fractions, for each sharding strategy and prefetch, with and without the limit."""
     source = random.Random(seed)

@@ -19,6 +19,7 @@ from osfmodel.engine.strategies.zero import gathered_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.solve.bounds import plan_bound
+from tests.draws import seeds
 
 COPY_IN = Fraction(1, 900)
 STAGES = ("zero-1", "zero-2")
@@ -113,7 +114,7 @@ def whole(layers):
     return Bucket(tuple(Block(layer.name, 0, layer.gradient_bytes) for layer in layers))
 
 
-@pytest.mark.parametrize("seed", range(600))
+@pytest.mark.parametrize("seed", seeds(120, 600))
 def test_times_are_those_of_the_written_dependencies(seed):
     """In exact fractions, with and without overlap_comm, which changes nothing where launching a collective blocks."""
     source = random.Random(seed)

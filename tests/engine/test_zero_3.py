@@ -19,6 +19,7 @@ from osfmodel.engine.strategies.used_modules import used_modules
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.sharding import Fetching, ParameterGroup, Sharding
 from osfmodel.solve.bounds import plan_bound
+from tests.draws import seeds
 from tests.engine.fetching_events import Fetched, Steps
 
 COPY_IN, COPY_OUT = Fraction(1, 900), Fraction(1, 700)
@@ -73,7 +74,7 @@ def drawn_limits(source):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(800))
+@pytest.mark.parametrize("seed", seeds(150, 800))
 def test_times_and_messages_are_those_of_the_written_dependencies(seed):
     source = random.Random(seed)
     layers, limits = drawn(source), drawn_limits(source)

@@ -237,6 +237,7 @@ LONG = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", IMPORT_FORMATS)
 @pytest.mark.parametrize("number", range(len(LONG)))
 def test_long_lines_take_no_square_of_their_length(form, number):

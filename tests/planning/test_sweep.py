@@ -28,6 +28,7 @@ from osfmodel.planning.sweep.influences import influences
 from osfmodel.planning.sweep.records import records
 from osfmodel.planning.sweep.results import frontier
 from osfmodel.planning.sweep.stores import STORES, open_store
+from tests.draws import many
 
 GRID = {
     "workloads": ["resnet50-v100", "vgg16-pipedream"],
@@ -151,9 +152,11 @@ def test_points_are_counted_as_they_are_computed():
         (".jsonl", lambda text: text.replace(b'"workers": 32', b'"workers": "a"', 2), "line 1 is no record"),
     ],
 )
-def test_a_damaged_table_is_one_line(tmp_path, ending, damage, message):
+def test_a_damaged_table_is_one_line(tmp_path, serial, ending, damage, message):
     path = tmp_path / f"table{ending}"
-    osf.sweep(GRID, path)
+    store = open_store(path)
+    store.append(serial)
+    store.close()
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=message) as caught:
         list(osf.load_sweep(path))
@@ -232,12 +235,13 @@ def test_points_of_another_grid_do_not_count_as_there(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
-def test_a_line_without_an_end_is_computed_again(tmp_path, serial, ending):
+@many(1, 10)
+def test_a_line_without_an_end_is_computed_again(tmp_path, serial, ending, many):
     path = tmp_path / f"table{ending}"
     osf.sweep(GRID, path)
     whole = path.read_bytes()
     chance = Random(5)
-    for place in [0, 1, 10, *(chance.randrange(len(whole)) for _ in range(10))]:
+    for place in [0, 10, *(chance.randrange(len(whole)) for _ in range(many))]:
         path.write_bytes(whole[:place])
         osf.sweep(GRID, path)
         assert path.read_bytes() == whole
@@ -295,21 +299,22 @@ def _killed(batch):
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory):
-    """A grid in a file, its records, and the seconds that they took."""
-    path = tmp_path_factory.mktemp("many") / "grid.yaml"
-    path.write_text(json.dumps({**GRID, "workers": list(range(2, 12)), "clusters": ["v100-10gbe", "ring:50us,10Gbps"]}))
+def large(tmp_path_factory):
+    """A large grid in a file, its records, and the seconds that they took."""
+    path = tmp_path_factory.mktemp("large") / "grid.yaml"
+    path.write_text(json.dumps({**GRID, "workers": list(range(2, 8)), "clusters": ["v100-10gbe", "ring:50us,10Gbps"]}))
     start = time.monotonic()
     found = list(osf.sweep(path))
     return path, found, time.monotonic() - start
 
 
 @pytest.mark.parametrize("ending", STORES)
-def test_a_sweep_that_is_killed_goes_on_and_the_table_is_that_of_an_undisturbed_one(tmp_path, many, ending):
-    """kill -9 at five random moments of each kind of table, 20 in all."""
-    grid, whole, usual = many
+@many(2, 5)
+def test_a_sweep_that_is_killed_goes_on_and_the_table_is_that_of_an_undisturbed_one(tmp_path, large, ending, many):
+    """kill -9 at random moments of each kind of table."""
+    grid, whole, usual = large
     path, chance = tmp_path / f"killed{ending}", Random(ending)
-    for _ in range(5):
+    for _ in range(many):
         command = [sys.executable, "-m", "osfmodel", "sweep", str(grid), "--into", str(path), "--where", "workers < 0"]
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60

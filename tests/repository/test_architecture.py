@@ -71,9 +71,15 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
     """Absolute names of the modules that a file imports."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     nodes = tree.body if top_level_only else list(ast.walk(tree))
     found: set[str] = set()
     for node in nodes:
@@ -136,9 +142,8 @@ def test_the_top_level_is_twelve_packages():
     assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__"}
 
 
-@pytest.mark.parametrize("name", modules())
-def test_imports_go_down(name):
-    assert upward(name, graph()[name]) == []
+def test_imports_go_down():
+    assert {name: found for name, below in graph().items() if (found := upward(name, below))} == {}
 
 
 def test_there_are_no_circles():
@@ -164,7 +169,7 @@ def test_members_of_a_table_do_not_import_each_other(package):
 
 def late(path: Path) -> set[str]:
     """The modules that tables in a file name as ``module:attribute``, to be loaded when they are asked for."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    nodes = ast.walk(parsed(path))
     words = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
     found = (re.fullmatch(r"([a-z_0-9.]+):[A-Z_]+", word) for word in words)
     return {match[1] for match in found if match and match[1] in modules()}
@@ -174,7 +179,7 @@ def listed_in(package: str, member: str) -> bool:
     """Whether the table in the ``__init__`` of ``package`` names more of ``member`` than row types and constants."""
     if member in late(modules()[package]):
         return True
-    tree = ast.parse(modules()[package].read_text(encoding="utf-8"))
+    tree = parsed(modules()[package])
     names = {
         alias.asname or alias.name
         for node in tree.body
@@ -207,7 +212,7 @@ def test_each_package_begins_with_its_contract():
     """One sentence, which the tree in docs/design.md repeats."""
     design = (ROOT / "docs/design.md").read_text(encoding="utf-8")
     for package in (name for floor in FLOORS for name in floor):
-        contract = (ast.get_docstring(ast.parse(modules()[package].read_text(encoding="utf-8"))) or "").splitlines()[0]
+        contract = (ast.get_docstring(parsed(modules()[package])) or "").splitlines()[0]
         assert contract.endswith(".")
         assert contract in " ".join(design.split()), package
 
@@ -215,7 +220,7 @@ def test_each_package_begins_with_its_contract():
 def test_no_class_name_means_two_things():
     places = defaultdict(list)
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -235,22 +240,30 @@ def test_every_module_is_reached():
     """Nothing is in the package for its tests or benchmarks alone."""
     used = {below for found in graph().values() for below in found} | set(map(inner, BY_NAME | BY_METHODS))
     used |= {name for path in modules().values() for name in late(path)}
-    bare = {name for name, path in modules().items() if len(ast.parse(path.read_text(encoding="utf-8")).body) == 1}
+    bare = {name for name, path in modules().items() if len(parsed(path).body) == 1}
     alone = {name for name in set(modules()) - used - bare if name.partition(".")[0] != "cli"}
     assert sorted(alone - FOR_USERS) == []
 
 
-@pytest.mark.parametrize("name", modules())
-def test_heavy_packages_are_imported_late(name):
-    top = {imported.partition(".")[0] for imported in imports(modules()[name], top_level_only=True)}
-    assert not (top & HEAVY) or name.startswith("show.terminal.")
+def using(packages: set[str], top_level_only: bool) -> list[str]:
+    """The modules that import one of these packages."""
+    roots = {
+        name: {imported.partition(".")[0] for imported in imports(path, top_level_only)}
+        for name, path in modules().items()
+    }
+    return [name for name, used in roots.items() if used & packages]
 
 
-@pytest.mark.parametrize("name", modules())
-def test_only_screens_know_click_and_rich(name):
-    used = {imported.partition(".")[0] for imported in imports(modules()[name])}
-    if not is_screen(name):
-        assert not used & {"click", "rich"}
+def test_heavy_packages_are_imported_late():
+    early = using(HEAVY, top_level_only=True)
+    assert [name for name in early if not name.startswith("show.terminal.")] == []
+    assert early
+
+
+def test_only_screens_know_click_and_rich():
+    knowing = using({"click", "rich"}, top_level_only=False)
+    assert [name for name in knowing if not is_screen(name)] == []
+    assert knowing
 
 
 def is_data(value: object) -> bool:
@@ -273,9 +286,10 @@ def computed(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if name.startswith("show.")])
-def test_what_shows_results_computes_none(name):
-    assert computed(modules()[name]) - SHOWN == set()
+def test_what_shows_results_computes_none():
+    showing = {name: computed(path) - SHOWN for name, path in modules().items() if name.startswith("show.")}
+    assert {name: found for name, found in showing.items() if found} == {}
+    assert showing
 
 
 def test_the_check_for_computing_can_fail(tmp_path):
@@ -291,13 +305,13 @@ def test_screens_are_known_by_their_packages():
     assert not any(map(is_screen, ("planning.tuning", "showing", "runtime.show")))
 
 
-@pytest.mark.parametrize("name", modules())
-def test_modules_stay_small(name):
-    assert len(modules()[name].read_text(encoding="utf-8").splitlines()) <= 355
+def test_modules_stay_small():
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    assert {name: length for name, length in lengths.items() if length > 355} == {}
 
 
 def functions(path: Path) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
 
 
 def code_lines(function: ast.FunctionDef) -> int:
@@ -316,7 +330,7 @@ def test_functions_stay_short():
 def test_public_functions_have_docstrings():
     missing = []
     for name, path in modules().items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
         for node in [*tree.body, *classes, *(member for item in classes for member in item.body)]:
             public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")

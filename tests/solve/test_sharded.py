@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -22,6 +23,7 @@ from osfmodel.solve.search import group_search
 from osfmodel.solve.search.group_search import Grouping, GroupSearch
 from osfmodel.solve.sharded_bounds import replica_counts, replicas_in
 from osfmodel.solve.solution import MemoryLimit
+from tests.draws import many, seeds
 
 RULES = [replace(PLAIN, strategy=strategy) for strategy in SHARDED]
 
@@ -100,6 +102,23 @@ def best_time(workload, pricing):
     )
 
 
+@cache
+def small(seed):
+    """A drawn model of few blocks, its prices, and the least time of every grouping."""
+    workload, pricing = drawn(np.random.default_rng(seed), 6)
+    return workload, pricing, best_time(workload, pricing)
+
+
+@cache
+def small_within(seed):
+    """A drawn model of few blocks, its prices, some memory, and the least time within it."""
+    rng = np.random.default_rng(seed)
+    workload, pricing = drawn(rng, 5)
+    workload = with_memory(workload, rng)
+    room = some_room(workload, pricing, rng)
+    return workload, pricing, room, best_within(workload, pricing, room)
+
+
 def best_within(workload, pricing, room):
     """The least time of every grouping that fits, with every choice of groups that are kept; None if none fits."""
     found = []
@@ -115,7 +134,7 @@ def best_within(workload, pricing, room):
     return None
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", seeds(60, 300))
 def test_no_grouping_is_faster_by_more_than_is_worth_a_change(seed):
     """Models of few blocks, where every grouping is timed: on shortened workloads, and up to NEGLIGIBLE."""
     workload, pricing = drawn(np.random.default_rng(seed), 5)
@@ -126,7 +145,7 @@ def test_no_grouping_is_faster_by_more_than_is_worth_a_change(seed):
     assert solution.lower_bound <= best_time(workload, pricing) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(12, 40))
 def test_no_grouping_within_memory_is_faster(seed):
     """Memory between that of a group per block and that of keeping all; activations, types and all."""
     rng = np.random.default_rng(seed)
@@ -180,40 +199,38 @@ def test_groups_keep_the_largest_bucket_and_blocks_stay_whole():
 
 
 @pytest.mark.parametrize(("few", "share", "loss"), [(12, 0.98, 0.03), (0, 0.8, 0.05)])  # 99 %, 2.6 %; 83 %, 4.6 %
-def test_a_search_end_by_end_comes_close_to_every_grouping(monkeypatch, few, share, loss):
+@many(30, 150)
+def test_a_search_end_by_end_comes_close_to_every_grouping(monkeypatch, few, share, loss, many):
     """The searches for models of 8 to 12 blocks and of more, on smaller ones: how often they find the best."""
     monkeypatch.setattr(group_search, "FEW", 0)
     monkeypatch.setattr(group_search, "FEW_CHANGED", few)
     above = []
-    for seed in range(150):
-        workload, pricing = drawn(np.random.default_rng(seed), 6)
+    for workload, pricing, best in map(small, range(many)):
         plan = SOLVERS["sharded"].solve(Question(workload, pricing, RULES[0])).require_plan()
-        above.append(seconds(workload, plan, pricing) / best_time(workload, pricing) - 1)
+        above.append(seconds(workload, plan, pricing) / best - 1)
     assert float(np.mean(np.array(above) <= group_search.NEGLIGIBLE)) > share
     assert max(above) < loss
 
 
 @pytest.mark.parametrize(("few", "share", "loss"), [(12, 0.95, 0.01), (0, 0.8, 0.1)])  # 98 %, 0.2 %; 85 %, 9.7 %
-def test_a_search_end_by_end_within_memory_comes_close_to_every_grouping(monkeypatch, few, share, loss):
+@many(30, 60)
+def test_a_search_end_by_end_within_memory_comes_close_to_every_grouping(monkeypatch, few, share, loss, many):
     monkeypatch.setattr(group_search, "FEW_KEPT", 0)
     monkeypatch.setattr(group_search, "FEW_CHANGED", few)
     above = []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        workload, pricing = drawn(rng, 5)
-        workload = with_memory(workload, rng)
-        room = some_room(workload, pricing, rng)
+    for workload, pricing, room, best in map(small_within, range(many)):
         question = Question(workload, pricing, RULES[0], Limits(memory=room))
         plan = SOLVERS["sharded"].solve(question).require_plan()
-        above.append(seconds(workload, plan, pricing) / best_within(workload, pricing, room) - 1)
+        above.append(seconds(workload, plan, pricing) / best - 1)
     assert float(np.mean(np.array(above) <= group_search.NEGLIGIBLE)) > share
     assert max(above) < loss
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.strategy)
-def test_condensed_workloads_take_the_same_time_and_no_less_memory(rules):
+@many(15, 40)
+def test_condensed_workloads_take_the_same_time_and_no_less_memory(rules, many):
     rng = np.random.default_rng(5)
-    for _ in range(40):
+    for _ in range(many):
         workload, pricing = drawn(rng)
         workload = with_memory(workload, rng) if rng.random() < 0.5 else replace(workload, state_bytes=0)
         replicas = replicas_in(pricing) if rules.strategy == SHARDED[1] else 1
@@ -271,9 +288,10 @@ def test_blocks_are_those_of_the_workload_as_it_is():
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.strategy)
 @pytest.mark.parametrize("blocking", [False, True])
-def test_the_bound_is_below_every_grouping(rules, blocking):
+@many(6, 30)
+def test_the_bound_is_below_every_grouping(rules, blocking, many):
     rng = np.random.default_rng(6)
-    for _ in range(30):
+    for _ in range(many):
         workload, pricing = drawn(rng, 5)
         pricing = replace(pricing, blocking=blocking)
         pricing = replace(pricing, parts=lambda ranks, apart, pricing=pricing: replace(pricing, workers=ranks))
@@ -302,6 +320,7 @@ def test_the_bound_is_below_every_grouping(rules, blocking):
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("form", [EACH, SHARDS_EACH, LAST, LAST_KEPT])
 @pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.covering
 def test_the_bound_of_several_micro_batches_is_below_every_grouping(rules, form, count):
     """Bounds add up over micro-batches, and more than computation is left of them where the network is slow."""
     rng = np.random.default_rng(count)

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from click.testing import CliRunner
@@ -21,11 +20,11 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.targets import ddp
 from osfmodel.targets.target import Launch
+from tests import kept
 
 
-@cache
 def tuned(cluster="v100-10gbe", workers=16, target="ddp"):
-    return osf.tune(osf.load_workload("googlenet-k80"), osf.load_cluster(cluster), workers, target)
+    return kept.tuned("googlenet-k80", cluster, workers, target)
 
 
 def words(text):
