@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from osfmodel.entities.workload import Gradients
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
+from osfmodel.planning.tuning import tune
 from tests.draws import leave_to_long
 from tests.kept import keep_in, kept
 
@@ -51,6 +53,12 @@ def data_folder() -> Path:
 def checked() -> tuple[Checked, ...]:
     """The whole ledger, judged once."""
     return kept(check)
+
+
+@pytest.fixture
+def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``osf tune`` takes what was tuned before from what is kept."""
+    monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
 
 
 @pytest.fixture

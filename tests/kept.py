@@ -68,7 +68,7 @@ def _on_disk(name: str, function: Callable[..., object], arguments: tuple[object
     if path is not None and path.exists():
         return pickle.loads(path.read_bytes())
     found = function(*arguments)
-    if path is not None:
+    if path is not None:  # written whole: another process may read it at any time
         part = path.with_suffix(f".{os.getpid()}")
         part.write_bytes(pickle.dumps(found))
         part.replace(path)

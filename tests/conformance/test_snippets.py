@@ -63,6 +63,7 @@ def test_several_worker_counts_are_served_or_one_is_asked_for(name):
 
 
 @pytest.mark.covering
+@pytest.mark.usefixtures("kept_tuning")
 @pytest.mark.parametrize("target", ["ddp", "byteps"])
 @every_case
 @pytest.mark.parametrize("name", SNIPPETS)

@@ -58,6 +58,7 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
     assert tuned <= default * (1 + 1e-12)
 
 
+@pytest.mark.usefixtures("kept_tuning")
 @pytest.mark.parametrize("framework", CONFIG_TARGETS)
 def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tmp_path):
     """Whatever else is called so; and osfmodel's own result, which is a plan, where it is asked for or no such file."""
@@ -111,6 +112,7 @@ def _sets(text):
     return all(re.fullmatch(r"[A-Z_]+=[0-9.]+", line) for line in lines) and lines
 
 
+@pytest.mark.usefixtures("kept_tuning")
 def test_files_of_other_names_are_what_their_readers_want(tmp_path):
     """DeepSpeed's without comments; horovodrun's with the figures of the environment, in its units."""
     asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for"]

@@ -119,6 +119,7 @@ def test_counted_operations_are_those_of_published_parameters():
     assert one.model.utilised == 2048 * published
 
 
+@pytest.mark.long
 def test_efficiencies_are_what_the_script_learns():
     made, bundled = learning.document(), json.loads((ROOT / "profiles/efficiency.json").read_text())
     assert made["sources"] == bundled["sources"]

@@ -26,6 +26,7 @@ from tests.generated_pages import command_called
 from tests.sums import refused
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+pytestmark = pytest.mark.usefixtures("kept_tuning")
 BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```\w+ title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block with a title is a file of that name, which the commands of its page find where they run."""

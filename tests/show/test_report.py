@@ -94,10 +94,10 @@ def test_every_collective_can_be_reached_and_has_a_row():
 
 LARGE = [
     ("densenet201-reconstructed", {"target": "ddp"}),
-    ("densenet201-reconstructed", {"target": "deepspeed"}),
+    pytest.param("densenet201-reconstructed", {"target": "deepspeed"}, marks=pytest.mark.long),
     ("densenet201-reconstructed", {"plans": ("wfbp", "byteps")}),
     ("densenet201-reconstructed", {"plans": ("wfbp", "byteps", "cap:64KiB", "horovod", "cap:256KiB")}),
-    ("densenet121-cpu", {"plans": ("wfbp", "byteps", "cap:64KiB", "horovod")}),
+    pytest.param("densenet121-cpu", {"plans": ("wfbp", "byteps", "cap:64KiB", "horovod")}, marks=pytest.mark.long),
 ]
 
 

@@ -30,7 +30,7 @@ SAID = {
     "zero-2": '"gradient_accumulation_steps": 4',
     "runtime": "with executor.no_sync(): around the first 3 of 4 backward passes",
 }
-TUNE = ["tune", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16"]
+TUNE = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16"]
 
 
 def tuned(*words):
@@ -43,6 +43,7 @@ def test_every_target_is_here():
     assert SAID.keys() == CONFIG_TARGETS.keys()
 
 
+@pytest.mark.usefixtures("kept_tuning")
 @pytest.mark.parametrize("name", SAID)
 def test_the_lines_accumulate(name):
     """As printed; without --accumulate they are as they were."""

@@ -81,9 +81,10 @@ def test_what_torchrun_cannot_start_is_refused(name, made, why):
 def test_a_new_target_says_itself_what_starts_it(name, monkeypatch):
     monkeypatch.setitem(osf.CONFIG_TARGETS, "new", replace(ddp.TARGET, launch=Launch(launcher="newrun does")))
     with pytest.raises(UsageError, match="torchrun does not start new: newrun does"):
-        SNIPPETS[name].write(tuned(target="new"))
+        SNIPPETS[name].write(replace(tuned(), target="new"))
 
 
+@pytest.mark.usefixtures("kept_tuning")
 @pytest.mark.parametrize("name", ["torchrun", "slurm"])
 def test_the_settings_are_given_or_it_is_said_where_they_are(name, tmp_path):
     """Megatron's as its arguments, DeepSpeed's file by its flags; of others a file that the command writes."""
