@@ -7,12 +7,12 @@ operator, a constant by one, a condition negated, a statement dropped, min for m
 ``or``, or None returned. The seed draws lines, then one change of each, nearly the same ones after other lines were
 edited. A larger count continues a smaller one.
 
-The committed tree is copied into temporary folders; the checkout is never touched. Tests that are not live are first
-run once under coverage (some 10 minutes on two quiet cores, and only those test files that changed since). Each mutant
-then meets the tests that execute its line, fastest first, then those that execute its module, until one fails or
---seconds of recorded test time are used up. What takes five times as long as recorded, and a minute, counts as
-noticed. Lines executed in other processes are not recorded; results that functions keep are recorded for the first
-test that asks, hence the tests of the module.
+The committed tree is copied into temporary folders; the checkout is never touched. Tests that are neither live nor long
+are first run once under coverage (some 10 minutes on two quiet cores, and only those test files that changed since).
+Each mutant then meets the tests that execute its line, fastest first, then those that execute its module, until one
+fails or --seconds of recorded test time are used up. What takes five times as long as recorded, and a minute, counts as
+noticed. Lines executed in other processes are not recorded; results that functions keep are recorded for the first test
+that asks, hence the tests of the module.
 
 Records and results are in build/mutants. A run that was stopped goes on where it was; --again repeats the survivors,
 after tests were added. Needs ``coverage``, which the extra ``dev`` installs.
@@ -301,7 +301,7 @@ def run_pytest(tree: Path, arguments: Sequence[str], plugin: object) -> int:
     sys.path.insert(0, str(tree))
     os.environ |= {"PYTHONPATH": str(tree), "CI": "true"}
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        return int(pytest.main(["-p", "no:cacheprovider", "-m", "not live", *arguments], plugins=[plugin]))
+        return int(pytest.main(["-p", "no:cacheprovider", "-m", "not live and not long", *arguments], plugins=[plugin]))
 
 
 def record(tree: Path, test_file: str) -> list[Recorded]:

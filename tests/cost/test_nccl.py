@@ -506,6 +506,7 @@ def report(bench, data_folder):
     return bench.report()
 
 
+@pytest.mark.long
 def test_machines_left_out_are_predicted(report):
     """Medians over machines of medians, every figure with corrections from all other machines."""
     found = {row["of"]: row for row in report["pooled"]}
@@ -517,6 +518,7 @@ def test_machines_left_out_are_predicted(report):
             assert row["median"] <= 0.30, row
 
 
+@pytest.mark.long
 def test_bounds_of_the_others_cover_a_machine(report):
     found = {row["of"]: row for row in report["pooled"]}
     for name in ("all", "inside nodes", "between nodes"):
@@ -524,12 +526,14 @@ def test_bounds_of_the_others_cover_a_machine(report):
         assert found[name]["covered_large"] >= 0.85
 
 
+@pytest.mark.long
 def test_the_shipped_corrections_are_what_all_machines_teach(report):
     for name, row in report["learned"].items():
         assert row["all"] == pytest.approx(getattr(CORRECTED, name)), name
         assert row["least"] <= row["all"] <= row["most"], name
 
 
+@pytest.mark.long
 def test_the_shipped_step_is_what_nodes_of_h100_teach(report):
     found = report["steps"]
     assert found["all"] == pytest.approx(1e6 * CORRECTED.step)
@@ -557,6 +561,7 @@ def test_a_broadcast_costs_a_ring_without_steps_and_elsewhere_an_all_gather():
     assert pricing.slower(2).cost("broadcast")(size) == pytest.approx(2 * pricing.cost("broadcast")(size))
 
 
+@pytest.mark.long
 def test_the_shipped_bounds_are_what_all_machines_give(report):
     for part, found in report["bounds"].items():
         assert found == pytest.approx(PARTS[part], abs=0.006), part
@@ -594,6 +599,7 @@ def test_a_bound_holds_nine_tenths_with_machines_weighing_alike(bench):
     assert bench.bound(rows[:1]) == pytest.approx(0.1)
 
 
+@pytest.mark.long
 def test_counts_left_out_of_a_fit(report):
     """64 GPUs of Echo from 2 to 32 of them; vTrain's 3 and 6 GPUs from 2, 4 and 8."""
     found = dict(report["fits"])

@@ -87,6 +87,7 @@ def test_settings_are_listed_without_measuring(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+@pytest.mark.long
 def test_what_is_kept_is_complete_and_told_with_the_present_verdict():
     """Of all settings that the seed draws; one verdict is made anew."""
     settings = [*live_random.NAMED, *live_random.drawn(live_random.SEED, live_random.COUNT)]

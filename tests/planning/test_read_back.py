@@ -11,17 +11,21 @@ import pytest
 import osfmodel as osf
 from osfmodel.entities.plan import SPLIT
 from osfmodel.planning.tuning import tune
+from osfmodel.targets import CONFIG_TARGETS
 from tests.cli.test_cli import run, run_json
+from tests.draws import many
 from tests.read_back import pairs, workload
 
-SEED, PAIRS = 20261127, 36
+SEED = 20261127
 WORKLOAD, CLUSTER = workload(Random(1)), osf.load_cluster("hierarchical:4,5us,200GB/s,50us,25Gbps")
 EFFECTS = osf.Effects(hook_time=2e-5, tensor_time=1e-5, copy_in=3e-12, copy_out=3e-12, fusion_copy=2e-12)
 
 
-def test_plan_files_of_all_targets_are_predicted_as_they_were_tuned(tmp_path):
-    found = list(pairs(SEED, PAIRS, tmp_path))
-    assert len(found) == PAIRS
+@many(len(CONFIG_TARGETS) + 1, 36)
+def test_plan_files_of_all_targets_are_predicted_as_they_were_tuned(tmp_path, many):
+    """One for each target and for any of them."""
+    found = list(pairs(SEED, many, tmp_path))
+    assert len(found) == many
     assert [str(pair) for pair in found if pair.differences] == []
 
 

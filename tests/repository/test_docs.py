@@ -156,6 +156,8 @@ OTHERS = {
     "osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786": "no scheduler is there",
 }
 """Lines for which no stand-in serves, and why."""
+SLOW = {"commands/scale.md", "commands/tune.md", "commands/report.md"}
+"""Pages with many commands that take seconds. Every day their options are looked up; as long tests they run."""
 
 
 def left_out(words: Sequence[str]) -> bool:
@@ -164,8 +166,14 @@ def left_out(words: Sequence[str]) -> bool:
     return words[1] == "profile" or draws
 
 
+def running(page: Path) -> object:
+    """The page as a parameter: a long one where it is slow."""
+    slow = any(page == ROOT / "docs" / name for name in SLOW)
+    return pytest.param(page, marks=[pytest.mark.long] if slow else [])
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if lines_of(page)], ids=lambda page: str(page.relative_to(ROOT))
+    "page", [running(page) for page in PAGES if lines_of(page)], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_commands_on_files_of_the_reader_run_on_stand_ins(page, tmp_path, monkeypatch):
     """All of a page in turn, so that what one writes the next reads."""

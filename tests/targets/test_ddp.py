@@ -250,6 +250,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("target", ["ddp", "horovod"])
 def test_mixed_dtypes_are_tuned_too(name, target):
