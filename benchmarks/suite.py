@@ -1,4 +1,4 @@
-"""Where the tests' time goes, against the budget of each folder:
+"""CPU time of the tests, against the budget of each folder:
 
     python benchmarks/suite.py [--slowest 20] [arguments for pytest, such as -n logical or tests/solve]
 

@@ -33,7 +33,7 @@ def covering(cases: Sequence[frozenset[object]], seed: str) -> set[int]:
 
 
 def entries_of(item: pytest.Item) -> frozenset[object]:
-    """What each ``parametrize`` of a test gives to it."""
+    """The entries that a test has from each ``parametrize``."""
     params = item.callspec.params  # type: ignore[attr-defined]
     names = (mark.args[0] for mark in item.iter_markers("parametrize"))
     sets = (re.findall(r"\w+", one) if isinstance(one, str) else one for one in names)

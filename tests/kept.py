@@ -29,7 +29,7 @@ COMPUTING = ("numpy", "scipy", "cvxpy", "highspy", "msgspec")
 folders: list[Path] = []
 """The folder of this content, once pytest has said where."""
 here: dict[bytes, object] = {}
-"""What this process has asked for."""
+"""Results that this process has asked for."""
 
 
 @cache
@@ -54,7 +54,7 @@ def keep_in(config: pytest.Config) -> None:
 
 
 def kept(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function of the package returns for these arguments; computed if it is not kept."""
+    """The result of a function of the package for these arguments; computed if it is not kept."""
     given = sorted((name, value) for name, value in os.environ.items() if name.startswith("OSFMODEL_"))
     asked = pickle.dumps((function.__module__, function.__qualname__, arguments, given, usual_effects.usual_values()))
     if asked not in here:
@@ -63,7 +63,7 @@ def kept(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _on_disk(name: str, function: Callable[..., object], arguments: tuple[object, ...]) -> object:
-    """What the file of this name holds, or what the function returns, which is written there."""
+    """The result in the file of this name, or that of the function, which is written there."""
     path = folders[0] / name if folders else None
     if path is not None and path.exists():
         return pickle.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""How the suite stays short: draws, kept results, and the budgets of benchmarks/suite.py."""
+"""The means that keep the suite short: draws, kept results, and the budgets of benchmarks/suite.py."""
 
 from __future__ import annotations
 
