@@ -170,6 +170,26 @@ def test_no_schedule_beats_the_bound_of_its_objective(make_cost):
             assert carry_out(workload, plan, pricing).iteration_time >= bound * (1 - 1e-12)
 
 
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
+def test_no_schedule_of_messages_of_these_sizes_beats_their_bound(make_cost):
+    """Random problems, cuts, groups, orders and rules."""
+    rng = np.random.default_rng(16)
+    for _ in range(100):
+        problem, objective = random_problem(rng), OBJECTIVES[int(rng.integers(len(OBJECTIVES)))]
+        workload = workload_of([time + 0.01 for time in problem.ready_times], [max(size, 1) for size in problem.sizes])
+        pricing, plan = random_pricing(rng, make_cost, objective), any_schedule(rng, workload).under(objective)
+        bound = bounds.messages_bound(workload, pricing, objective, [bucket.size for bucket in plan.buckets])
+        assert carry_out(workload, plan, pricing).iteration_time >= bound * (1 - 1e-12)
+
+
+def test_the_bound_of_messages_is_attained_by_one_tensor():
+    workload = Workload("small", (Layer("a", 1.0, 2.0, 60),), update_time=0.5)
+    pricing = Pricing({"all_reduce": AffineCost(((1.0, 0.1),))})
+    plan = Plan("small", (Bucket((Block("a", 0, 60),)),)).under(PLAIN)
+    found = carry_out(workload, plan, pricing).iteration_time
+    assert found == pytest.approx(bounds.messages_bound(workload, pricing, PLAIN, [60]), rel=1e-12)
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_the_bound_of_an_objective_is_attained(objective):
     """By one tensor, ready at once, in as many equal messages as there are channels: their start-ups pass together."""
