@@ -47,7 +47,7 @@ _RULES = [one.name for one in fields(Plan) if one.compare and one.name != "workl
 
 
 def kept(known: dict[Any, T], key: Hashable, make: Callable[[], T]) -> T:
-    """What is known under a key, made if it is not; of more than MOST the oldest is forgotten."""
+    """The value known under a key, made if there is none; of more than MOST the oldest is forgotten."""
     if key not in known:
         made = make()
         while len(known) >= MOST:

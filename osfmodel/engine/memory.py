@@ -115,7 +115,7 @@ def _holdings(
     optimizer: str | None,
     communicator: int,
 ) -> Holdings:
-    """What a step holds in memory; the program is that of the timeline, if that has each layer apart."""
+    """The bytes held during a step; the program is that of the timeline, if that has each layer apart."""
     require_count(workers, "the number of workers", least=1)
     storage = require(keeper, KEEPERS, "keeper")
     if not EXECUTORS[keeper].carries(plan.plain):

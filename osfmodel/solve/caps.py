@@ -12,7 +12,7 @@ sizes of its gradients: bytes, or elements where they come from :func:`in_elemen
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple
@@ -26,7 +26,6 @@ from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import TIE, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.search.robust import fairest
 from osfmodel.solve.solution import Limits, allowed, finish
 
 DDP_LIMITS = (1 * MIB, 25 * MIB)
@@ -204,37 +203,6 @@ def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits(), pairs
     chosen = caps if len(caps) <= most else np.union1d(_thinned(caps, most), [cap])
     pair = _best_pair(prefix, ready, chosen, cost) if pairs else (cap, cap)
     return CapSearch(cap, whole_mib, pair, complete, exhaustive)
-
-
-def search_caps_for_all(
-    workload: Workload, costs: Sequence[Cost], limits: Limits = Limits(), pairs: bool = True
-) -> CapSearch | None:
-    """The caps of :func:`search_caps`; for several costs those that suit all, no slower than the default where any are.
-
-    For several costs the best cap of each is tried, the default's, and all bytes, a half of them, a quarter...
-    """
-    found = [search_caps(workload, cost, limits, pairs) for cost in costs]
-    kept = [one for one in found if one is not None]
-    if len(found) == 1 or not kept:
-        return found[0]
-    gradients = workload.gradients
-
-    def times(caps: Sequence[int]) -> list[float]:
-        layout = bucket_layout(gradients, caps)
-        return [finish(layout, gradients, cost) for cost in costs]
-
-    def best(options: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-        fair = [caps for caps in options if allowed(bucket_layout(gradients, caps), gradients, limits)]
-        return fairest(fair, times, times(DDP_LIMITS))
-
-    tried = [DDP_LIMITS[-1], *(max(workload.gradient_bytes >> times, 1) for times in range(HALVINGS + 1))]
-    singles = [*(one.cap for one in kept), *tried]
-    wholes = [one.whole_mib * MIB for one in kept if one.whole_mib is not None]
-    wholes += [-(-cap // MIB) * MIB for cap in tried] if wholes else []
-    (cap,) = best((cap,) for cap in singles)
-    first, other = best([*(one.pair for one in kept), DDP_LIMITS, *((cap, cap) for cap in singles)])
-    whole_mib = best((cap,) for cap in wholes)[0] // MIB if wholes else None
-    return CapSearch(cap, whole_mib, (first, other), cap_exhaustive=False, pair_exhaustive=False)
 
 
 def _arrays(gradients: Gradients) -> tuple[Array, Array]:

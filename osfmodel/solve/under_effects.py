@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import Cost
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
 from osfmodel.entities.rounding import just_below, least
@@ -28,11 +29,11 @@ from osfmodel.solve.caps import (
     best_cap,
     bucket_layout,
     capped_plans,
-    search_caps_for_all,
+    search_caps,
 )
 from osfmodel.solve.exact import merge, pareto
 from osfmodel.solve.search.robust import fairest
-from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed, narrower
+from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed, finish, narrower
 
 ROUNDS = 3
 """Maximum number of rounds; plans settle after two or three."""
@@ -129,6 +130,37 @@ def best_cap_timed(workload: Workload, pricing: Pricing) -> int:
     """The single cap, in bytes, with the shortest iteration: :func:`caps_timed`; without effects ``best_cap``."""
     found = caps_timed(workload, [pricing], pairs=False) if pricing.effects.active else None
     return best_cap(workload, pricing.cost()) if found is None else found.cap
+
+
+def search_caps_for_all(
+    workload: Workload, costs: Sequence[Cost], limits: Limits = Limits(), pairs: bool = True
+) -> CapSearch | None:
+    """The caps of :func:`search_caps`; for several costs those that suit all, no slower than the default where any are.
+
+    For several costs the best cap of each is tried, the default's, and all bytes, a half of them, a quarter...
+    """
+    found = [search_caps(workload, cost, limits, pairs) for cost in costs]
+    kept = [one for one in found if one is not None]
+    if len(found) == 1 or not kept:
+        return found[0]
+    gradients = workload.gradients
+
+    def times(caps: Sequence[int]) -> list[float]:
+        layout = bucket_layout(gradients, caps)
+        return [finish(layout, gradients, cost) for cost in costs]
+
+    def best(options: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+        fair = [caps for caps in options if allowed(bucket_layout(gradients, caps), gradients, limits)]
+        return fairest(fair, times, times(DDP_LIMITS))
+
+    tried = [DDP_LIMITS[-1], *(max(workload.gradient_bytes >> times, 1) for times in range(HALVINGS + 1))]
+    singles = [*(one.cap for one in kept), *tried]
+    wholes = [one.whole_mib * MIB for one in kept if one.whole_mib is not None]
+    wholes += [-(-cap // MIB) * MIB for cap in tried] if wholes else []
+    (cap,) = best((cap,) for cap in singles)
+    first, other = best([*(one.pair for one in kept), DDP_LIMITS, *((cap, cap) for cap in singles)])
+    whole_mib = best((cap,) for cap in wholes)[0] // MIB if wholes else None
+    return CapSearch(cap, whole_mib, (first, other), cap_exhaustive=False, pair_exhaustive=False)
 
 
 def caps_timed(

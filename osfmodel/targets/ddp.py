@@ -61,9 +61,8 @@ class DdpKnobs:
 
 def to_plan(knobs: DdpKnobs, workload: Workload) -> Plan:
     """The plan that DDP forms with these limits."""
-    gradients = workload.gradients
-    sent = _Sent(workload.name, gradients.names, gradients.sizes, gradients.dtypes, gradients.held, workload)
-    return _formed(sent, knobs.limits)
+    sent = workload.gradients
+    return _formed(_Sent(workload.name, sent.names, sent.sizes, sent.dtypes, sent.held, workload), knobs.limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,8 @@ def named_rule(name: str, rule: PlanRule) -> PlanRule:
     found = under_effects(rule)
     if name not in (OPTIMAL, PLANNED):
         return found
-    solve = found.solve
-    return rule._replace(
-        solve=lambda question: fastest(question, solve(question), name == OPTIMAL, made=(name, PLANNED))
-    )
+    made, solve = (name, PLANNED), found.solve
+    return rule._replace(solve=lambda question: fastest(question, solve(question), name == OPTIMAL, made=made))
 
 
 def under_effects(rule: PlanRule) -> PlanRule:

@@ -42,7 +42,8 @@ def put_through(module, parameter, like, **fixtures):
     for name, test in vars(module).items():
         if not name.startswith("test_"):
             continue
-        marks = {mark.args[0]: list(mark.args[1]) for mark in getattr(test, "pytestmark", ())}
+        tables = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+        marks = {names: list(values) for names, values, *_ in tables}
         if like not in marks.pop(parameter, ()):
             continue
         given = {key: value for key, value in fixtures.items() if key in inspect.signature(test).parameters}

@@ -18,6 +18,7 @@ from osfmodel.entities.plan import contiguous_plan
 from osfmodel.planning.settling import contiguous_ends
 from osfmodel.solve import caps as ddp_caps
 from osfmodel.solve.solution import finish
+from osfmodel.solve.under_effects import search_caps_for_all
 from osfmodel.targets import ddp
 from tests.conftest import gradients, workload_of
 from tests.problems import affine, asked, coarse_table, min_of_affine
@@ -175,7 +176,7 @@ def test_caps_for_several_costs_suit_all_of_them():
         workload = workload_of((0.01 + np.cumsum(rng.exponential(1, count))).tolist(), sizes)
         costs = [AffineCost(((startup, slope),)) for startup, slope in ((0.01, 0.2), (2.0, 0.3))]
         singles = [ddp_caps.search_caps(workload, cost).cap for cost in costs]
-        best = ddp_caps.search_caps_for_all(workload, costs)
+        best = search_caps_for_all(workload, costs)
 
         def losses(limits, costs=costs, workload=workload):
             found = workload.gradients
@@ -186,7 +187,7 @@ def test_caps_for_several_costs_suit_all_of_them():
         if any(max(losses([cap])) <= 1 for cap in singles):
             assert max(losses([best.cap])) <= 1 + 1e-9
         assert max(losses(best.pair)) <= 1 + 1e-9
-        assert ddp_caps.search_caps_for_all(workload, costs[:1]) == ddp_caps.search_caps(workload, costs[0])
+        assert search_caps_for_all(workload, costs[:1]) == ddp_caps.search_caps(workload, costs[0])
     assert better
 
 

@@ -28,7 +28,6 @@ from osfmodel.entities.rounding import least, plain_sum, within
 from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.room import peak_within
-from osfmodel.solve.search.group_times import GroupTimes
 from osfmodel.solve.sharded_bounds import AHEAD, GROWTH, block_bytes, block_of
 from osfmodel.solve.solution import Limits, MemoryLimit
 
@@ -124,6 +123,8 @@ class GroupSearch:
                     f"--max-bucket {show_bytes(self.most)}: block {name!r} holds {show_bytes(size)}, and FSDP2 gathers "
                     "whole blocks: raise it"
                 )
+        from osfmodel.solve.search.group_times import GroupTimes
+
         self.times = GroupTimes(self.workload, pricing, self.rules)
         self.timed: dict[Grouping, float] = {}
         self.fitting: dict[Grouping, bool] = {}

@@ -31,10 +31,10 @@ from osfmodel.solve.sharded_bounds import AHEAD, block_of
 KINDS = ("all_gather", "copy_part_in", "copy_out", "copy_in", "reduce_scatter", "all_reduce")
 """Works of a bucket, of which it may not need all."""
 USES, LEAVES = 1, 0
-"""Where a bucket comes into use at the place of a layer, and goes out of it there: at one place in this order."""
+"""At the place of a layer a bucket comes into use, or goes out of it: at one place in this order."""
 
 
-class _Timed(NamedTuple):
+class _TimedBucket(NamedTuple):
     """A bucket: places of the first layer that uses it and of the one behind the last, and the seconds of KINDS.
 
     last: whether its gradients are reduced once backward is over
@@ -108,7 +108,7 @@ class GroupTimes:
         timed = program.timed([table[work] for work in works], None)
         return (run_in_order(timed, self.pricing) or run(timed, self.pricing)).finish
 
-    def _least(self, buckets: Sequence[tuple[bool, _Timed]], separate: bool) -> float:
+    def _least(self, buckets: Sequence[tuple[bool, _TimedBucket]], separate: bool) -> float:
         """Seconds that a step with these buckets takes at least: all computation, slowed, or all that one stream sends.
 
         Of several micro-batches it counts one.
@@ -127,12 +127,12 @@ class GroupTimes:
         computed = plain_sum(self.clock.of((kind, 0, count))[0] for kind in ("forward", "backward"))
         return max(most, computed * self.rules.micro_batches + most * slowdown / (1 + slowdown))
 
-    def _group(self, first: int, end: int) -> tuple[_Timed, ...]:
+    def _group(self, first: int, end: int) -> tuple[_TimedBucket, ...]:
         """The buckets of the group of the blocks from ``first`` to before ``end``."""
         places = sorted(place for block in self.places[first:end] for place in block)
         return tuple(self._by_type(places, places[0], places[-1] + 1, self.input in places)) if places else ()
 
-    def _by_type(self, places: Sequence[int], first: int, end: int, last: bool) -> Iterator[_Timed]:
+    def _by_type(self, places: Sequence[int], first: int, end: int, last: bool) -> Iterator[_TimedBucket]:
         """A bucket for the layers of each type that have parameters."""
         layers = [layer for layer in map(self.workload.layers.__getitem__, places) if layer.gradient_bytes]
         for dtype in dict.fromkeys(layer.dtype for layer in layers):
@@ -146,7 +146,7 @@ class GroupTimes:
             ]  # fmt: skip
             seconds = tuple(map(self.clock.of, works))
             unused = ((0, 0),) * (len(KINDS) - len(works))
-            yield _Timed(first, end, last, seconds + unused, plain_sum(seconds[0]), plain_sum(seconds[4]))
+            yield _TimedBucket(first, end, last, seconds + unused, plain_sum(seconds[0]), plain_sum(seconds[4]))
 
     def _form(
         self, uses: tuple[_Use, ...], count: int, ahead: tuple[int, int], flight: tuple[int, bool]
