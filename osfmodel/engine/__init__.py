@@ -42,15 +42,15 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing, like: Tim
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Timeline:
     """One iteration in the steady state. Raises PlanError if the plan does not belong to the workload."""
-    from osfmodel.engine.run import ALIKE, LongRun  # not loaded where all plans are plain
+    from osfmodel.engine.run import SIMULATED, LongRun  # not loaded where all plans are plain
 
     workload, pricing = pricing.loaded(workload)
     count = plan.sharding.micro_batches if plan.sharding else 1
     workload, plan = plan.computed(workload)
     alone = accumulating(workload, count).compute_time
-    if plan.sharding is None or count <= ALIKE or any(bucket.release_time for bucket in plan.buckets):
+    if plan.sharding is None or count <= SIMULATED or any(bucket.release_time for bucket in plan.buckets):
         return _executed(workload, plan, pricing, like).timeline(alone)
-    short = replace(plan, sharding=replace(plan.sharding, micro_batches=ALIKE))
+    short = replace(plan, sharding=replace(plan.sharding, micro_batches=SIMULATED))
     run = LongRun(_executed(workload, short, pricing, like), partial(_executed, workload, plan, pricing))
     return run.timeline(alone, count)
 

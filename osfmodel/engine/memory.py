@@ -8,6 +8,7 @@ holds beyond that, a device's context and the buffers of a communication library
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -68,7 +69,8 @@ def memory_as_known(
     communicator: int = 0,
 ) -> Memory:
     """The memory of a step as :func:`memory_of`, without activations for a workload that does not say what it keeps."""
-    return curve(*_executed(workload, plan, timeline, workers, keeper, optimizer, communicator))
+    holdings = _holdings(workload, plan, timeline, workers, keeper, optimizer, communicator)
+    return curve(*_executed(holdings, timeline))
 
 
 def peak_as_known(
@@ -82,26 +84,17 @@ def peak_as_known(
 ) -> Footprint:
     """The peak of :func:`memory_as_known`, in less time, above all for steps that differ in batch and prices only."""
     key = (form_of(workload), rules_of(plan), workers, keeper, optimizer, communicator)
-    given = (workload, plan, timeline, workers, keeper, optimizer, communicator)
-    outline = kept(_outlines, key, lambda: outline_of(_holdings(*given)))
-    return highest(*_executed(*given)) if outline is None else outline.peak(workload, plan)
+    make = partial(_holdings, workload, plan, timeline, workers, keeper, optimizer, communicator)
+    outline = kept(_outlines, key, lambda: outline_of(make()))
+    return highest(*_executed(make(), timeline)) if outline is None else outline.peak(workload, plan)
 
 
 _outlines: dict[Any, Outline | None] = {}
 
 
-def _executed(
-    workload: Workload,
-    plan: Plan,
-    timeline: Timeline,
-    workers: int,
-    keeper: str,
-    optimizer: str | None,
-    communicator: int,
-) -> tuple[Program, Sequence[float], Sequence[float], float]:
+def _executed(holdings: Holdings, timeline: Timeline) -> tuple[Program, Sequence[float], Sequence[float], float]:
     """The program with its holds, when its operations begin and end, and the end of the step."""
-    program = _holdings(workload, plan, timeline, workers, keeper, optimizer, communicator).program()
-    run = issued_run(timeline)
+    program, run = holdings.program(), issued_run(timeline)
     starts, ends = run.apart() if run else times_of(program, timeline)
     return program, starts, ends, timeline.iteration_time
 

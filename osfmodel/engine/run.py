@@ -100,7 +100,7 @@ def _instant(progress: Sequence[tuple[float, float]], left: float) -> float:
 class LongRun:
     """The run of a step of many micro-batches, which is made once it is asked for.
 
-    short: the run of a step of ALIKE of them, whose second one is like all between the first and the last
+    short: the run of a step of SIMULATED of them, whose second one is like all between the first and the last
     """
 
     short: Run
@@ -118,11 +118,11 @@ class LongRun:
         operations, starts = self.short.program.operations, self.short.starts
         forward = [number for number in self.short.computed if operations[number].kind == "forward"]
         begun = [starts[number] for number in forward if operations[number].layers == operations[forward[0]].layers]
-        finish = self.short.finish + (count - ALIKE) * (begun[-1] - begun[-2])
+        finish = self.short.finish + (count - SIMULATED) * (begun[-1] - begun[-2])
         return Timeline(LateSpans(lambda: self.whole().spans()), compute_time, finish, "simulator", self)
 
 
-ALIKE = 3
+SIMULATED = 3
 """Micro-batches of which the second is like all between the first and the last of a longer step that shards.
 
 Such steps have the same peak of memory.

@@ -16,7 +16,7 @@ from osfmodel.cost import worker_counts
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
-from osfmodel.engine.run import ALIKE, LongRun
+from osfmodel.engine.run import SIMULATED, LongRun
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
@@ -158,7 +158,7 @@ def _shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
     run = timeline.run
     if plan.sharding is None or not isinstance(run, LongRun):
         return plan, timeline
-    short = replace(plan, sharding=replace(plan.sharding, micro_batches=ALIKE))
+    short = replace(plan, sharding=replace(plan.sharding, micro_batches=SIMULATED))
     return short, run.short.timeline(timeline.compute_time)
 
 

@@ -83,7 +83,7 @@ class GroupTimes:
         self, starts: Sequence[int], kept: frozenset[int], ahead: tuple[int, int], flight: tuple[int, bool],
         most: float = inf,
     ) -> float:  # fmt: skip
-        """Seconds of a step with groups that begin with the blocks ``starts``; inf where it cannot take less than most.
+        """Seconds of a step with groups that begin with the blocks ``starts``; inf where a bound is above ``most``.
 
         kept:   the starts of groups that are not freed after forward
         ahead:  groups gathered ahead in forward and in backward
@@ -111,7 +111,7 @@ class GroupTimes:
     def _least(self, buckets: Sequence[tuple[bool, _TimedBucket]], separate: bool) -> float:
         """Seconds that a step with these buckets takes at least: all computation, slowed, or all that one stream sends.
 
-        Of several micro-batches it counts one.
+        Of the messages of several micro-batches it counts those of one.
         """
         again = 0 if self.rules.keep else 1
         gathers = [1 if kept else 1 + again for kept, _ in buckets]
