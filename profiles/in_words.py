@@ -17,10 +17,9 @@ from scipy.optimize import brentq
 
 from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.counting.config import Config
-from osfmodel.counting.efficiency import Efficiency
 from osfmodel.counting.families import llama
 from osfmodel.counting.modules import Model, attention, embedding, head, linear, norm
-from osfmodel.counting.roofline import TrainingSetup, workload_of
+from osfmodel.counting.roofline import Efficiency, TrainingSetup, workload_of
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files.measurements import load_measurements

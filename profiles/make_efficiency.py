@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 from scipy.optimize import least_squares
 
-from osfmodel.counting.efficiency import Efficiency
 from osfmodel.counting.modules import Module
-from osfmodel.counting.roofline import Roofline
+from osfmodel.counting.roofline import Efficiency, Roofline
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import GPUS, generation_of

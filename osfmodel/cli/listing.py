@@ -14,7 +14,7 @@ from osfmodel.cli.app import NameOrFile, OneOf, emit, line, output_options, prin
 from osfmodel.cli.groups import GroupedCommand, user_defaults
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
-from osfmodel.counting.architectures import architecture_name, architecture_of
+from osfmodel.counting.words import architecture_name, architecture_of
 from osfmodel.engine import ENGINES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS

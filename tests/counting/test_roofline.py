@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.efficiency import Efficiency, efficiency_of
 from osfmodel.counting.modules import Module, Product, attention, linear
-from osfmodel.counting.roofline import FULL, SELECTIVE, Roofline, TrainingSetup, workload_of
+from osfmodel.counting.roofline import FULL, SELECTIVE, Efficiency, Roofline, TrainingSetup, efficiency_of, workload_of
 from osfmodel.engine.bands import extremes
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.counting.efficiency import efficiency_of
 from osfmodel.counting.modules import Product
+from osfmodel.counting.roofline import efficiency_of
 from osfmodel.runtime.profiler.counter import Counter
 from osfmodel.runtime.profiler.driving import Driving
 from osfmodel.runtime.profiler.meta import count

@@ -1,4 +1,4 @@
-"""MODEL_FAMILIES: kinds of models that can be counted, each one module and one line, by ``model_type``.
+"""MODEL_FAMILIES: kinds of models that can be counted, each one function and one line, by ``model_type``.
 
 A family turns a configuration, with the fields that Hugging Face or torchvision gives it, into modules with names,
 shapes and work.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from osfmodel.counting.config import LARGEST, Config
-from osfmodel.counting.families import bert, clip, convnext, dlrm, gpt2, gpt_neox, llama, mpt, resnet, swin, t5, vit
+from osfmodel.counting.families import dlrm, images, llama, text
 from osfmodel.counting.modules import Model
 
 
@@ -41,16 +41,16 @@ def _none(_config: Config) -> int:
 
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     **{kind: ModelFamily(llama.build, llama.longest) for kind in llama.RELATIVES},
-    "gpt2": ModelFamily(gpt2.build, _positions),
-    "gpt_neox": ModelFamily(gpt_neox.build, _positions),
-    "mpt": ModelFamily(mpt.build, _unlimited, usual=2048),
-    "bert": ModelFamily(bert.build, _positions),
-    "t5": ModelFamily(t5.build, _unlimited, usual=512),
-    "clip": ModelFamily(clip.build, _none),
-    "torchvision-vit": ModelFamily(vit.build, _none),
-    "torchvision-resnet": ModelFamily(resnet.build, _none),
-    "torchvision-convnext": ModelFamily(convnext.build, _none),
-    "torchvision-swin": ModelFamily(swin.build, _none),
+    "gpt2": ModelFamily(text.gpt2, _positions),
+    "gpt_neox": ModelFamily(text.gpt_neox, _positions),
+    "mpt": ModelFamily(text.mpt, _unlimited, usual=2048),
+    "bert": ModelFamily(text.bert, _positions),
+    "t5": ModelFamily(text.t5, _unlimited, usual=512),
+    "clip": ModelFamily(images.clip, _none),
+    "torchvision-vit": ModelFamily(images.vit, _none),
+    "torchvision-resnet": ModelFamily(images.resnet, _none),
+    "torchvision-convnext": ModelFamily(images.convnext, _none),
+    "torchvision-swin": ModelFamily(images.swin, _none),
     "dlrm": ModelFamily(dlrm.build, _none),
 }
 """By ``model_type``."""
