@@ -11,7 +11,7 @@ from osfmodel.entities.dtypes import holds_gradients
 from osfmodel.entities.intervals import Interval, common, length, union, without
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective, GradientReady, Key, Step, keys_of
-from osfmodel.formats.traces.buckets import carried, filled, wire_times
+from osfmodel.formats.traces.network import carried, filled, wire_times
 
 COMPLETE = 0.02
 """Largest fraction of the bytes sent that may be missing from the recorded gradients."""

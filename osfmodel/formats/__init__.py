@@ -19,24 +19,14 @@ from osfmodel.entities.files import as_utf8, plain_text
 from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import LateTable, all_names, require
 from osfmodel.entities.trace import Trace
-from osfmodel.formats import kineto, nsight, own
-from osfmodel.formats.collectives import (
-    chakra,
-    csv_table,
-    flight_recorder,
-    inspector,
-    nccl_tests,
-    nccl_tests_json,
-    osu,
-    rccl_tests,
-)
-from osfmodel.formats.collectives.one_cluster import as_one_cluster
+from osfmodel.formats import kineto, layers, nsight, own
+from osfmodel.formats.collectives import chakra, flight_recorder, inspector, nccl_tests, tables
+from osfmodel.formats.collectives.clusters import as_one_cluster
 from osfmodel.formats.format import Format, of_traces
-from osfmodel.formats.horovod import autotune, timeline
-from osfmodel.formats.layers import ddp_logging, pipedream, tables
+from osfmodel.formats.horovod import files
 from osfmodel.formats.sniffing import entries_that, known_of, others_that_know
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, shared_stem, silent
-from osfmodel.formats.streams.gzip_stream import unpacked
+from osfmodel.formats.streams.archives import unpacked
 from osfmodel.formats.streams.trace_files import HEAD, head_of
 from osfmodel.formats.traces.cautions import nouns_of
 from osfmodel.formats.unknown import explained, foreign, unlike
@@ -58,10 +48,13 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
             label="nccl-tests output",
         ),
         "nccl-tests-json": Format(
-            nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J", label="nccl-tests JSON"
+            nccl_tests.sniff_json, nccl_tests.read_json, "what nccl-tests writes with -J", label="nccl-tests JSON"
         ),
         "rccl-tests": Format(
-            rccl_tests.sniff, rccl_tests.read, "what rccl-tests writes with -x, JSON or CSV", label="rccl-tests output"
+            nccl_tests.sniff_rccl,
+            nccl_tests.read_rccl,
+            "what rccl-tests writes with -x, JSON or CSV",
+            label="rccl-tests output",
         ),
         "nccl-inspector": Format(
             inspector.sniff,
@@ -88,43 +81,45 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
             label=chakra.RECORDER.label,
         ),
         "osu": Format(
-            osu.sniff,
-            osu.read,
+            tables.sniff_osu,
+            tables.read_osu,
             "OSU micro-benchmarks of a collective: osu_allreduce, osu_reduce_scatter, osu_allgather",
             label="OSU output",
         ),
         "csv-table": Format(
-            csv_table.sniff,
-            csv_table.read,
+            tables.sniff_csv,
+            tables.read_csv,
             "CSV of collectives: n_gpus, bytes, time_us (or _ms, _s); or n_gpus, alpha_s, beta_s_per_byte",
             label="a CSV file of collectives",
         ),
         "csv-layers": Format(
-            tables.sniff,
-            tables.read,
+            layers.sniff_csv,
+            layers.read_csv,
             "CSV of layers: name, bytes (or params), forward_ms, backward_ms (or _us, _s)",
             label="a CSV file of layers",
         ),
         "json-layers": Format(
-            tables.sniff_json,
-            tables.read_json,
+            layers.sniff_json,
+            layers.read_json,
             "JSON list of layers, with the columns of csv-layers",
             label="a JSON list of layers",
         ),
-        "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt", label="PipeDream's graph"),
+        "pipedream": Format(
+            layers.sniff_pipedream, layers.read_pipedream, "PipeDream's graph.txt", label="PipeDream's graph"
+        ),
         "ddp-logging": Format(
-            ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON", label="DDP's log"
+            layers.sniff_ddp, layers.read_ddp, "DDP's _get_ddp_logging_data() as JSON", label="DDP's log"
         ),
         "horovod-timeline": Format(
-            timeline.sniff,
-            timeline.read,
+            files.sniff_timeline,
+            files.read_timeline,
             "HOROVOD_TIMELINE, also cut off: iteration times, the model and the network as Horovod's loop saw them",
             label="Horovod's timeline",
             runs=True,
         ),
         "horovod-autotune": Format(
-            autotune.sniff,
-            autotune.read,
+            files.sniff_autotune,
+            files.read_autotune,
             "HOROVOD_AUTOTUNE_LOG: says what its tuner found",
             label="Horovod's autotune log",
         ),

@@ -5,23 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from osfmodel.formats.collectives import csv_table
-from osfmodel.formats.collectives.naming import PROGRAM
-from osfmodel.formats.layers import tables
+from osfmodel.formats import layers
+from osfmodel.formats.collectives import tables
+from osfmodel.formats.collectives.clusters import PROGRAM
 from osfmodel.formats.source_text import columns_of, pick
 
 OSU = re.compile(r"^#\s*OSU\b[^\r\n]{0,80}", re.MULTILINE)
 NCCL = re.compile(r"NCCL INFO|NCCL WARN|Test NCCL failure|# nThread |# Rank |# Using devices")
 NEEDED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "csv-table": {
-        "a size": csv_table.SIZES,
-        "a time": tuple(csv_table.TIMES),
+        "a size": tables.SIZES,
+        "a time": tuple(tables.TIMES),
     },
     "csv-layers": {
-        "a name": tables.NAMES,
-        "a size": tables.BYTES,
-        "a forward time": tables.FORWARD[:3],
-        "a backward time": tables.BACKWARD[:3],
+        "a name": layers.NAMES,
+        "a size": layers.BYTES,
+        "a forward time": layers.FORWARD[:3],
+        "a backward time": layers.BACKWARD[:3],
     },
 }
 MOST_COLUMNS = 12

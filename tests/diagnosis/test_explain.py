@@ -20,8 +20,8 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import union, without
 from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
 from osfmodel.formats.traces import cluster_of, measurement_of, workload_of
-from osfmodel.formats.traces.buckets import wire_times
 from osfmodel.formats.traces.cautions import own_step
+from osfmodel.formats.traces.network import wire_times
 from osfmodel.planning.remedies import BEYOND
 from osfmodel.show.tables.explained import costs, others, whose_messages
 from tests.jobs import BACKWARDS, BESIDE, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, UNEVEN, Job, trace_of

@@ -11,7 +11,7 @@ from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.diagnosis.explanation import bus_factor
 from osfmodel.entities.trace import Collective, ProcessGroup, RankTrace, Step, Trace
-from osfmodel.formats.kineto.meshes import process_groups
+from osfmodel.formats.kineto.sharding import process_groups
 from osfmodel.formats.traces.ranks import joined
 from osfmodel.show.tables.explained import group_words
 from tests.jobs import PLANTED, trace_of

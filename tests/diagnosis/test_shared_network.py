@@ -13,7 +13,7 @@ from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.diagnosis.scene import RankLane, Scene
 from osfmodel.diagnosis.shared_network import SceneMessage
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
-from osfmodel.formats.traces.buckets import wire_times
+from osfmodel.formats.traces.network import wire_times
 from tests.jobs import BESIDE, HEALTHY, trace_of
 
 

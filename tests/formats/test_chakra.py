@@ -14,7 +14,7 @@ import osfmodel as osf
 from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.formats import Hints, format_of, import_file, import_job, is_job, load_trace
-from osfmodel.formats.streams import protobuf
+from osfmodel.formats.collectives import chakra
 from tests.formats.chakra_traces import (
     COLLECTIVE,
     METADATA,
@@ -168,7 +168,7 @@ def test_damaged_nodes_are_refused_with_their_number(tmp_path, message, said):
 
 def test_a_message_that_no_node_is_as_long_as_is_refused(tmp_path):
     path = tmp_path / "rank.et"
-    path.write_bytes(start(JOB) + varint(protobuf.LONGEST + 1) + b"x" * 100)
+    path.write_bytes(start(JOB) + varint(chakra.LONGEST + 1) + b"x" * 100)
     with pytest.raises(DataError, match=rf"^{path}: message 1: is longer than 16 MiB, the maximum for a node"):
         read(path)
 
@@ -178,15 +178,15 @@ def test_messages_across_pieces_are_put_together():
     written = b"".join(map(delimited, parts))
     for step in (1, 2, 7, 1000):
         pieces = [written[place : place + step] for place in range(0, len(written), step)]
-        assert list(protobuf.delimited(pieces)) == [(number, part, True) for number, part in enumerate(parts)]
-        cut = list(protobuf.delimited([*pieces, b"\x09abc"]))[-1]
+        assert list(chakra.delimited(pieces)) == [(number, part, True) for number, part in enumerate(parts)]
+        cut = list(chakra.delimited([*pieces, b"\x09abc"]))[-1]
         assert cut == (4, b"\x09abc", False)
 
 
 def test_all_types_of_values_are_passed():
     """Whole numbers to 64 bits, bytes, and those of 4 and 8 bytes, which stay bytes."""
     message = field(1, 2**64 - 1) + field(2000, "text") + b"\x1d" + b"\1\2\3\4" + b"\x21" + b"\1" * 8
-    assert list(protobuf.fields(message)) == [(1, 2**64 - 1), (2000, b"text"), (3, b"\1\2\3\4"), (4, b"\1" * 8)]
+    assert list(chakra.fields(message)) == [(1, 2**64 - 1), (2000, b"text"), (3, b"\1\2\3\4"), (4, b"\1" * 8)]
 
 
 def test_ten_times_the_file_takes_no_more_memory(tmp_path):

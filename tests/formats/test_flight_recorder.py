@@ -17,9 +17,8 @@ from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.formats import Hints, format_of, import_file, import_job
 from osfmodel.formats.collectives import flight_recorder
+from osfmodel.formats.collectives.flight_recorder import plain_data
 from osfmodel.formats.source_text import Files, Text
-from osfmodel.formats.streams import data_pickle
-from osfmodel.formats.streams.data_pickle import plain_data
 from tests.formats import samples
 from tests.formats.flight_dumps import Dumped, dump, pickled, text
 
@@ -216,7 +215,7 @@ def test_plain_pickles_of_every_protocol_are_read():
 
 
 def test_a_pickle_of_too_many_objects_is_refused(monkeypatch):
-    monkeypatch.setattr(data_pickle, "MOST_STEPS", 100)
+    monkeypatch.setattr(flight_recorder, "MOST_STEPS", 100)
     with pytest.raises(
         DataError, match="with more objects than a dump has: record with a smaller TORCH_FR_BUFFER_SIZE"
     ):
@@ -226,5 +225,5 @@ def test_a_pickle_of_too_many_objects_is_refused(monkeypatch):
 def test_no_known_opcode_names_a_class_or_calls_anything():
     calling = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD", "EXT1", "PERSID"}
     named = {opcode.name for opcode in pickletools.opcodes}
-    assert not data_pickle.KNOWN & calling
-    assert named >= data_pickle.KNOWN
+    assert not flight_recorder.KNOWN & calling
+    assert named >= flight_recorder.KNOWN

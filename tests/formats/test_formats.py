@@ -14,9 +14,8 @@ import osfmodel as osf
 from osfmodel import DataError, OsfError
 from osfmodel.cli import main
 from osfmodel.cli.importing import fitted
-from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
-from osfmodel.formats.collectives import csv_table
-from osfmodel.formats.layers import tables
+from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, layers, recognise
+from osfmodel.formats.collectives import tables
 from osfmodel.formats.source_text import Text
 from tests.conftest import ROOT
 from tests.formats import samples
@@ -418,7 +417,7 @@ def test_data_that_cannot_be_fitted_is_refused(tmp_path):
 
 def test_the_reference_names_every_column():
     text = (ROOT / "docs/reference/formats.md").read_text(encoding="utf-8")
-    names = [*csv_table.SIZES, *csv_table.WORKERS, *csv_table.TIMES, *tables.NAMES, *tables.BYTES]
+    names = [*tables.SIZES, *tables.WORKERS, *tables.TIMES, *layers.NAMES, *layers.BYTES]
     assert [name for name in names if f"`{name}`" not in text] == []
 
 

@@ -19,8 +19,8 @@ from osfmodel.entities.errors import ForeignFileError
 from osfmodel.entities.measurement import Measurement
 from osfmodel.formats import Hints
 from osfmodel.formats.advice import import_advice
-from osfmodel.formats.horovod import autotune
-from osfmodel.formats.horovod import timeline as horovod_timeline
+from osfmodel.formats.horovod import files
+from osfmodel.formats.horovod import files as horovod_timeline
 from osfmodel.formats.source_text import Text
 from tests.formats import samples
 
@@ -34,7 +34,7 @@ def timeline(content, tell=lambda message: None):
 
 def nouns(content, told=None, **hints):
     text = Text("file.json", content, tell=(told if told is not None else []).append)
-    return {type(noun): noun for noun in horovod_timeline.read(text, Hints("mine", **hints))}
+    return {type(noun): noun for noun in horovod_timeline.read_timeline(text, Hints("mine", **hints))}
 
 
 def formed(found):
@@ -414,7 +414,7 @@ def test_too_few_iterations_are_refused():
 
 
 def test_the_autotune_log():
-    found = autotune.autotune(Text("file.csv", samples.HOROVOD_AUTOTUNE))
+    found = files.autotune(Text("file.csv", samples.HOROVOD_AUTOTUNE))
     assert len(found.tried) == 16
     assert found.converged == found.best == found.tried[11]
     assert found.best.plan == "horovod:8MiB,10ms"
@@ -423,13 +423,13 @@ def test_the_autotune_log():
     assert not dict(found.tried[0].switches)["cache_enabled"]
     assert found.steps(steps_per_sample=2, warm_ups=1) == 17 * 5 * 2
     stopped = samples.HOROVOD_AUTOTUNE[: samples.HOROVOD_AUTOTUNE.rindex("0,0,0, 1,10")]
-    assert autotune.autotune(Text("file.csv", stopped)) == replace(found, converged=None)
+    assert files.autotune(Text("file.csv", stopped)) == replace(found, converged=None)
 
 
 def test_an_older_log_and_fractions():
     """Fewer switches; a threshold of which six digits are written."""
     content = "cache_enabled,cycle_time_ms,tensor_fusion_threshold,score\n1,2.5,32,100\n1,17.3456,23.4567,7.5\n"
-    found = autotune.autotune(Text("file.csv", content))
+    found = files.autotune(Text("file.csv", content))
     assert [setting.plan for setting in found.tried] == ["horovod:32MiB,2.5ms", "horovod:24596132B,17.3456ms"]
     assert found.converged is None
 
@@ -438,7 +438,7 @@ def test_switches_of_the_tuner_in_the_names_of_plans(tmp_path):
     """One that names cannot say makes no plan; the message names it."""
     header = "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
     content = f"{header}cycle_time_ms,tensor_fusion_threshold,score\n1,1,0,0,1.2345678,32,100\n0,0,1,1,5,64,200\n"
-    over_nodes, torus = autotune.autotune(Text("file.csv", content)).tried
+    over_nodes, torus = files.autotune(Text("file.csv", content)).tried
     assert over_nodes.plan == "horovod:32MiB,1.2345678ms,cache=0,hierarchical"
     with pytest.raises(DataError, match="torus_allreduce is on, which the name of a plan cannot state"):
         assert torus.plan

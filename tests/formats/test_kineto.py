@@ -27,11 +27,10 @@ from osfmodel.entities.trace import keys_of
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, shared_stem, silent
-from osfmodel.formats.traces import buckets
-from osfmodel.formats.traces.buckets import carried
+from osfmodel.formats.traces import network
 from osfmodel.formats.traces.cautions import doubts, found_in, own_step
 from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
-from osfmodel.formats.traces.network import rising_means
+from osfmodel.formats.traces.network import carried, rising_means
 from osfmodel.formats.traces.usual import unsteady, usual_steps
 from osfmodel.ledger.check import check
 from osfmodel.show.documents.results import summary
@@ -747,15 +746,15 @@ def test_published_traces(published, name):
 def test_buckets_of_resnet50(published):
     """DDP's default caps on two A100s."""
     trace = published("hta_resnet50_ddp_2xA100_rank0.json.gz")
-    buckets = [2049000, 7875584, 6563840, 6637568, 2431040]
+    network = [2049000, 7875584, 6563840, 6637568, 2431040]
     for step in trace.ranks[0].steps:
-        assert [one.elements for one in step.reductions] == buckets
+        assert [one.elements for one in step.reductions] == network
         assert {(one.dtype, one.sized_by, one.workers) for one in step.reductions} == {("float32", "kernel", 2)}
         assert len(step.gradients) == 161
         assert [one.kind for one in step.collectives[:2]] == ["broadcast", "broadcast"]
     workload = workload_of(trace)
-    assert workload.gradient_bytes == 4 * sum(buckets)
-    assert [bucket.size for bucket in plan_of(trace, workload).buckets] == [4 * size for size in buckets]
+    assert workload.gradient_bytes == 4 * sum(network)
+    assert [bucket.size for bucket in plan_of(trace, workload).buckets] == [4 * size for size in network]
 
 
 def test_an_all_reduce_for_each_tensor(published):
@@ -1115,11 +1114,11 @@ def test_gradients_fill_messages_exactly():
     def step(*sizes):
         return SimpleNamespace(gradients=gradients, reductions=[SimpleNamespace(elements=size) for size in sizes])
 
-    assert buckets._by_size(step(3, 4)) == [gradients[:1], gradients[1:]]
-    assert buckets._by_size(step(5)) == [gradients[:2]]
-    assert buckets._by_size(step(4)) is None
-    assert buckets._filling(gradients, 4) == gradients[1:]
-    assert buckets._filling(gradients, 6) == []
+    assert network._by_size(step(3, 4)) == [gradients[:1], gradients[1:]]
+    assert network._by_size(step(5)) == [gradients[:2]]
+    assert network._by_size(step(4)) is None
+    assert network._filling(gradients, 4) == gradients[1:]
+    assert network._filling(gradients, 6) == []
 
 
 def test_hosts_of_other_names_than_the_first_have_clocks_of_their_own():

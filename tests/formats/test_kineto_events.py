@@ -39,7 +39,7 @@ from osfmodel.formats.kineto import recorded
 from osfmodel.formats.kineto.events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams import json_stream, trace_files
-from osfmodel.formats.streams.gzip_stream import streamed
+from osfmodel.formats.streams.archives import streamed
 from osfmodel.formats.traces import RankTrace, Step, Trace
 from tests.formats import samples, traces
 
@@ -580,7 +580,7 @@ def test_damaged_archives(tmp_path, content, message, packed):
 
 
 def test_archives_of_very_many_entries(tmp_path, monkeypatch):
-    monkeypatch.setattr("osfmodel.formats.streams.tar_stream.MOST_ENTRIES", 50)
+    monkeypatch.setattr("osfmodel.formats.streams.archives.MOST_ENTRIES", 50)
     path = tmp_path / "job.tar"
     path.write_bytes(tar([(f"{number}.json", rank(0).encode()) for number in range(51)]))
     assert "more than 50 entries" in disk_fault(path)
@@ -650,7 +650,7 @@ def test_bombs_take_little_memory(tmp_path, monkeypatch, unit, message):
 
 
 def test_archives_packed_more_tightly_than_any_trace_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("osfmodel.formats.streams.gzip_stream.SUSPECT", 2**20)
+    monkeypatch.setattr("osfmodel.formats.streams.archives.SUSPECT", 2**20)
     path = tmp_path / "bomb.json.gz"
     bomb(path, json.dumps(EVENTS[1]).encode() + b",", 4)
     assert "unpacks to more than 200 times its size" in disk_fault(path)

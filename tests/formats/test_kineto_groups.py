@@ -9,7 +9,7 @@ import pytest
 from osfmodel import explain
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.kineto.collectives import Found
-from osfmodel.formats.kineto.meshes import by_threads
+from osfmodel.formats.kineto.sharding import by_threads
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.traces.cautions import cautions
 from osfmodel.formats.traces.network import wire_times_by_size

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.formats import Hints, format_of, import_file, load_trace
-from osfmodel.formats.nsight import excerpt, ranges
+from osfmodel.formats.nsight import database, device
 from osfmodel.formats.nsight.database import LEAST_ROW, Database, opened_database
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.formats.traces.usual import with_steps
@@ -138,7 +138,7 @@ def test_of_a_large_report_the_steps_in_the_middle_are_read(tmp_path, monkeypatc
     assert numbers == list(range(5, 35))
     with closing(sqlite3.connect(path)) as database, database:
         (kernels,) = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
-    monkeypatch.setattr(excerpt, "MOST_KERNELS", kernels * (room + 2 * excerpt.AROUND) // 30)
+    monkeypatch.setattr(device, "MOST_KERNELS", kernels * (room + 2 * device.AROUND) // 30)
     found = load_trace([path], Hints("job"))
     assert [step.number for step in found.pace.steps] == list(range(first, last + 1))
     assert since_the_first(found) == since_the_first(with_steps(whole, range(first, last + 1)))
@@ -355,6 +355,6 @@ def test_damaged_databases_are_read_or_refused_in_one_line(tmp_path):
 
 
 def test_more_ranges_than_any_report_has_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranges, "MOST_RANGES", 5)
+    monkeypatch.setattr(database, "MOST_RANGES", 5)
     with pytest.raises(DataError, match="has more than 5 NVTX ranges of steps and collectives: record fewer steps"):
         load_trace([write(tmp_path / "a.sqlite", JOB, (0, 1))], Hints("job"))

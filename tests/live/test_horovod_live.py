@@ -18,7 +18,7 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
-from osfmodel.formats.horovod import timeline
+from osfmodel.formats.horovod import files
 from osfmodel.formats.source_text import Text
 from osfmodel.ledger.check import check
 from osfmodel.runtime import horovod as turns_under_horovod
@@ -98,7 +98,7 @@ def formed(path):
 
     Horovod does not wait for the end of its timeline to be written, so that the last may not be whole.
     """
-    found = timeline.timeline(Text(path.name, path.read_text()))
+    found = files.timeline(Text(path.name, path.read_text()))
     assert found.training in (tuple(range(1, 12)), tuple(range(1, 13)))
     return [[group.names for group in found.iterations[place]] for place in found.training]
 

@@ -17,7 +17,7 @@ from osfmodel.entities.trace import Trace
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.layers.ddp_logging import sniff
 from osfmodel.formats.source_text import Text
-from osfmodel.formats.streams.gzip_stream import unpacked
+from osfmodel.formats.streams.archives import unpacked
 from osfmodel.show.terminal.progress import progress_bar
 
 STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")

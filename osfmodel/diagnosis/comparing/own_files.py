@@ -13,7 +13,7 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import CostError, DataError
 from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.entities.workload import Workload
-from osfmodel.formats.collectives.naming import factor
+from osfmodel.formats.collectives.clusters import factor
 
 SIZES = tuple(4**power for power in range(4, 16))
 """Bytes of the collectives that are compared: 256 B to 1 GiB."""

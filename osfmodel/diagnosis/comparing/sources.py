@@ -29,7 +29,7 @@ from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, import_job, is_job, load_trace
 from osfmodel.formats.source_text import Hints, Text, silent, stem
-from osfmodel.formats.streams.gzip_stream import unpacked
+from osfmodel.formats.streams.archives import unpacked
 
 Load = Callable[[Sequence[str]], Trace]
 """Load the trace of a job from its files."""

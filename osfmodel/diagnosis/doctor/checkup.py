@@ -33,7 +33,7 @@ from osfmodel.diagnosis.doctor.peers import (
 from osfmodel.diagnosis.doctor.tails import ANY_TAIL, HEALTHY_TAIL
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief
-from osfmodel.formats.collectives.naming import factor
+from osfmodel.formats.collectives.clusters import factor
 
 HEALTHY, OTHER, CANNOT_TELL = "healthy", "something-else", "cannot-tell"
 SUMMARIES: Mapping[str, str] = {

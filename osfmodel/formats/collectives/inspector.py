@@ -26,9 +26,9 @@ from osfmodel.formats.collectives.calls import (
     time_in,
     whole_number,
 )
-from osfmodel.formats.collectives.naming import factor
+from osfmodel.formats.collectives.clusters import factor
 from osfmodel.formats.source_text import Files, Hints, Text
-from osfmodel.formats.streams.lines import lines_of
+from osfmodel.formats.streams.trace_files import lines_of
 
 ENDINGS = (".log", ".log.gz", ".jsonl", ".jsonl.gz")
 KINDS: Mapping[str, str] = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}

@@ -13,15 +13,13 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import ENDINGS, LABEL, LARGEST, TraceFile, is_trace, read_events
-from osfmodel.formats.kineto.meshes import by_threads, meshed, process_groups
 from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
-from osfmodel.formats.kineto.sharding import HostUse, grouped
+from osfmodel.formats.kineto.sharding import HostUse, by_threads, grouped, meshed, process_groups
 from osfmodel.formats.kineto.steps import steps_of
 from osfmodel.formats.kineto.windows import PROFILER_STEP
 from osfmodel.formats.source_text import Files, Hints, silent
 from osfmodel.formats.traces.cycles import Writer, continued, cycles_of, places_of, require_different
-from osfmodel.formats.traces.ranks import joined, numbered_alike
-from osfmodel.formats.traces.sizes import sized
+from osfmodel.formats.traces.ranks import joined, numbered_alike, sized
 from osfmodel.formats.traces.usual import with_shared_steps, with_steps
 
 __all__ = ["ENDINGS", "LABEL", "sniff", "trace_of"]

@@ -20,24 +20,24 @@ from osfmodel.formats.kineto.events import NO_ARGS, Args, Event
 from osfmodel.formats.kineto.recorded import Recorded, record
 from osfmodel.formats.kineto.steps import steps_of
 from osfmodel.formats.kineto.windows import OPTIMIZER_STEP, PROFILER_STEP
-from osfmodel.formats.nsight.database import MAGIC, Database, opened_database
-from osfmodel.formats.nsight.device import KERNELS, add_work, collectives_of
-from osfmodel.formats.nsight.excerpt import Excerpt, chosen_steps, excerpt_of
-from osfmodel.formats.nsight.ranges import (
+from osfmodel.formats.nsight.database import (
+    MAGIC,
     NO_PROCESS,
+    Database,
     NcclCall,
     ProcessGpu,
     ProcessRanges,
     calls_of,
     number_in,
+    opened_database,
     pid_of,
     process_of,
     ranges_of,
 )
+from osfmodel.formats.nsight.device import KERNELS, Excerpt, add_work, chosen_steps, collectives_of, excerpt_of
 from osfmodel.formats.source_text import Files, Hints
 from osfmodel.formats.streams.trace_files import paths_of_files
-from osfmodel.formats.traces.ranks import joined, numbered_alike
-from osfmodel.formats.traces.sizes import sized
+from osfmodel.formats.traces.ranks import joined, numbered_alike, sized
 from osfmodel.formats.traces.usual import with_shared_steps, with_steps
 
 LABEL = "an SQLite export of Nsight Systems"

@@ -13,8 +13,8 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import plain_text
 from osfmodel.entities.files.profiles import reason
 from osfmodel.formats.source_text import Files, Progress, Text, silent
-from osfmodel.formats.streams import tar_stream
-from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
+from osfmodel.formats.streams import archives
+from osfmodel.formats.streams.archives import STEP, limited, streamed
 
 HEAD = 65_536
 LARGEST_TRACE = 2**35
@@ -25,6 +25,9 @@ MOST_FILES = 20_000
 MOST_TOLD = 5
 """Maximum number of skipped files to report by name; only the number of the others is reported."""
 ANY = "a file of a known format"
+
+LONGEST_LINE = 2**20
+"""Maximum bytes of a line."""
 
 Pieces = Iterator[bytes]
 Opened = Iterator[tuple[str, Pieces]]
@@ -182,8 +185,8 @@ def _shown(endings: Sequence[str]) -> str:
 def _in_file(path: Path, found: bool, sifting: Filter) -> Opened:
     """The files in a file: itself, or those of an archive. One that was ``found`` in a folder may be unknown."""
     with _open(path) as file:
-        start, pieces = peeked(streamed(_read(file, sifting.meter)), tar_stream.BLOCK)
-        if tar_stream.is_tar(start):
+        start, pieces = peeked(streamed(_read(file, sifting.meter)), archives.BLOCK)
+        if archives.is_tar(start):
             yield from _in_archive(path, pieces, sifting)
         elif found:
             yield from _if_known(str(path), pieces, sifting)
@@ -193,7 +196,7 @@ def _in_file(path: Path, found: bool, sifting: Filter) -> Opened:
 
 def _in_archive(path: Path, pieces: Pieces, sifting: Filter) -> Opened:
     none = True
-    for name, body in tar_stream.files(pieces, lambda message: sifting.tell(f"{path}: {message}")):
+    for name, body in archives.files(pieces, lambda message: sifting.tell(f"{path}: {message}")):
         for trace in _if_known(f"{path}:{name}", streamed(body), sifting):
             none = False
             yield trace
@@ -246,3 +249,30 @@ def _checked(path: Path, traces: Opened) -> Opened:
         yield from traces
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def lines_of(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
+    """(number, line, whether it ended) for each line that is not empty, from 1 on, in bounded memory.
+
+    Only the last line may lack its end. Raises DataError, with the number, for a line of more than LONGEST_LINE bytes.
+    """
+    number, held = 1, b""
+    for piece in pieces:
+        *whole, rest = piece.split(b"\n")
+        if whole:
+            whole[0] = held + whole[0]
+            held = b""
+        for line in whole:
+            _require_short(number, line)
+            if line.strip():
+                yield number, line, True
+            number += 1
+        held += rest
+        _require_short(number, held)
+    if held.strip():
+        yield number, held, False
+
+
+def _require_short(number: int, line: bytes) -> None:
+    if len(line) > LONGEST_LINE:
+        raise DataError(f"line {number}: is longer than {LONGEST_LINE >> 20} MiB, the maximum for a line of a log")

@@ -1,4 +1,4 @@
-"""The nouns in a trace of any format, and a line on its content."""
+"""The nouns in a trace of any format, a line on its content, and warnings if its parts or its ranks do not agree."""
 
 from __future__ import annotations
 
@@ -17,11 +17,31 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints, Noun
-from osfmodel.formats.together import apart, off
-from osfmodel.formats.traces.buckets import exposed_others
 from osfmodel.formats.traces.entities import cluster_of, gpus_per_node, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces.network import exposed_others
 from osfmodel.formats.traces.sharded import doubts_of, is_sharded
 from osfmodel.formats.traces.usual import unsteady, usual_step, usual_steps
+
+OFF = 0.05
+"""Relative difference from which a reassembled step is reported as off, and ranks as apart."""
+
+
+def off(again: float, measured: float) -> str:
+    """A warning if the parts give ``again`` seconds where a step of ``measured`` was seen; "" if they agree."""
+    if not measured or abs(again / measured - 1) <= OFF:
+        return ""
+    return f"put together again, the step is off by {again / measured - 1:+.0%}: take predictions from it as rough"
+
+
+def apart(seconds: float, step: float, slowest: str = "the last rank") -> str:
+    """A warning if ``slowest`` has its gradients so much later than the first rank; "" below 5 % of a step."""
+    if not step or seconds <= OFF * step:
+        return ""
+    return (
+        f"ranks are apart: {slowest} has its gradients {show_time(seconds)} later than the first "
+        f"({seconds / step:.0%} of a step); predictions keep that wait at every number of workers"
+    )
+
 
 MOST_SHOWN = 12
 ONE_SIZE = (

@@ -22,10 +22,10 @@ from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.trace import GradientReady, Step, Trace
 from osfmodel.entities.workload import Layer, Workload
-from osfmodel.formats.traces.buckets import carried, filled
-from osfmodel.formats.traces.conditions import printable, source_of
 from osfmodel.formats.traces.network import (
     arrivals_known,
+    carried,
+    filled,
     rising_means,
     seconds_per_byte,
     several_sizes,
@@ -33,7 +33,7 @@ from osfmodel.formats.traces.network import (
     wire_times_by_size,
 )
 from osfmodel.formats.traces.sharded import is_sharded, layers_of, sharded_plan
-from osfmodel.formats.traces.usual import alike_steps, doubt, usual_steps
+from osfmodel.formats.traces.usual import alike_steps, doubt, printable, source_of, usual_steps
 
 SHAPES = "record with record_shapes=True"
 ONE_SIZE = "of about one size only, so that time is taken to be in proportion to bytes"

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.source import NO_GPU, Source, imported
 from osfmodel.entities.trace import Step, Trace
 
 UNSTEADY = 0.1
@@ -123,3 +124,23 @@ def _pace(trace: Trace) -> tuple[float, float, float, float]:
     every = [times[step.number] for step in trace.pace.steps]
     usual = [times[step.number] for step in usual_steps(trace)]
     return fmean(usual), fmean(every), min(usual), max(usual)
+
+
+def source_of(trace: Trace, said: str) -> Source:
+    """The source of a noun of the trace; ``said`` is about that noun alone."""
+    rank = trace.pace
+    steps = usual_steps(trace)
+    device = rank.device or "device not stated"
+    who = f"rank {rank.rank}, {len(steps)} of {len(rank.steps)} steps" + (
+        f", {steps[0].micro_batches} micro-batches" if steps[0].micro_batches > 1 else ""
+    )
+    backend = rank.backend or "no collectives"
+    conditions = f"{device}, {backend}, {trace.workers or 1} workers; {who}, under the profiler; {said}"
+    first = trace.ranks[0]
+    source = imported(printable(first.file.rpartition("/")[2]), printable(conditions), first.checksum)
+    return replace(source, gpu=NO_GPU if rank.device == "cpu" else printable(rank.device or source.gpu))
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for each sign that cannot be printed."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)

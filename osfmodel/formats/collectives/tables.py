@@ -8,6 +8,7 @@ are repeats, of which the median is taken. Rows without a worker count are left 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,14 +27,14 @@ FIGURES = ("dtype", "size_label")
 Rows = Sequence[tuple[int, dict[str, str]]]
 
 
-def sniff(head: str) -> bool:
+def sniff_csv(head: str) -> bool:
     """Whether it has a header with bytes and a time, or with alpha and beta."""
     columns = columns_of(head)
     measured = pick(columns, *SIZES) is not None and pick(columns, *TIMES) is not None
     return measured or {"alpha_s", "beta_s_per_byte"} <= set(columns)
 
 
-def read(text: Text, hints: Hints) -> list[Cluster]:
+def read_csv(text: Text, hints: Hints) -> list[Cluster]:
     """One cluster per set-up. Raises DataError for a wrong row."""
     rows = list(text.rows())
     if not rows:
@@ -160,3 +161,36 @@ def _fits(text: Text, rows: Rows, label: str, hints: Hints) -> Cluster:
 def _name(hints: Hints, label: str) -> str:
     words = "".join(letter if letter.isalnum() else "-" for letter in label.lower())
     return "-".join(part for part in [hints.name, *words.split("-")] if part)
+
+
+TITLE = re.compile(r"^#\s*OSU\b.*\b(Allreduce|Reduce_scatter|Allgather)\b", re.IGNORECASE | re.MULTILINE)
+COLLECTIVES = {"allreduce": "all_reduce", "reduce_scatter": "reduce_scatter", "allgather": "all_gather"}
+
+
+def sniff_osu(head: str) -> bool:
+    """Whether a comment begins with OSU and names a collective."""
+    return TITLE.search(head) is not None
+
+
+def read_osu(text: Text, hints: Hints) -> list[Cluster]:
+    """OSU micro-benchmarks: size and average latency in microseconds, under a comment that names the test.
+
+    One cluster with one table; the file does not say between how many workers.
+    """
+    title = TITLE.search(text.content)
+    if title is None:
+        raise DataError("has no title of an OSU collective")
+    workers = require_workers(None, hints)
+    points: list[Point] = []
+    for number, line in text.lines():
+        fields = line.split()
+        if not fields or line.lstrip().startswith("#"):
+            continue
+        if len(fields) < 2:
+            raise text.fault(number, line, "is not a size with a latency")
+        size, time = text.whole(number, fields[0]), text.number(number, fields[1])
+        text.limit(number, 2 * len(points))
+        kind = COLLECTIVES[title[1].lower()]
+        whole = size * workers if kind == "all_gather" else size  # OSU counts what each worker gives to an all-gather
+        points.append(Point(workers, whole, time * 1e-6, number, kind))
+    return [cluster_of(text, points, hints, f"{title[0].lstrip('# ').strip()}, average latency, {workers} workers")]
