@@ -33,12 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import osfmodel as osf
 from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up
-from osfmodel.diagnosis.doctor.curves import Curve
+from osfmodel.diagnosis.doctor.curves import FREEDOM, KINDS, KNOWN_MACHINES, Curve
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine
-from osfmodel.diagnosis.doctor.machines import KINDS, KNOWN_MACHINES
 from osfmodel.diagnosis.doctor.peers import CLASSES, expected, known_curves, over, peers_of, percentile, ratios_of
 from osfmodel.diagnosis.doctor.reading import examine
-from osfmodel.diagnosis.doctor.tails import FREEDOM
 from tests.live.cluster import Hosts, emulated
 from tests.live.far_hosts import far
 

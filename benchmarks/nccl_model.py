@@ -27,7 +27,7 @@ from osfmodel.cost import AffineCost, Sample, nccl
 from osfmodel.cost.nccl import CORRECTED, TUNER, Corrections
 from osfmodel.cost.nccl_uncertainty import LARGE, PARTS, part_of
 from osfmodel.cost.placement import Placement, layout_of
-from osfmodel.diagnosis.doctor.machines import KNOWN_MACHINES
+from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES
 from osfmodel.entities.cluster import FABRICS, NETWORKS
 from osfmodel.entities.files import profiles
 

@@ -28,7 +28,7 @@ CONFIG = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
     "num_attention_heads": 32, "vocab_size": 103168, "attention_bias": True, "max_position_embeddings": 2048,
 }  # fmt: skip
-"""InternLM-7B, as in ``osfmodel.ledger.sources.internevo``."""
+"""InternLM-7B, as in ``osfmodel.ledger.sources.decoders``."""
 ROOM = MemoryLimit(10**12)
 """No limit: weights and gradients of those runs take less than float32."""
 

@@ -36,7 +36,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import osfmodel as osf
-from osfmodel.diagnosis.seen_step import SeenStep
+from osfmodel.diagnosis.scene import SeenStep
 from osfmodel.diagnosis.waits import parts_of
 from osfmodel.formats import load_trace
 from osfmodel.runtime.training.subjects import replayed

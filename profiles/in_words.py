@@ -26,16 +26,16 @@ from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.ledger.as_used import Asked, Job, asked
-from osfmodel.ledger.sources import fms_fsdp, internevo, modalities, mosaicml
+from osfmodel.ledger.recipe import Settings, StatedRun
+from osfmodel.ledger.sources import decoders
 from osfmodel.ledger.sources.decoders import ALL, Decoder
-from osfmodel.ledger.sources.stated import Settings, StatedRun
 
 SETTINGS: Mapping[str, Settings] = {
-    "mosaicml-2023": mosaicml.settings,
-    "mosaicml-h100": mosaicml.settings,
-    "modalities-leonardo": modalities.settings,
-    "internevo": internevo.settings,
-    "fms-fsdp": fms_fsdp.settings,
+    "mosaicml-2023": decoders.mosaicml,
+    "mosaicml-h100": decoders.mosaicml,
+    "modalities-leonardo": decoders.modalities,
+    "internevo": decoders.internevo,
+    "fms-fsdp": decoders.fms_fsdp,
 }
 """By source."""
 HERE = Path(__file__).parent
@@ -101,11 +101,11 @@ def _in_words(source: str, run: Measurement, stated: StatedRun, smallest: bool) 
 
 @lru_cache(maxsize=256)
 def _model(name: str, tokens: int) -> Model:
-    if name in mosaicml.DIMENSIONS:
-        layers, width = mosaicml.DIMENSIONS[name]
-        inner = mosaicml.EXPANSION * width
-        return _mpt(name, Decoder(layers, width, inner, mosaicml.VOCABULARY, False, True, 0, tokens, ALL), tokens)
-    known = {**modalities.DIMENSIONS, **fms_fsdp.DIMENSIONS, "internlm-7b": internevo.INTERNLM_7B}
+    if name in decoders.MOSAICML:
+        layers, width = decoders.MOSAICML[name]
+        inner = decoders.EXPANSION * width
+        return _mpt(name, Decoder(layers, width, inner, decoders.VOCABULARY, False, True, 0, tokens, ALL), tokens)
+    known = {**decoders.MODALITIES, **decoders.FMS_FSDP, "internlm-7b": decoders.INTERNLM_7B}
     decoder = known[name]
     heads = 32 if decoder.width == 2560 else decoder.width // 128
     config = {

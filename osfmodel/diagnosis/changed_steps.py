@@ -13,9 +13,7 @@ from operator import itemgetter
 from statistics import fmean
 
 from osfmodel.diagnosis.replay import Replays
-from osfmodel.diagnosis.scene import RankLane
-from osfmodel.diagnosis.seen_step import SeenStep
-from osfmodel.diagnosis.shared_network import SceneMessage
+from osfmodel.diagnosis.scene import RankLane, SceneMessage, SeenStep
 from osfmodel.diagnosis.waits import PADDING, LocalClock, Sent, input_waits, reached
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval, common, length

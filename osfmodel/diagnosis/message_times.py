@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from osfmodel.diagnosis.explanation import bus_factor
-from osfmodel.diagnosis.seen_step import SeenStep
-from osfmodel.diagnosis.shared_network import SceneMessage
+from osfmodel.diagnosis.scene import SceneMessage, SeenStep
 from osfmodel.diagnosis.waits import Sent
 from osfmodel.entities.trace import Collective, Key
 

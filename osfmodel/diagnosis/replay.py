@@ -16,8 +16,7 @@ from operator import itemgetter
 from statistics import median_low
 
 from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times, message_of, messages, tails_of
-from osfmodel.diagnosis.scene import RankLane, Scene
-from osfmodel.diagnosis.seen_step import SeenStep
+from osfmodel.diagnosis.scene import RankLane, Scene, SeenStep
 from osfmodel.diagnosis.sharding import Roles
 from osfmodel.diagnosis.waits import input_waits, of_early_micro_batches, used_map
 from osfmodel.entities.intervals import Interval

@@ -1,17 +1,84 @@
-"""A step to replay: what each rank does by itself, and the messages that ranks send to one another."""
+"""A step to replay: what each rank does by itself, and the messages that ranks send to one another.
+
+It is made of the step as each rank saw it: its messages, its waits, and its own work. Messages in flight that share the
+network on a rank each get a part of its bandwidth.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from operator import itemgetter
+from typing import NamedTuple
 
-from osfmodel.diagnosis.shared_network import SceneMessage, SharedNetwork
+from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, waits
+from osfmodel.entities.intervals import Interval, without
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.trace import Key
+from osfmodel.entities.trace import Key, Step
+
+
+class SceneMessage(NamedTuple):
+    """A message to send, its seconds if it has the network to itself, and its process group."""
+
+    key: Key
+    seconds: float
+    group: str = ""
+
+
+class _Flight:
+    """A message in flight: the seconds that are left of it, and its speed, 1 with the network to itself."""
+
+    __slots__ = ("left", "message", "places", "speed")
+
+    def __init__(self, message: SceneMessage, places: Sequence[Hashable]) -> None:
+        self.message, self.places = message, places
+        self.left, self.speed = message.seconds, 1.0
+
+
+class SharedNetwork:
+    """A network; ``now`` is the time up to which messages have moved.
+
+    ``places`` of a message are those at which it shares bandwidth evenly, such as the links of its ranks; the slowest
+    counts.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._flying: list[_Flight] = []
+
+    @property
+    def next_end(self) -> float:
+        """When the next message ends if no other starts; infinite if none is in flight."""
+        return min((self.now + one.left / one.speed for one in self._flying), default=inf)
+
+    def start(self, message: SceneMessage, time: float, places: Sequence[Hashable]) -> None:
+        """Start a message at ``time``, at or before :attr:`next_end`."""
+        self._move(time)
+        self._flying.append(_Flight(message, places))
+        self._share()
+
+    def end(self) -> SceneMessage:
+        """Move up to :attr:`next_end`, and take away the message that ends then."""
+        first = min(self._flying, key=lambda one: one.left / one.speed)
+        time = self.next_end
+        self._flying.remove(first)
+        self._move(time)
+        self._share()
+        return first.message
+
+    def _move(self, time: float) -> None:
+        if time > self.now:
+            for one in self._flying:
+                one.left = max(0.0, one.left - (time - self.now) * one.speed)
+            self.now = time
+
+    def _share(self) -> None:
+        together = Counter(place for one in self._flying for place in one.places)
+        for one in self._flying:
+            one.speed = 1 / max(together[place] for place in one.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +250,50 @@ class _Progress:
             self.over.append(position)
             self.shifts.append(max(self.shifts[-1], late))
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStep:
+    """A step of one rank with its messages and waits, computed once."""
+
+    step: Step
+    sent: tuple[Sent, ...]
+    waits: tuple[Wait, ...]
+    host_computes: bool = False
+
+    @staticmethod
+    def of(step: Step, host_computes: bool) -> SeenStep:
+        """The step; ``host_computes`` as for :func:`osfmodel.diagnosis.waits.sent`.
+
+        A host that computes waits for DDP's gradients only after backward, whatever pauses come before.
+        """
+        found = sent(step, host_computes)
+        late = {id(one.collective) for one in found if one.gradient} if host_computes and step.ddp else ()
+        return SeenStep(step, found, waits(step, late), host_computes)
+
+    @property
+    def own_work(self) -> float:
+        """Seconds of the step without waits for collectives or the data loader."""
+        return self.clock(input_waits(self.step)).at(self.step.end)
+
+    @property
+    def idle(self) -> tuple[Interval, ...]:
+        """Intervals in which it was idle for no reason that the trace shows."""
+        step, waited = self.step, [(wait.start, wait.end) for wait in self.waits]
+        return without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs, *waited])
+
+    def clock(self, left_out: Sequence[Interval]) -> LocalClock:
+        """A clock of the rank's own work, without ``left_out``."""
+        return LocalClock(self.step.start, [*((wait.start, wait.end) for wait in self.waits), *left_out])
+
+    def lane(self, left_out: Sequence[Interval], begin: float, ordered: bool) -> RankLane:
+        """The rank's lane without ``left_out``; ``ordered``: with buckets in the order in which gradients are ready."""
+        clock = self.clock(left_out)
+        keys = {id(one.collective): one.key for one in self.sent}
+        return RankLane(
+            self.step.start - begin,
+            clock.at(self.step.end),
+            {one.key: clock.at(one.ready if ordered else one.formed) for one in self.sent},
+            {one.key: one.delay for one in self.sent},
+            tuple((clock.at(wait.start), keys[id(wait.collective)]) for wait in self.waits),
+        )

@@ -3,6 +3,7 @@
 A recipe is one function, ``judge(measurements) -> Verdict``. It may fit parameters on runs that it then
 marks as ``fitted``; every other run it predicts from bundled profiles, the cost models and the engine, or lists as not
 predicted with the reason. Errors are predicted / measured - 1.
+Recipes that find the pace of computation themselves (``anchored``) take runs as their sources state them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import executor_of
 from osfmodel.entities.files.notation import read
+from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.measurement import Measurement
-from osfmodel.entities.plan import Plan
+from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import Jobs
 from osfmodel.ledger.results import BUSY, TIME, UNSTEADY, Row, Verdict
 from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.named_plans import make_plan
 
 
 class Recipe(NamedTuple):
@@ -144,3 +147,55 @@ def cell_of(run: Measurement) -> Hashable:
 
 def _uncounted(row: Row, note: str) -> Row:
     return row._replace(steady=False, note=note)
+
+
+def with_compute_time(workload: Workload, compute_time: float) -> Workload:
+    """``workload`` with all times scaled so that a single GPU takes ``compute_time`` per iteration."""
+    return workload.scaled(compute_time / workload.compute_time)
+
+
+def from_input(workload: Workload, limits: Sequence[int]) -> Plan:
+    """DDP's buckets up to PyTorch 1.5: closed at ``limits`` on a walk from the input, and sent in reverse.
+
+    The small first limit thus makes the *last* message small. Newer versions rebuild the buckets in ready order after
+    the first iteration (pull request 35137 of PyTorch, May 2020), which makes the first one small. One dtype.
+    """
+    count = len(workload.gradients)
+    last = len(limits) - 1
+    closes = Closes(lambda held, number: held >= limits[min(number, last)])
+    filled = fill(reversed(range(count)), workload.gradients.sizes, closes)
+    return contiguous_plan(workload, sorted({*(place for place, _ in filled if place is not None), count} - {0}))
+
+
+class StatedRun(NamedTuple):
+    """A run as its source states it.
+
+    series: runs whose GPUs compute at one pace, whatever the micro-batch and their number
+    order:  its place in the series: the first is fitted
+    build:  seconds for 10^12 floating-point operations -> the computation of a micro-batch
+    plan:   (workload, prices, micro-batches) -> the plan of a step
+    micro_batches: of a step
+    alike:  whether they are all alike, each beginning when the one before has ended
+    """
+
+    series: Hashable
+    order: tuple[int, ...]
+    build: Callable[[float], Workload]
+    plan: Callable[[Workload, Pricing, int], Plan]
+    micro_batches: int
+    alike: bool
+
+
+Settings = Callable[[Sequence[Measurement]], Sequence["StatedRun | str"]]
+"""(runs) -> the setting of each, or the reason why it cannot be predicted."""
+
+
+def fsdp(name: str) -> Callable[[Workload, Pricing, int], Plan]:
+    """(workload, prices, micro-batches) -> the named plan, which gathers and reduces in each micro-batch."""
+
+    def plan(workload: Workload, pricing: Pricing, micro_batches: int) -> Plan:
+        made = make_plan(name, workload, pricing)
+        assert made.sharding is not None
+        return replace(made, sharding=replace(made.sharding, micro_batches=micro_batches))
+
+    return plan

@@ -24,7 +24,7 @@ from osfmodel.diagnosis.changed_steps import (
     with_micro_batches,
     with_prices,
 )
-from osfmodel.diagnosis.group_prices import GroupPrices
+from osfmodel.diagnosis.group_parts import GroupPrices
 from osfmodel.diagnosis.replay import Replays
 from osfmodel.diagnosis.waits import Sent
 from osfmodel.entities.cluster import Cluster

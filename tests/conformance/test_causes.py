@@ -13,7 +13,7 @@ from osfmodel.diagnosis import CAUSES, COMPUTE, Remedy, sentences
 from osfmodel.diagnosis.causes import label_of, sentence
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.diagnosis.replay import Replays, StartupShare
-from osfmodel.diagnosis.seen_step import SeenStep
+from osfmodel.diagnosis.scene import SeenStep
 from osfmodel.planning import remedies
 from osfmodel.planning.remedies import REMEDIES, Measure
 from tests.jobs import PLANTED, Job, trace_of

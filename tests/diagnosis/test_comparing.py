@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel.diagnosis.comparing import compare_readings, compare_runs, reading_of
-from osfmodel.diagnosis.comparing.own_files import cluster_reading
-from osfmodel.diagnosis.comparing.readings import COMPARABLE, PRICES, Reading, Timed
+from osfmodel.diagnosis.comparing.readings import COMPARABLE, PRICES, Reading, Timed, cluster_reading
+from osfmodel.diagnosis.comparing.sources import computation_of_uses, parts_of_step, times_reading, trace_reading
 from osfmodel.diagnosis.comparing.statistics import (
     FASTER,
     OF_SPREAD,
@@ -33,8 +33,6 @@ from osfmodel.diagnosis.comparing.statistics import (
     step_change,
     variance_of_median,
 )
-from osfmodel.diagnosis.comparing.step_times import times_reading
-from osfmodel.diagnosis.comparing.traced import computation_of_uses, parts_of_step, trace_reading
 from osfmodel.entities.trace import ShardedUse, Step
 from osfmodel.formats.source_text import Text
 from tests.conftest import ROOT

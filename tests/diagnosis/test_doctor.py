@@ -15,15 +15,12 @@ from scipy.stats import t as student
 import osfmodel as osf
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.diagnosis.doctor import checkup, tails
-from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up, hypotheses_of
-from osfmodel.diagnosis.doctor.curves import by_octave, curve_of
+from osfmodel.diagnosis.doctor import checkup, curves
+from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up, hypotheses_of, log_density
+from osfmodel.diagnosis.doctor.curves import HEALTHY_TAIL, KINDS, KNOWN_MACHINES, Tail, by_octave, curve_of
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine
-from osfmodel.diagnosis.doctor.likelihood import log_density
-from osfmodel.diagnosis.doctor.machines import KINDS, KNOWN_MACHINES
 from osfmodel.diagnosis.doctor.peers import LAST, expected, known_curves, peers_of, percentile
 from osfmodel.diagnosis.doctor.reading import examine
-from osfmodel.diagnosis.doctor.tails import HEALTHY_TAIL, Tail
 from osfmodel.entities.cluster import Table
 from osfmodel.entities.errors import CostError, DataError, UsageError
 from tests.measured_machines import MACHINES, SIZES, measured_of
@@ -123,9 +120,9 @@ def test_the_slowest_repeats_are_priced_by_a_mixture():
     """Healthy sizes, sizes at which a repeat waited, and odd ones."""
     late, times, tail = np.array([0.3, 4.0]), np.array([0.001, 0.002]), Tail(0.2, 0.3, 0.25, 0.2)
     plain = student.pdf((late - 0.2) / 0.3, 4) / 0.3
-    waited = student.pdf((late - 0.2 - np.log(1 + 0.2 / times)) / tails.WAITED, 4) / tails.WAITED
-    mixed = (1 - tails.ODD) * (0.75 * plain + 0.25 * waited) + tails.ODD / tails.RANGE
-    assert tails.log_likelihood(late, times, tail) == pytest.approx(np.log(mixed).sum())
+    waited = student.pdf((late - 0.2 - np.log(1 + 0.2 / times)) / curves.WAITED, 4) / curves.WAITED
+    mixed = (1 - curves.ODD) * (0.75 * plain + 0.25 * waited) + curves.ODD / curves.RANGE
+    assert curves.log_likelihood(late, times, tail) == pytest.approx(np.log(mixed).sum())
 
 
 def slowed(words: str, factor: float, nics: int = 1, small: float = 1.0) -> MeasuredMachine:
@@ -202,15 +199,15 @@ def test_equal_peers_widen_the_range():
 def test_the_density_is_that_of_independent_t_distributions_along_the_axes():
     spreads = np.array([0.5, 2.0, 3.0])
     values = np.array([0.3, -1.0, 4.0])
-    wanted = sum(student.logpdf(v / s, tails.FREEDOM) - math.log(s) for v, s in zip(values, spreads, strict=True))
+    wanted = sum(student.logpdf(v / s, curves.FREEDOM) - math.log(s) for v, s in zip(values, spreads, strict=True))
     assert log_density(values, np.diag(spreads**2)) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("freedom", [1.0, 4.0, 7.5])
 def test_the_density_of_t_is_that_of_scipy(freedom, monkeypatch):
-    monkeypatch.setattr(tails, "FREEDOM", freedom)
+    monkeypatch.setattr(curves, "FREEDOM", freedom)
     values = np.array([-3.0, 0.0, 0.5, 20.0])
-    assert tails.log_density_of_t(values**2) == pytest.approx(student.logpdf(values, freedom))
+    assert curves.log_density_of_t(values**2) == pytest.approx(student.logpdf(values, freedom))
 
 
 def test_the_expected_curve_is_that_of_the_peers_and_of_the_stated_doubt():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES
 from osfmodel.diagnosis.explain_trace import WORTH, explain_trace
-from osfmodel.diagnosis.seen_step import SeenStep
+from osfmodel.diagnosis.scene import SeenStep
 from osfmodel.diagnosis.sentences import find_unused
 from osfmodel.diagnosis.waits import LocalClock, parts_of, sent, waits
 from osfmodel.entities.display import show_time

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel.diagnosis.explain_trace import explain_trace
-from osfmodel.diagnosis.scene import RankLane, Scene
-from osfmodel.diagnosis.shared_network import SceneMessage
+from osfmodel.diagnosis.scene import RankLane, Scene, SceneMessage
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
 from osfmodel.formats.traces.network import wire_times
 from tests.jobs import BESIDE, HEALTHY, trace_of

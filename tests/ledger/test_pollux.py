@@ -17,8 +17,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.entities.units import MIB
+from osfmodel.ledger.recipe import from_input, with_compute_time
 from osfmodel.ledger.sources import pollux
-from osfmodel.ledger.sources.common import from_input, with_compute_time
 from osfmodel.targets.named_plans import make_plan
 from tests.ledger.test_leaks import leaks
 

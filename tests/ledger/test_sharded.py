@@ -15,15 +15,15 @@ from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.modules import blocks
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.sources import anchored, decoders, fms_fsdp, internevo, modalities, mosaicml
+from osfmodel.ledger.sources import anchored, decoders
 from osfmodel.ledger.sources.decoders import Decoder, MicroBatch
 from tests.conftest import ROOT
 
 SOURCES = {
-    "mosaicml-2023": mosaicml.settings,
-    "modalities-leonardo": modalities.settings,
-    "internevo": internevo.settings,
-    "fms-fsdp": fms_fsdp.settings,
+    "mosaicml-2023": decoders.mosaicml,
+    "modalities-leonardo": decoders.modalities,
+    "internevo": decoders.internevo,
+    "fms-fsdp": decoders.fms_fsdp,
 }
 
 
@@ -148,7 +148,7 @@ def test_figures_that_internevo_repeats_are_those_left_out():
 
 def test_owners_of_internevo_are_all_ranks_or_those_of_a_node():
     runs = load_measurements("internevo")
-    stated = internevo.settings(runs)
+    stated = decoders.internevo(runs)
     for run, one in zip(runs, stated, strict=True):
         if not isinstance(one, str):
             workload = one.build(1e-3)

@@ -1,17 +1,25 @@
-"""The content of a file as ``osf compare`` sees it: things with times, and the parts that they are made of."""
+"""The content of a file as ``osf compare`` sees it: things with times, and the parts that they are made of.
+
+Here osfmodel's own nouns and results are read: runs, clusters, workloads, predictions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from osfmodel.cost import cost_of, worker_counts
 from osfmodel.diagnosis.comparing.statistics import StepSeries
 from osfmodel.entities.checks import require_count, require_name, require_time
-from osfmodel.entities.display import brief, how_many, show_time
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.cluster import COLLECTIVES, Cluster
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+from osfmodel.entities.errors import CostError, DataError
 from osfmodel.entities.lookup import require
+from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.entities.modules import module_of
 from osfmodel.entities.workload import Workload
+from osfmodel.formats.collectives.clusters import factor
 
 STEPS, EXACT, PAIRS, PRICES = "steps", "exact", "pairs", "prices"
 """Ways to compare times: repeated steps with noise; predictions without any; measured times by size; prices by size."""
@@ -125,3 +133,148 @@ def modules_of(workload: Workload) -> dict[str, float]:
         module = module_of(layer.name)
         seconds[module] = seconds.get(module, 0.0) + layer.forward_time + layer.backward_time
     return seconds if len(workload.layers) > 1 else {}
+
+
+SIZES = tuple(4**power for power in range(4, 16))
+"""Bytes of the collectives that are compared: 256 B to 1 GiB."""
+LARGE = 2**20
+"""Bytes from which a collective is compared as a large one, of which bandwidth decides."""
+MOST_WORKERS = 1024
+"""Largest worker count at which clusters are compared that can price any."""
+
+
+def runs_reading(runs: Sequence[Measurement], name: str) -> Reading:
+    """The set-ups of a file of runs, each with its repeats. Raises DataError if none has step times."""
+    timed = [run for run in runs if run.samples]
+    if not timed:
+        raise DataError(f"{name}: has no step times, only peaks of memory")
+    shared = _shared(timed)
+    varied = sorted({key for run in timed for key, _ in run.shared_conditions} - set(shared))
+    fields = [one for one in ("workload", "cluster") if len({getattr(run, one) for run in timed}) > 1]
+    found: dict[str, list[StepSeries]] = {}
+    for run in timed:
+        told = [getattr(run, one) for one in fields]
+        conditions = dict(run.shared_conditions)
+        told += [f"{key} {conditions[key]}" for key in varied if key in conditions]
+        label = ", ".join([run.plan, *told, f"{run.workers} workers"])
+        found.setdefault(label, []).append(StepSeries(run.samples, run.deviation))
+    facts = {one: getattr(timed[0], one) for one in ("workload", "cluster") if one not in fields}
+    subjects = tuple(Timed(label, tuple(series)) for label, series in found.items())
+    return Reading(name, "runs", subjects, facts={**facts, **shared})
+
+
+def _shared(runs: Sequence[Measurement]) -> dict[str, str]:
+    """Conditions that all runs state alike, without those of single turns."""
+    pairs = set(runs[0].shared_conditions).intersection(*(run.shared_conditions for run in runs))
+    return {key: value for key, value in runs[0].shared_conditions if (key, value) in pairs and key not in OF_ONE_TURN}
+
+
+def cluster_reading(cluster: Cluster, name: str) -> Reading:
+    """The prices of a cluster: each collective between each number of workers, small sizes and large ones apart."""
+    rows = [use for workers in _counts(cluster) for kind in COLLECTIVES for use in _prices(cluster, workers, kind)]
+    groups: dict[str, list[CollectiveUse]] = {}
+    for use in rows:
+        side = "from" if (use.bytes or 0) >= LARGE else "below"
+        groups.setdefault(f"{use.kind}, {use.workers} workers, {side} {show_bytes(LARGE)}", []).append(use)
+    measured = bool(cluster.tables or cluster.fits)
+    subjects = tuple(
+        Timed(
+            label,
+            (StepSeries(tuple(use.time for use in uses)),),
+            PAIRS if measured else PRICES,
+            sizes=tuple(int(use.bytes or 0) for use in uses),
+        )
+        for label, uses in groups.items()
+    )
+    facts = {"cost model": cluster.cost_model, "library": cluster.library or "not stated"}
+    return Reading(name, "cluster", subjects, tuple(rows), facts=facts)
+
+
+def _counts(cluster: Cluster) -> Sequence[int]:
+    """The worker counts that it was measured with; of one that can price any, powers of two up to its capacity."""
+    known = worker_counts(cluster)
+    most = min(cluster.capacity or MOST_WORKERS, MOST_WORKERS)
+    return known or [2**power for power in range(1, most.bit_length()) if 2**power <= most]
+
+
+def _prices(cluster: Cluster, workers: int, kind: str) -> Iterator[CollectiveUse]:
+    """The price of each of SIZES within the measured range; none where the cluster cannot price such a collective."""
+    try:
+        cost = cost_of(cluster, workers, kind)
+    except CostError:
+        return
+    low, high = cost.measured_range or (SIZES[0], SIZES[-1])
+    for size in SIZES:
+        time = float(cost(size))
+        if low <= size <= high and time > 0:
+            yield CollectiveUse(kind, "", workers, 1, size, time, size * factor(kind, workers) / time)
+
+
+def workload_reading(workload: Workload, name: str) -> Reading:
+    """The computation of a step, in all and by module."""
+    subject = Timed("computation of a step", (StepSeries((workload.compute_time,)),))
+    facts = {"workload": workload.name, "batch size": str(workload.batch_size or "not stated")}
+    facts["gradients"] = show_bytes(workload.gradient_bytes)
+    return Reading(name, "workload", (subject,), modules=modules_of(workload), facts=facts)
+
+
+def prediction_reading(document: Mapping[str, Any], name: str) -> Reading:
+    """The step times in a result of ``osf predict``, ``osf tune`` or ``osf scale``. Raises DataError."""
+    rows = [*_predicted(document), *_tuned(document), *_scaled(document)]
+    facts = {key: str(document[key]) for key in ("workload", "cluster") if isinstance(document.get(key), str)}
+    return Reading(name, "prediction", tuple(rows), facts=facts)
+
+
+def holds_prediction(document: Mapping[str, Any]) -> bool:
+    """Whether it is a result of ``osf predict``, ``osf tune`` or ``osf scale``."""
+    return any(key in document for key in ("predictions", "sweep", "default_iteration_time_s", "points"))
+
+
+def _predicted(document: Mapping[str, Any]) -> Iterator[Timed]:
+    for entry in _rows(document, "sweep") or [document]:
+        for row in _rows(entry, "predictions"):
+            time, compute = _time(row, "iteration_time_s"), _time(entry, "compute_time_s")
+            exposed = _time(row, "exposed_communication_s")
+            parts = {
+                "compute": compute,
+                "exposed communication": exposed,
+                "effects of communication on computation": max(0.0, time - compute - exposed),
+            }
+            yield _exact(f"{row.get('plan', 'plan')}, {entry.get('workers')} workers", time, parts)
+
+
+def _tuned(document: Mapping[str, Any]) -> Iterator[Timed]:
+    rows = [one for one in [document, *_rows(document, "sweep")] if "default_iteration_time_s" in one]
+    for row in rows:
+        for which in ("default", "tuned"):
+            label = f"{document.get('target', 'target')} {which}, {row.get('workers')} workers"
+            yield _exact(label, _time(row, f"{which}_iteration_time_s"))
+
+
+def _scaled(document: Mapping[str, Any]) -> Iterator[Timed]:
+    for row in _rows(document, "points"):
+        if row.get("step_time_s") is not None:
+            yield _exact(f"{row.get('strategy')}, {row.get('workers')} workers", _time(row, "step_time_s"))
+
+
+def _exact(label: str, time: float, parts: Mapping[str, float] | None = None) -> Timed:
+    return Timed(label, (StepSeries((time,)),), EXACT, parts or {})
+
+
+def _rows(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The list of objects under ``key``; [] without one. Raises DataError for anything else."""
+    rows = document.get(key, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{key} is not a list of objects")
+    return rows
+
+
+def _time(row: Mapping[str, Any], key: str) -> float:
+    """The number of seconds under ``key``. Raises DataError for anything else."""
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{key} is {value!r:.40}: a number of seconds is needed")
+    try:
+        return float(value)
+    except OverflowError:
+        raise DataError(f"{key} is {str(value)[:20]}...: a number of seconds is needed") from None

@@ -20,9 +20,8 @@ from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting.jumps import noise
 from osfmodel.cost.shapes import Array
-from osfmodel.diagnosis.doctor.curves import Curve, prices_of
+from osfmodel.diagnosis.doctor.curves import BUSY_TAILS, HEALTHY_TAIL, LOSS_TAILS, Curve, Tail, prices_of
 from osfmodel.diagnosis.doctor.peers import CLASSES, FIRST, LAST, over, ratios_of
-from osfmodel.diagnosis.doctor.tails import BUSY_TAILS, HEALTHY_TAIL, LOSS_TAILS, Tail
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.units import show_rate

@@ -19,8 +19,7 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.nccl_uncertainty import LARGE
 from osfmodel.cost.shapes import Array
-from osfmodel.diagnosis.doctor.curves import Curve, curve_of
-from osfmodel.diagnosis.doctor.machines import KNOWN_MACHINES
+from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES, Curve, curve_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files import profiles
 from osfmodel.entities.rounding import plain_sum

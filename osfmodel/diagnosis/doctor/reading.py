@@ -9,8 +9,7 @@ from pathlib import Path
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.diagnosis.doctor.checkup import HEALTHY, Checkup, check_up
-from osfmodel.diagnosis.doctor.curves import Curve, curve_of
-from osfmodel.diagnosis.doctor.machines import KNOWN_MACHINES
+from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES, Curve, curve_of
 from osfmodel.diagnosis.doctor.peers import CLASSES
 from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.display import brief, how_many, listed

@@ -18,9 +18,8 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import Job, Jobs, asked
-from osfmodel.ledger.recipe import label_of, not_predicted, row_of
+from osfmodel.ledger.recipe import Settings, StatedRun, label_of, not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.ledger.sources.stated import Settings, StatedRun
 
 ANCHOR = "the computation of its series was fitted on it"
 ALONE = "no other run of its series, to take the pace of its computation from"

@@ -25,9 +25,8 @@ from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.ledger.as_used import Job, at_pace
-from osfmodel.ledger.recipe import not_predicted, row_of
+from osfmodel.ledger.recipe import not_predicted, row_of, with_compute_time
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.ledger.sources.common import with_compute_time
 from osfmodel.targets.named_plans import make_plan
 
 STEP = "50us"

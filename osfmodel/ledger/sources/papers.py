@@ -23,8 +23,8 @@ from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.files.profiles import load_workload
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.workload import Workload
+from osfmodel.ledger.recipe import with_compute_time
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.ledger.sources.common import with_compute_time
 from osfmodel.solve.published import asc_wfbp
 from osfmodel.targets.named_plans import make_plan
 

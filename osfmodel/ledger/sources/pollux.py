@@ -27,10 +27,9 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, one_by_one
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.ledger.as_used import Job, Jobs, at_pace
-from osfmodel.ledger.recipe import row_of
+from osfmodel.ledger.recipe import from_input, row_of, with_compute_time
 from osfmodel.ledger.results import Row, Verdict
 from osfmodel.ledger.sources import counted
-from osfmodel.ledger.sources.common import from_input, with_compute_time
 from osfmodel.solve.caps import DDP_LIMITS
 from osfmodel.targets.named_plans import make_plan
 

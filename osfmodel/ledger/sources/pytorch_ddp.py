@@ -32,9 +32,8 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import Job, at_pace
-from osfmodel.ledger.recipe import row_of
+from osfmodel.ledger.recipe import from_input, row_of, with_compute_time
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.ledger.sources.common import from_input, with_compute_time
 
 CLUSTER = "nccl-v100-dgx1"
 FIRST_LIMIT = MIB
