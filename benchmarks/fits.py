@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osfmodel.cost import COST_MODELS, Fit, cost_of
-from osfmodel.cost.fitting import samples_of
-from osfmodel.cost.fitting.minimum import fit_minimum, predict
+from osfmodel.cost.fitting import fit_minimum, predict, samples_of
 from osfmodel.cost.protocols import loads
 from osfmodel.cost.shapes import Array
 from osfmodel.entities.cluster import Cluster, Table

@@ -24,9 +24,9 @@ import numpy as np
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost, Sample, nccl
+from osfmodel.cost.model import Placement, layout_of
 from osfmodel.cost.nccl import CORRECTED, TUNER, Corrections
-from osfmodel.cost.nccl_uncertainty import LARGE, PARTS, part_of
-from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
 from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES
 from osfmodel.entities.cluster import FABRICS, NETWORKS
 from osfmodel.entities.files import profiles

@@ -16,9 +16,8 @@ from osfmodel.cli.app import OneOf, line, print_text, require_writable, warn
 from osfmodel.cli.groups import OUTPUT, READ, WRITTEN, GroupedCommand, OptionGroup, require_inputs_kept
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost import COST_MODELS
-from osfmodel.cost.fitting import samples_of
-from osfmodel.cost.fitting.jumps import in_words
-from osfmodel.cost.sustained import cautions
+from osfmodel.cost.fitting import jumps_in_words, samples_of
+from osfmodel.cost.per_count import cautions
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import LARGEST_FILE, documents, profiles
@@ -316,7 +315,7 @@ def tell_jumps(nouns: Sequence[Noun]) -> None:
     """Warn of each jump in a cluster's tables, and of sizes that are cheaper per byte than large ones."""
     for noun in nouns:
         for table in noun.tables if isinstance(noun, Cluster) else ():
-            for sentence in in_words(table.workers, table.sizes, table.times):
+            for sentence in jumps_in_words(table.workers, table.sizes, table.times):
                 warn(f"{label(noun)}: {sentence}")
         for sentence in cautions(noun) if isinstance(noun, Cluster) else ():
             warn(f"{label(noun)}: {sentence}")

@@ -18,7 +18,7 @@ from osfmodel.cli.groups import ARGUMENTS, Decorator, GroupedCommand, OptionGrou
 from osfmodel.cli.options import TargetName, parse_workers, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.tune import tuned_lines
-from osfmodel.cost.nccl_words import gpu_in_words
+from osfmodel.cost.nccl_constants import gpu_in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.cluster import Cluster

@@ -13,10 +13,8 @@ import re
 from collections.abc import Sequence
 
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
-from osfmodel.cost.model import LINK, STATED, CostModel
-from osfmodel.cost.placement import layout_of
+from osfmodel.cost.model import LINK, STATED, CostModel, Rate, layout_of, link_from_spec, rate_from_spec
 from osfmodel.cost.shapes import AffineCost
-from osfmodel.cost.spec import Rate, link_from_spec, rate_from_spec
 from osfmodel.cost.textbook import FORMULAS, line
 from osfmodel.entities.cluster import Cluster, Link
 from osfmodel.entities.errors import CostError, UsageError

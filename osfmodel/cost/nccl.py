@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from osfmodel.cost import nccl_constants as known
-from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.cost.model import Placement, layout_of
 from osfmodel.cost.shapes import AffineCost, Array
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError

@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log2
 
-from osfmodel.cost.fitting import Fit, Sample
-from osfmodel.cost.fitting.minimum import fit_minimum
-from osfmodel.cost.model import CostModel
-from osfmodel.cost.placement import layout_of
+from osfmodel.cost.fitting import Fit, Sample, fit_minimum
+from osfmodel.cost.model import CostModel, layout_of
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.entities.cluster import Cluster, Link, Protocol
 from osfmodel.entities.errors import CostError

@@ -13,9 +13,8 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
-from osfmodel.cost.model import LINK, STATED, CostModel
+from osfmodel.cost.model import LINK, STATED, CostModel, link_from_spec
 from osfmodel.cost.shapes import AffineCost
-from osfmodel.cost.spec import link_from_spec
 from osfmodel.entities.cluster import Cluster, Link
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.units import show_rate

@@ -27,7 +27,7 @@ EVEN = 16
 class Sent:
     """A collective of a step, as one rank sent it.
 
-    formed:   when its content was ready (:func:`formats.traces.buckets.filled`), and that of all buckets before it;
+    formed:   when its content was ready (:func:`formats.traces.network.filled`), and that of all buckets before it;
               of a collective of sharded parameters that queued behind another, when FSDP could have begun it
     ready:    when it would have been with buckets in the order in which gradients become ready: as many bytes of
               gradients were ready as it and all before it have; ``formed`` if the trace does not say, or if sooner

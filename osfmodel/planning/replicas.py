@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from osfmodel.cost.clusters import pricing_of, strided
-from osfmodel.cost.nccl_words import gpu_in_words
+from osfmodel.cost.nccl_constants import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of

@@ -13,8 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from osfmodel.cost.faster_network import SAME, Change, Network, caveat, faster_network
-from osfmodel.cost.model import STATED
-from osfmodel.cost.spec import rate_from_spec, says_per
+from osfmodel.cost.model import STATED, rate_from_spec, says_per
 from osfmodel.entities.batches import FIXED_SHARE, accumulating, at_batch, idle, require_micro_batches
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed, compression_called

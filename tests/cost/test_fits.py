@@ -24,9 +24,8 @@ from osfmodel import (
     predict,
     tune,
 )
-from osfmodel.cost import AffineCost, Fit, Sample, TableCost
-from osfmodel.cost.fitting import jumps, minimum, samples_of, soft_l1
-from osfmodel.cost.fitting.minimum import MOST_PIECES, fit_minimum
+from osfmodel.cost import AffineCost, Fit, Sample, TableCost, fitting
+from osfmodel.cost.fitting import MOST_PIECES, fit_minimum, samples_of, soft_l1
 from osfmodel.cost.model import CostModel
 from osfmodel.formats import Hints, import_file
 from tests.conftest import ROOT
@@ -131,24 +130,24 @@ def test_a_bare_fit_has_a_summary():
 
 def test_jumps_are_falls_and_rises_beyond_the_noise():
     times = [LINES(size) for size in SIZES]
-    assert jumps.find(SIZES, times) == []
+    assert fitting.find_jumps(SIZES, times) == []
     up = [time * (3 if k >= 9 else 1) for k, time in enumerate(times)]
-    ((size, _, next_size, _, excess),) = jumps.find(SIZES, up)
+    ((size, _, next_size, _, excess),) = fitting.find_jumps(SIZES, up)
     assert (size, next_size) == (SIZES[8], SIZES[9])
     assert excess > 0.1
-    assert "is faster per byte than" in jumps.in_words(8, SIZES, up)[0]
-    assert jumps.find((1, 2), (1.0, 0.5))[0].falls
+    assert "is faster per byte than" in fitting.jumps_in_words(8, SIZES, up)[0]
+    assert fitting.find_jumps((1, 2), (1.0, 0.5))[0].falls
     wild = [time * (1 + (k % 2)) for k, time in enumerate(times)]
-    assert len(jumps.find(SIZES, wild)) == 0, "what alternates all the time is noise"
+    assert len(fitting.find_jumps(SIZES, wild)) == 0, "what alternates all the time is noise"
 
 
 def test_a_run_of_falls_is_one_jump_and_many_are_cut_short():
     sizes = tuple(range(1, 401))
     times = [1.0 * (1.5 if k % 50 == 0 else 1) * (0.99 if k % 2 else 1) for k in sizes]
-    words = jumps.in_words(4, sizes, times)
-    assert len(words) == jumps.SHOWN + 1
+    words = fitting.jumps_in_words(4, sizes, times)
+    assert len(words) == fitting.SHOWN + 1
     assert "smaller jumps at 4 workers" in words[-1]
-    (run,) = jumps.find((1, 2, 3, 4, 5, 6), (1.0, 1.0, 0.9, 0.7, 0.7, 0.7))
+    (run,) = fitting.find_jumps((1, 2, 3, 4, 5, 6), (1.0, 1.0, 0.9, 0.7, 0.7, 0.7))
     assert (run.size, run.next_size) == (2, 4)
 
 
@@ -156,14 +155,14 @@ def test_the_table_that_jumps_is_flagged_and_smooth_ones_are_not(data_folder):
     """6KD, PCIe with P2P off: a protocol switch between 4 and 8 MiB. Echo in one node, DGX A100, EFA: none."""
     (cluster,) = import_file(data_folder / "comm_tables/issues/6kd_2nodes_ib_p2p_off.csv", Hints("6kd"))
     (table,) = cluster.tables
-    words = jumps.in_words(16, table.sizes, table.times)
+    words = fitting.jumps_in_words(16, table.sizes, table.times)
     assert words[0].startswith("4.000 MiB is slower than 8.000 MiB at 16 workers")
     assert COST_MODELS["piecewise"].fit(samples_of(cluster.tables), 8).jumps == words
     for file in ("deepops/dgxa100_2nodes_8xhdr.csv", "aws-efa/p4d_2nodes_2022.csv", "oci/a100_2nodes.csv"):
         (smooth,) = fits.clusters(data_folder, file)
-        assert jumps.in_words(16, smooth.tables[0].sizes, smooth.tables[0].times) == ()
+        assert fitting.jumps_in_words(16, smooth.tables[0].sizes, smooth.tables[0].times) == ()
     (echo,) = fits.clusters(data_folder, fits.TABLES[0])
-    flagged = {table.workers: jumps.find(table.sizes, table.times) for table in echo.tables}
+    flagged = {table.workers: fitting.find_jumps(table.sizes, table.times) for table in echo.tables}
     assert [workers for workers, found in flagged.items() if found] == [64]
 
 
@@ -186,8 +185,8 @@ def test_held_out_sizes_of_the_minimum_of_lines(data_folder, monkeypatch):
     """
     monkeypatch.setattr(fits, "TABLES", fits.TABLES[:1])
     found = {}
-    for cuts in (5, minimum.CUTS, 9):
-        monkeypatch.setattr(minimum, "CUTS", cuts)
+    for cuts in (5, fitting.CUTS, 9):
+        monkeypatch.setattr(fitting, "CUTS", cuts)
         found[cuts] = fits.every_second(data_folder, fits.METHODS["piecewise (min of K)"])
         assert all(row.median <= 0.04 for row in found[cuts] if row.workers != 64)
         assert all(row.median <= 0.15 for row in found[cuts])
@@ -203,9 +202,9 @@ def test_how_many_tables_jump_hangs_little_on_the_deviations_asked(data_folder, 
     tables = [table for file in fits.TABLES for cluster in fits.clusters(data_folder, file) for table in cluster.tables]
     assert len(tables) == 61
     found = {}
-    for deviations in (3.0, jumps.DEVIATIONS, 5.0):
-        monkeypatch.setattr(jumps, "DEVIATIONS", deviations)
-        found[deviations] = sum(bool(jumps.find(table.sizes, table.times)) for table in tables)
+    for deviations in (3.0, fitting.DEVIATIONS, 5.0):
+        monkeypatch.setattr(fitting, "DEVIATIONS", deviations)
+        found[deviations] = sum(bool(fitting.find_jumps(table.sizes, table.times)) for table in tables)
     assert found == {3.0: 20, 4.0: 18, 5.0: 17}
 
 

@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel import Cluster, CostError, DataError, NcclShape, UsageError, cost_of, load_cluster, save
-from osfmodel.cost import AffineCost, Sample, nccl, nccl_fit, nccl_words
+from osfmodel.cost import AffineCost, Sample, nccl, nccl_constants, nccl_fit
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
-from osfmodel.cost.model import MEASURED
+from osfmodel.cost.model import MEASURED, Placement, layout_of
 from osfmodel.cost.nccl import CORRECTED, GRID, TUNER, Way, lines, ways
 from osfmodel.cost.nccl_constants import BETWEEN_NODES, PROTOCOLS, TREE_CORRECTION
-from osfmodel.cost.nccl_uncertainty import LARGE, PARTS, part_of
-from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
@@ -341,9 +340,9 @@ def test_a_fabric_of_the_network_needs_no_more_than_its_name():
     plain, named = load_cluster("nccl:h100x8,400Gbps"), load_cluster("nccl:h100x8,ib,400Gbps")
     assert (plain.nccl.network, named.nccl.network) == ("", "ib")
     assert cost_of(plain, 64) == cost_of(named, 64)
-    assert nccl_words.rates(plain).endswith("fabric not stated, priced as ib")
-    assert nccl_words.rates(named).endswith("3.2 Tbps per node, ib")
-    assert {*BETWEEN_NODES} == {*nccl_words.NETWORKS}
+    assert nccl_constants.rates(plain).endswith("fabric not stated, priced as ib")
+    assert nccl_constants.rates(named).endswith("3.2 Tbps per node, ib")
+    assert {*BETWEEN_NODES} == {*nccl_constants.NETWORKS}
 
 
 @pytest.mark.parametrize(
@@ -374,7 +373,7 @@ def test_gpus_whose_name_ends_in_x():
 
 def test_amd_says_that_it_runs_rccl():
     cluster = load_cluster("nccl:mi300x8,400Gbps,roce")
-    assert "RCCL" in nccl_words.doubts(cluster, 16)[0]
+    assert "RCCL" in nccl_constants.doubts(cluster, 16)[0]
     assert part_of(cluster.nccl, ONE_NODE) == part_of(cluster.nccl, FOUR_NODES) == "rccl"
     assert cost_of(cluster, 16)(2**20) > 0
 
@@ -628,10 +627,10 @@ def test_counts_left_out_of_a_fit(report):
 )
 def test_a_rate_that_no_machine_has_is_questioned(words, said):
     cluster = load_cluster(words)
-    found = nccl_words.doubts(cluster, 64)
+    found = nccl_constants.doubts(cluster, 64)
     assert len(found) == bool(said)
     assert all(said in question for question in found)
-    assert nccl_words.doubts(cluster, 1) == ()
+    assert nccl_constants.doubts(cluster, 1) == ()
 
 
 @pytest.mark.parametrize("words", ["rtx4090x8", "a40x8", "l40sx8", "rtx-pro-6000x8,host"])
@@ -644,7 +643,7 @@ def test_a_host_twice_as_fast_halves_large_messages(words):
 
 def test_the_page_names_every_gpu_and_fabric():
     page = (ROOT / "docs/reference/nccl.md").read_text(encoding="utf-8").partition("## Equations")[0]
-    assert [word for word in (*GPUS, *nccl_words.FABRICS, *BETWEEN_NODES) if f"`{word}`" not in page] == []
+    assert [word for word in (*GPUS, *nccl_constants.FABRICS, *BETWEEN_NODES) if f"`{word}`" not in page] == []
 
 
 def test_nothing_measured_is_read():

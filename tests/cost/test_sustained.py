@@ -15,8 +15,8 @@ from osfmodel.cli.app import main
 from osfmodel.cost import TableCost, cost_of
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
+from osfmodel.cost.per_count import cautions, cost_of_table, sustained
 from osfmodel.cost.pricing import Pricing
-from osfmodel.cost.sustained import cautions, cost_of_table, sustained
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files.documents import decode_cluster, document_of, encode

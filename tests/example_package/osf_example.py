@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import osfmodel as osf
 from osfmodel.cost import AffineCost, CostModel, Fit
 from osfmodel.cost.fitting import fit_nonnegative
-from osfmodel.cost.spec import link_from_spec
+from osfmodel.cost.model import link_from_spec
 from osfmodel.formats import Format
 from osfmodel.formats.source_text import Point, cluster_of, require_workers
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, cap_forming, in_elements

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.cost import cost_of, nccl
-from osfmodel.cost.placement import layout_of
+from osfmodel.cost.model import layout_of
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.targets import ddp

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from osfmodel.cost import cost_of
-from osfmodel.cost.nccl_uncertainty import part_of
-from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.cost.model import Placement, layout_of
+from osfmodel.cost.nccl_fit import part_of
 from osfmodel.cost.shapes import Array
 from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.display import brief, how_many

@@ -18,7 +18,7 @@ import numpy as np
 
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.faster_network import Change, faster_network
-from osfmodel.cost.fitting.jumps import noise
+from osfmodel.cost.fitting import noise
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import BUSY_TAILS, HEALTHY_TAIL, LOSS_TAILS, Curve, Tail, prices_of
 from osfmodel.diagnosis.doctor.peers import CLASSES, FIRST, LAST, over, ratios_of

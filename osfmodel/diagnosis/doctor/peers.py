@@ -17,7 +17,7 @@ import numpy as np
 
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.cost.nccl_uncertainty import LARGE
+from osfmodel.cost.nccl_fit import LARGE
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES, Curve, curve_of
 from osfmodel.entities.cluster import Cluster

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from osfmodel.cost import nccl
-from osfmodel.cost.placement import layout_of
+from osfmodel.cost.model import layout_of
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.launch.snippet import Snippet
 from osfmodel.planning.results import Tuning
