@@ -52,7 +52,7 @@ from osfmodel.ledger.sources.peak_memory import PRICING, judge
 from osfmodel.planning.memory.budget import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.runtime import executor
-from osfmodel.runtime.executor import admission, error_feedback, largest, messages, release
+from osfmodel.runtime.executor import admission, error_feedback, messages, release
 from osfmodel.runtime.executor.recompute import Recomputation
 from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training.factories import Maker, Training, from_torchvision, from_transformers
@@ -289,16 +289,16 @@ def alone() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def first(magnitudes: largest.Magnitudes, elements: int, count: int) -> Any:
+def first(magnitudes: error_feedback.Magnitudes, elements: int, count: int) -> Any:
     """Some places in place of the largest, by way of as many candidates as a sample of equal numbers leads one to."""
-    step = (elements // largest.SAMPLE) | 1
+    step = (elements // error_feedback.SAMPLE) | 1
     sampled = -(-elements // step)
-    rank = largest.rank_of(count * sampled / elements)
-    if step < largest.LEAST_STEP or rank >= sampled // 2:
+    rank = error_feedback.rank_of(count * sampled / elements)
+    if step < error_feedback.LEAST_STEP or rank >= sampled // 2:
         return magnitudes(slice(None)).topk(count, sorted=False).indices
     parts = []
-    for start in range(0, elements, largest.PIECE):
-        part = magnitudes(slice(start, start + largest.PIECE))
+    for start in range(0, elements, error_feedback.PIECE):
+        part = magnitudes(slice(start, start + error_feedback.PIECE))
         places = torch.arange(rank * step * part.numel() // elements)
         parts.append((places + start, part[places]))
     where, found = (torch.cat(rows) for rows in zip(*parts, strict=True))

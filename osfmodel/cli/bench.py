@@ -23,10 +23,9 @@ from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_bytes
 from osfmodel.runtime import bench
 from osfmodel.runtime.bench import BenchRequest, measured_cluster
+from osfmodel.runtime.bench.conditions import powers, sizes_for, surroundings_of, unmet
 from osfmodel.runtime.bench.measured_cluster import Findings, Surroundings
-from osfmodel.runtime.bench.sizes import powers, sizes_for
-from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
-from osfmodel.runtime.job.collective_job import job_of
+from osfmodel.runtime.job.measuring import job_of
 from osfmodel.runtime.job.ranks import Place, Watchdog, group, place_of, require_torch, together
 from osfmodel.show.documents.results import summary
 

@@ -18,7 +18,7 @@ from osfmodel.entities.errors import OsfError
 from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.plan import one_by_one
 from osfmodel.entities.sharding import ParameterGroup, Sharding
-from osfmodel.runtime.bench.sparse_compute import SIZES, SparseTiming, fitted
+from osfmodel.runtime.bench.computation import SIZES, SparseTiming, fitted
 from osfmodel.targets.named_plans import make_plan, named_plan, sparse_name
 from tests.conftest import ROOT
 

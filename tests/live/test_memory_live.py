@@ -11,7 +11,7 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.executors import KEEPERS
-from osfmodel.runtime.profiler.segments import blocks
+from osfmodel.runtime.profiler.recording import blocks
 from osfmodel.runtime.profiler.steps import INPUT, LOSS
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):

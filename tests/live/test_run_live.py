@@ -28,7 +28,7 @@ else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 from osfmodel.runtime import training
-from osfmodel.runtime.job.collective_job import threads_of
+from osfmodel.runtime.job.measuring import threads_of
 from osfmodel.runtime.job.ranks import NEEDED, Place
 from osfmodel.runtime.training import apart, furthest
 from osfmodel.runtime.training.ddp_buckets import carried

@@ -17,7 +17,7 @@ from osfmodel.cli import main
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.check import check
 from osfmodel.runtime.job.ranks import NEEDED
-from osfmodel.runtime.live.choice import Choice
+from osfmodel.runtime.live.session import Choice
 from tests.conftest import ROOT
 from tests.live.launching import finish, ranks, start
 

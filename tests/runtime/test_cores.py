@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from osfmodel.runtime.job import cores
-from osfmodel.runtime.job.cores import Meter, Use, share
+from osfmodel.runtime.job import measuring
+from osfmodel.runtime.job.measuring import Meter, Use, share
 
 
 def test_ranks_of_a_machine_share_its_cores_and_the_busiest_machine_counts():
@@ -30,14 +30,14 @@ def test_sleep_is_no_use_and_work_of_any_thread_is():
 
 @pytest.mark.parametrize(("quota", "least"), [("50000 100000", 0.5), ("max 100000", 1.0), ("", 1.0)])
 def test_a_container_may_use_less_than_its_cores(monkeypatch, tmp_path, quota, least):
-    monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(measuring, "QUOTA", tmp_path / "cpu.max")
     (tmp_path / "cpu.max").write_text(quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
-    assert cores.cores() == least
+    assert measuring.cores() == least
 
 
 def test_a_machine_without_a_boot_id_goes_by_its_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(cores, "BOOT", tmp_path / "none")
-    assert cores.machine() == os.uname().nodename
+    monkeypatch.setattr(measuring, "BOOT", tmp_path / "none")
+    assert measuring.machine() == os.uname().nodename
     (tmp_path / "none").write_text("a-b-c\n")
-    assert cores.machine() == "a-b-c"
+    assert measuring.machine() == "a-b-c"

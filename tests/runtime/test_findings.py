@@ -17,7 +17,8 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Contention
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Block, Bucket
-from osfmodel.runtime.bench.copies import Copies
+from osfmodel.runtime.bench.computation import Copies
+from osfmodel.runtime.bench.conditions import SPACING, TRAIN_BYTES, powers, sizes_for, train_length
 from osfmodel.runtime.bench.measured_cluster import (
     Findings,
     Surroundings,
@@ -29,7 +30,6 @@ from osfmodel.runtime.bench.measured_cluster import (
     train_time,
     updated,
 )
-from osfmodel.runtime.bench.sizes import SPACING, TRAIN_BYTES, powers, sizes_for, train_length
 
 SURROUNDINGS = Surroundings(4, 1, "gloo", "interface eth0", "torch 2.13.0")
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from osfmodel.runtime.executor.largest import PIECE, SAMPLE, largest  # noqa: E402
+from osfmodel.runtime.executor.error_feedback import PIECE, SAMPLE, largest  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 

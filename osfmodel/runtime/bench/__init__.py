@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.entities.display import show_bytes, show_time
-from osfmodel.runtime.bench.copies import copying
+from osfmodel.runtime.bench.computation import copying, selecting
+from osfmodel.runtime.bench.conditions import train_length
 from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize, train_time
-from osfmodel.runtime.bench.sizes import train_length
-from osfmodel.runtime.bench.sparse_compute import selecting
 from osfmodel.runtime.executor.channels import Channels
-from osfmodel.runtime.job.collective_job import CollectiveJob, threads_of
-from osfmodel.runtime.job.cores import Meter, share
+from osfmodel.runtime.job.measuring import CollectiveJob, Meter, share, threads_of
 
 FLOAT = 4
 """Bytes of the elements that are sent, float32."""
@@ -259,7 +257,7 @@ def _launch(job: CollectiveJob, size: int, count: int, start: Callable[[Any], An
 
 
 def _slowing(job: CollectiveJob, request: MeasurementRequest, findings: Findings) -> None:
-    from osfmodel.runtime.bench.slowdown import describe, slowdown
+    from osfmodel.runtime.bench.computation import describe, slowdown
 
     size = max((size for size in findings.tables["all_reduce"] if size <= 4 << 20), default=request.sizes[0])
     alone = findings.tables["all_reduce"][size].time

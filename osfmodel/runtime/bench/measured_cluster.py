@@ -15,7 +15,7 @@ from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import WIDE
 from osfmodel.entities.source import NO_GPU, Source
-from osfmodel.runtime.bench.copies import Copies
+from osfmodel.runtime.bench.computation import Copies
 
 TRANSFER = 0.5
 """Minimum fraction of a time that is transfer for fitting a gain: start-ups say nothing about the network."""

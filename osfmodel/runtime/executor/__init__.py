@@ -38,14 +38,12 @@ from osfmodel.runtime.executor.admission import TRAINED, admitted
 from osfmodel.runtime.executor.channels import Channels, finish
 from osfmodel.runtime.executor.deferral import Deferral
 from osfmodel.runtime.executor.error_feedback import Mirror, follow
-from osfmodel.runtime.executor.hooks import Ending, Hook
-from osfmodel.runtime.executor.initial import send_initial
+from osfmodel.runtime.executor.hooks import Ending, Hook, StepHooks, follow_gradients
 from osfmodel.runtime.executor.messages import Gradient, Message, messages_of
-from osfmodel.runtime.executor.ordering import StepHooks, follow_gradients
 from osfmodel.runtime.executor.recompute import Recomputation
 from osfmodel.runtime.executor.release import Release
 from osfmodel.runtime.executor.separate import Groups
-from osfmodel.runtime.executor.state import load_state, state_of
+from osfmodel.runtime.executor.state import load_state, send_initial, state_of
 
 LIMIT = 300.0
 """Longest time of a collective in seconds, with the wait for the slowest rank."""

@@ -15,9 +15,9 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.executor import deferral
 from osfmodel.runtime.executor.error_feedback import require_mirrored
-from osfmodel.runtime.executor.initial import require_initial, rows_of
 from osfmodel.runtime.executor.recompute import require_recomputable
 from osfmodel.runtime.executor.separate import require_separate
+from osfmodel.runtime.executor.state import require_initial, rows_of
 
 TRAINED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Parameters, by id, that an executor trains: a second one would average them twice."""

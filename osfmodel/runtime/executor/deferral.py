@@ -14,8 +14,16 @@ from typing import Any
 
 from osfmodel.entities.errors import UsageError
 from osfmodel.runtime.executor.messages import Gradient
-from osfmodel.runtime.executor.separate import GROUPLESS, options_of, require_separate, update, veil_type
-from osfmodel.runtime.executor.tripwire import StateTripwire, Tripwire, shared
+from osfmodel.runtime.executor.separate import (
+    GROUPLESS,
+    StateTripwire,
+    Tripwire,
+    options_of,
+    require_separate,
+    shared,
+    update,
+    veil_type,
+)
 
 EARLY = (
     "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "

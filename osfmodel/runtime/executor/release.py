@@ -13,8 +13,16 @@ from typing import Any
 
 from osfmodel.entities.errors import UsageError
 from osfmodel.runtime.executor.messages import Gradient, Message, following, without_memory
-from osfmodel.runtime.executor.separate import Groups, options_of, update, veil_type, veiled
-from osfmodel.runtime.executor.tripwire import StateTripwire, Tripwire, shared
+from osfmodel.runtime.executor.separate import (
+    Groups,
+    StateTripwire,
+    Tripwire,
+    options_of,
+    shared,
+    update,
+    veil_type,
+    veiled,
+)
 
 GONE = (
     "the plan releases gradients: parameters are updated in backward and nothing is left to clip, unscale or look at: "

@@ -23,7 +23,7 @@ from osfmodel.entities.source import NO_GPU, Source
 from osfmodel.formats.horovod.iterations import timeline
 from osfmodel.formats.source_text import Text
 from osfmodel.runtime.bench import BenchRequest
-from osfmodel.runtime.bench.surroundings import unmet
+from osfmodel.runtime.bench.conditions import unmet
 from osfmodel.runtime.horovod import HorovodTurns
 from osfmodel.runtime.horovod.process import beside
 from osfmodel.runtime.job.ranks import Place, Watchdog

@@ -19,8 +19,8 @@ from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
-from osfmodel.runtime.bench.sizes import train_length
-from osfmodel.runtime.job.cores import Meter
+from osfmodel.runtime.bench.conditions import train_length
+from osfmodel.runtime.job.measuring import Meter
 from osfmodel.runtime.training.replayed_model import await_handles
 
 BESIDE = 4

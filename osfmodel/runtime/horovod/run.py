@@ -21,7 +21,7 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.horovod import HorovodTurns, require_horovod
-from osfmodel.runtime.job.cores import Use, share
+from osfmodel.runtime.job.measuring import Use, share
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
 from osfmodel.runtime.training import LEAST_WARM_UPS, TrainingSettings, apart, furthest
 from osfmodel.runtime.training.request import RunRequest, keep_turns, plan_called

@@ -28,13 +28,11 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning import tune
 from osfmodel.runtime import bench, training
+from osfmodel.runtime.bench.conditions import sizes_for, surroundings_of, unmet
 from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfinished
-from osfmodel.runtime.bench.sizes import sizes_for
-from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
-from osfmodel.runtime.job.collective_job import job_of
+from osfmodel.runtime.job.measuring import job_of
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, group, no_save, require_agreement
-from osfmodel.runtime.live.choice import Choice
-from osfmodel.runtime.live.session import PLANNING, Session, TuneRequest
+from osfmodel.runtime.live.session import PLANNING, Choice, Session, TuneRequest
 from osfmodel.runtime.profiler.conditions import other_threads
 from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training import Ran, TrainingSettings

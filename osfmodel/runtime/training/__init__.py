@@ -27,8 +27,7 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.executor.admission import require_executable
-from osfmodel.runtime.job.collective_job import threads_of
-from osfmodel.runtime.job.cores import Meter, Use, share
+from osfmodel.runtime.job.measuring import Meter, Use, share, threads_of
 from osfmodel.runtime.job.ranks import Place, Watchdog
 from osfmodel.runtime.training.ddp_buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.training.replayed_model import hooks_count

@@ -11,11 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from osfmodel.entities.errors import UsageError
-from osfmodel.runtime.watching.exchange import exchange_of
 from osfmodel.runtime.watching.hooks import ModelHooks
 from osfmodel.runtime.watching.sinks import opened
 from osfmodel.runtime.watching.steps import MarkedStep, StepRecorder
-from osfmodel.runtime.watching.writer import RecordWriter
+from osfmodel.runtime.watching.writer import RecordWriter, exchange_of
 
 EVERY = 10
 """Steps in a window: so often times are exchanged and written."""

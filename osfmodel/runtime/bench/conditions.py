@@ -1,12 +1,16 @@
-"""Sizes at which collectives are measured: powers of two, or those that the plans of a workload send; and trains."""
+"""Conditions of a measurement: its sizes and trains, and for the cluster file ranks, backend, versions, network."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
+from osfmodel.runtime.bench.measured_cluster import Surroundings
+from osfmodel.runtime.job.measuring import CollectiveJob
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 
 SPACING = 1.25
@@ -55,3 +59,26 @@ def spread_out(sizes: Sequence[int]) -> tuple[int, ...]:
     between = [1 << power for power in range(63)]
     filled = {size for low, high in pairwise(kept) for size in between if low * SPACING < size < high / SPACING}
     return tuple(sorted({*kept, *filled}))
+
+
+def unmet(network: str | None) -> Surroundings:
+    """Conditions known before the ranks have met; ``network`` None: the interface that the library is told to use."""
+    return Surroundings(2, 1, "", network or _interface(), "")
+
+
+def _interface() -> str:
+    names = [os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
+    chosen = next((name for name in names if name), None)
+    return "interface as the library chose" if chosen is None else f"interface {chosen}"
+
+
+def surroundings_of(job: CollectiveJob, surroundings: Surroundings) -> Surroundings:
+    """``surroundings`` with the properties of the ranks that met."""
+    import torch
+
+    versions, gpu = f"torch {torch.__version__}", surroundings.gpu
+    if job.backend == "nccl":
+        gpu = torch.cuda.get_device_name()
+        versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {gpu}"
+    found = replace(surroundings, workers=job.workers, per_host=job.per_host, backend=job.backend)
+    return replace(found, versions=versions, gpu=gpu)
