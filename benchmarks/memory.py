@@ -39,7 +39,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.batches import at_batch
-from osfmodel.entities.density import top_k
+from osfmodel.entities.compression import top_k
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements, save_measurements
 from osfmodel.entities.files.notation import read, written

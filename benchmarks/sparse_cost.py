@@ -17,10 +17,10 @@ sys.path.insert(0, str(ROOT))
 
 from osfmodel import Effects, Link, Pricing  # noqa: E402
 from osfmodel.engine.sparse import INDEX_BYTES  # noqa: E402
-from osfmodel.entities.checks import require_count  # noqa: E402
-from osfmodel.entities.density import require_density, top_k  # noqa: E402
+from osfmodel.entities.compression import require_density, top_k  # noqa: E402
 from osfmodel.entities.display import show_time  # noqa: E402
 from osfmodel.entities.effects import NO_EFFECTS  # noqa: E402
+from osfmodel.entities.errors import require_count  # noqa: E402
 from osfmodel.entities.units import parse_bytes, parse_time  # noqa: E402
 
 WORKERS, RATES = (8, 16, 32, 64), (1, 10, 100)

@@ -30,10 +30,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from osfmodel.cost.shapes import Array, TableCost
-from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.cluster import FittedRange, Table
 from osfmodel.entities.display import show_bytes, show_time
-from osfmodel.entities.errors import CostError
+from osfmodel.entities.errors import CostError, require_count, require_time
 
 OUTLIER = 0.05
 """Relative error above which the loss of a sample grows linearly instead of quadratically (soft L1).

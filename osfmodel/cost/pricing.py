@@ -25,10 +25,9 @@ import numpy as np
 
 from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
 from osfmodel.entities.batches import lengthened
-from osfmodel.entities.checks import require_count
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
-from osfmodel.entities.errors import CostError
+from osfmodel.entities.errors import CostError, require_count
 from osfmodel.entities.executors import DEEPSPEED, EXECUTORS, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FLAT_SHARDED, OWNERS, SHARDED, ZERO, ZERO_3

@@ -21,8 +21,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from osfmodel.entities.checks import require_count, require_time
-from osfmodel.entities.errors import CostError
+from osfmodel.entities.errors import CostError, require_count, require_time
 
 Array: TypeAlias = npt.NDArray[Any]
 

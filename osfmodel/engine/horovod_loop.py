@@ -27,8 +27,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import simulate
 from osfmodel.engine.horovod_fusion import fuse, padded
 from osfmodel.engine.recursion import Compute
-from osfmodel.entities.checks import require_count, require_time
-from osfmodel.entities.errors import PlanError
+from osfmodel.entities.errors import PlanError, require_count, require_time
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB

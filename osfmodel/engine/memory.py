@@ -19,8 +19,7 @@ from osfmodel.engine.program import Program
 from osfmodel.engine.run import issued_run
 from osfmodel.engine.strategies import lower, strategy_of
 from osfmodel.engine.strategies.holdings import Holdings
-from osfmodel.entities.checks import require_count
-from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.errors import DataError, UsageError, require_count
 from osfmodel.entities.executors import EXECUTORS, KEEPERS, RUNTIME
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan

@@ -25,9 +25,8 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.engine import recursion
 from osfmodel.engine.entry import Engine
-from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.effects import NO_EFFECTS
-from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.errors import PlanError, UsageError, require_count, require_time
 from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.timeline import Timeline

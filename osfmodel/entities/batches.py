@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from osfmodel.entities.checks import require_count
-from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.errors import DataError, UsageError, require_count
 from osfmodel.entities.workload import Layer, Workload
 
 FIXED_SHARE = 0.35

@@ -2,6 +2,7 @@
 
 To add one: a line in COMPRESSIONS, and a function here unless it is a cast. tests/planning/test_what_if.py runs over
 the table.
+The density of a sparse bucket is the fraction of its elements that it sends.
 """
 
 from __future__ import annotations
@@ -12,10 +13,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
+
+
+def top_k(elements: int, density: float) -> int:
+    """Number of ``elements`` that a sparse bucket sends: the density times their number, rounded up."""
+    return min(elements, math.ceil(density * elements))
+
+
+def require_density(density: float) -> None:
+    """Raise PlanError unless the density is above 0 and at most 1."""
+    if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
+        raise PlanError(
+            f"the density is {density!r}: it must be above 0, since nothing would be sent, and at most 1, since no "
+            "tensor has more elements than it has"
+        )
+
 
 NONE, FP16 = "none", "fp16"
 LARGEST_RANK = 10**6

@@ -13,9 +13,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from osfmodel.entities.checks import require_time
 from osfmodel.entities.display import brief
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.errors import UsageError, require_time
 from osfmodel.entities.lookup import require
 from osfmodel.entities.rounding import plain_sum
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from osfmodel.entities.checks import require_time
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import DataError, require_time
 from osfmodel.entities.rounding import plain_sum
 
 Interval = tuple[float, float]

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from osfmodel.entities.checks import require_count, require_time
-from osfmodel.entities.density import require_density
+from osfmodel.entities.compression import require_density
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
-from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.errors import PlanError
+from osfmodel.entities.errors import PlanError, require_count, require_time
 from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 
 REPLICATED, SPLIT = "replicated", "split"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from osfmodel.entities.checks import require_count, require_name
 from osfmodel.entities.display import brief, show_bytes
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import DataError, require_count, require_name
 
 
 @dataclass(frozen=True, slots=True)

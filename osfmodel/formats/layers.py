@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from osfmodel.entities.checks import LONGEST_TIME
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import LONGEST_TIME, DataError
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.source_text import Hints, Text, columns_of, parse, parse_list, pick, require
 

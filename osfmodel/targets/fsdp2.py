@@ -27,9 +27,8 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.search.group_search import groups_for
 from osfmodel.solve.sharded_bounds import AHEAD, replicas_in
 from osfmodel.solve.solution import BUCKET_LIMITS, MEMORY, Limits, PlanRule, planner_of
-from osfmodel.targets.fsdp2_knobs import FsdpKnobs, choice_of, unknown_setting
+from osfmodel.targets.fsdp2_knobs import FsdpKnobs, choice_of, is_part, modules_of, unknown_setting
 from osfmodel.targets.fsdp2_lines import accumulation, config, render
-from osfmodel.targets.fsdp2_patterns import is_part, modules_of
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
     Conversion,

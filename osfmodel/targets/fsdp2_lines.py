@@ -12,8 +12,7 @@ from osfmodel.entities.modules import blocks
 from osfmodel.entities.sharding import Form
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import AHEAD
-from osfmodel.targets.fsdp2_knobs import FsdpKnobs, plan_name
-from osfmodel.targets.fsdp2_patterns import pattern_text, runs_of
+from osfmodel.targets.fsdp2_knobs import FsdpKnobs, pattern_text, plan_name, runs_of
 from osfmodel.targets.target import Accumulation
 
 

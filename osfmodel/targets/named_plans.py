@@ -10,7 +10,7 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, osf_model, sparse, without_priority
 from osfmodel.engine.sparse import Sparsity
-from osfmodel.entities.density import require_density
+from osfmodel.entities.compression import require_density
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME

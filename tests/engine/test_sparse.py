@@ -14,7 +14,7 @@ from osfmodel import Effects, Layer, Link, Workload, engine
 from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.sparse import Sparsity, part_bytes, sparsely
-from osfmodel.entities.density import top_k
+from osfmodel.entities.compression import top_k
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.plan import contiguous_plan, one_by_one
 from osfmodel.solve.bounds import plan_bound

@@ -20,7 +20,7 @@ from osfmodel.entities.compression import compressed
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.solve.solution import Limits
-from osfmodel.targets import fsdp2, fsdp2_lines, fsdp2_patterns
+from osfmodel.targets import fsdp2, fsdp2_knobs, fsdp2_lines
 from osfmodel.targets.fsdp2 import FsdpKnobs
 from osfmodel.targets.fsdp2_knobs import plan_name
 from osfmodel.targets.named_plans import make_plan
@@ -110,8 +110,8 @@ def test_groups_in_a_name_are_modules(text, groups):
     found = list(dict.fromkeys(group.modules for group in plan.sharding.groups if group.modules))
     assert found == groups
     assert {group.reshard for group in plan.sharding.groups if group.modules} == {"keep" not in text}
-    again = fsdp2_patterns.pattern_text(groups)
-    assert fsdp2_patterns.modules_of([part.split(",") for part in again.split(";")], made(5, root=2)) == tuple(groups)
+    again = fsdp2_knobs.pattern_text(groups)
+    assert fsdp2_knobs.modules_of([part.split(",") for part in again.split(";")], made(5, root=2)) == tuple(groups)
 
 
 @pytest.mark.parametrize(

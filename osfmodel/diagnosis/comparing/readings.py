@@ -11,10 +11,9 @@ from typing import Any
 
 from osfmodel.cost import cost_of, worker_counts
 from osfmodel.diagnosis.comparing.statistics import StepSeries
-from osfmodel.entities.checks import require_count, require_name, require_time
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
-from osfmodel.entities.errors import CostError, DataError
+from osfmodel.entities.errors import CostError, DataError, require_count, require_name, require_time
 from osfmodel.entities.lookup import require
 from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.entities.modules import module_of

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import TYPE_CHECKING, Any
 
-from osfmodel.entities.checks import require_time
 from osfmodel.entities.display import brief, show_share
-from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.errors import DataError, UsageError, require_time
 from osfmodel.entities.rounding import plain_sum
 
 if TYPE_CHECKING:

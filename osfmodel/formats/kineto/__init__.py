@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.entities.checks import LARGEST_COUNT
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import LARGEST_COUNT, DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import ENDINGS, LABEL, LARGEST, TraceFile, is_trace, read_events

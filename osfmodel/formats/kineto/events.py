@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from osfmodel.entities.checks import LARGEST_COUNT
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import LARGEST_COUNT, DataError
 from osfmodel.entities.source import TELLING, checksum_of
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams.json_stream import DECODER, ArrayStream

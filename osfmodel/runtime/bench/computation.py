@@ -20,7 +20,7 @@ from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
-from osfmodel.entities.density import top_k
+from osfmodel.entities.compression import top_k
 from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual
 from osfmodel.runtime.executor.separate import Groups
 from osfmodel.runtime.job.measuring import CollectiveJob

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 from osfmodel.engine.sparse import ALIGNMENT, WIDE
-from osfmodel.entities.density import top_k
+from osfmodel.entities.compression import top_k
 from osfmodel.entities.errors import UsageError
 from osfmodel.runtime.executor.separate import Groups
 

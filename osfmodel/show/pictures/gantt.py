@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from osfmodel.entities.checks import require_name
 from osfmodel.entities.display import show_predicted_time, show_time
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import DataError, require_name
 from osfmodel.entities.intervals import Interval, common, length, outside, union
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span
