@@ -57,7 +57,7 @@ from osfmodel.entities.errors import DataError, OsfError  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements  # noqa: E402
 from osfmodel.formats import IMPORT_FORMATS  # noqa: E402
-from osfmodel.runtime.training.request import RunRequest, plan_called  # noqa: E402
+from osfmodel.runtime.training.run import RunRequest, plan_called  # noqa: E402
 from tests.formats import damage, samples  # noqa: E402
 from tests.formats.damage import Sample, damaged  # noqa: E402
 

@@ -37,8 +37,8 @@ from osfmodel.entities.files.measurements import load_measurements, save_measure
 from osfmodel.entities.measurement import Measurement  # noqa: E402
 from osfmodel.entities.plan import Objective  # noqa: E402
 from osfmodel.entities.source import Source  # noqa: E402
+from osfmodel.ledger.check import side_by_side  # noqa: E402
 from osfmodel.ledger.results import BUSY, Beside, PlanRuns  # noqa: E402
-from osfmodel.ledger.side_by_side import side_by_side  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from osfmodel.targets.named_plans import make_plan  # noqa: E402
 from tests.live.cluster import Hosts, emulated, local  # noqa: E402

@@ -32,8 +32,8 @@ from osfmodel.entities.measurement import Measurement  # noqa: E402
 from osfmodel.entities.source import Source  # noqa: E402
 from osfmodel.formats.horovod.files import Autotune, autotune  # noqa: E402
 from osfmodel.formats.source_text import Text  # noqa: E402
+from osfmodel.ledger.check import side_by_side  # noqa: E402
 from osfmodel.ledger.results import Beside  # noqa: E402
-from osfmodel.ledger.side_by_side import side_by_side  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from osfmodel.runtime.horovod import HorovodTurns  # noqa: E402
 from osfmodel.runtime.job.ranks import Watchdog, place_of, together  # noqa: E402

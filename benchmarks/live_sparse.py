@@ -32,8 +32,8 @@ from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.measurement import Measurement  # noqa: E402
+from osfmodel.ledger.check import side_by_side  # noqa: E402
 from osfmodel.ledger.results import Beside, PlanRuns  # noqa: E402
-from osfmodel.ledger.side_by_side import side_by_side  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 

@@ -20,8 +20,9 @@ from osfmodel.cost.fitting import jumps_in_words, samples_of
 from osfmodel.cost.per_count import cautions
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import DataError, OsfError, UsageError
-from osfmodel.entities.files import LARGEST_FILE, documents, profiles
+from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import measurements_document
+from osfmodel.entities.files.profiles import LARGEST_FILE
 from osfmodel.entities.gpus import gpu_name
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Plan

@@ -29,8 +29,8 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, EXECUTORS, RUNTIME, ExecutorRow, RunSupport
 from osfmodel.entities.measurement import Measurement
 from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
-from osfmodel.runtime.training import TrainingSettings, request
-from osfmodel.runtime.training.request import RunRequest, is_executed, is_file
+from osfmodel.runtime.training import TrainingSettings
+from osfmodel.runtime.training.run import RunRequest, apart_from_default, is_executed, is_file, notes, summary
 from osfmodel.targets.named_plans import named_plan
 
 RUNNING: dict[str, RunSupport] = {name: row.run for name, row in EXECUTORS.items() if row.run is not None}
@@ -155,10 +155,10 @@ def run_command(
 
 def _shown(runs: Sequence[Measurement]) -> int:
     """Print the summary and the notes of the runs; return the exit code."""
-    print_text(request.summary(runs))
-    for note in dict.fromkeys(request.notes(runs)):
+    print_text(summary(runs))
+    for note in dict.fromkeys(notes(runs)):
         warn(note)
-    return 1 if any(request.apart_from_default(run) for run in runs) else 0
+    return 1 if any(apart_from_default(run) for run in runs) else 0
 
 
 def _require_possible(row: ExecutorRow, asked: RunRequest, backend: str | None, given: set[str]) -> None:

@@ -19,13 +19,13 @@ from types import MappingProxyType
 
 from osfmodel.counting.modules import Model, Module, Product
 from osfmodel.entities.display import brief
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, UsageError, require_positive
 from osfmodel.entities.files.profiles import bundled_file
 from osfmodel.entities.gpus import Gpu, generation_of, gpu_called
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.source import Source
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 FILE = "efficiency.json"

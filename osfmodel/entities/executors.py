@@ -187,7 +187,7 @@ HOROVOD = ExecutorRow(
         "--timeline and --compression are Horovod's: give --executor horovod",
         backend="gloo",
         profiled=True,
-        bench="osfmodel.runtime.horovod.bench",
+        bench="osfmodel.runtime.horovod.run",
     ),
 )
 FSDP = ExecutorRow(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from osfmodel.entities.display import brief
+from osfmodel.entities.dtypes import ELEMENT_BYTES
 from osfmodel.entities.errors import PlanError, require_count
-from osfmodel.entities.units import ELEMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

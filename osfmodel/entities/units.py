@@ -4,8 +4,6 @@ Inside osfmodel there are only seconds, bytes and bytes per second. Units appear
 person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in text that a person reads. ``25MiB`` is 26,214,400 bytes and
 ``25MB`` is 25,000,000; a bare number is an error, because guessing the unit is how clusters get mistuned. A letter
 alone is binary for a size, as nccl-tests writes it (``128M``), and bits for a rate, as networks are called (``400G``).
-
-Element types of tensors have their sizes here too.
 """
 
 from __future__ import annotations
@@ -13,27 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
-
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
-SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-"""Names of types in settings of several frameworks."""
-
-
-@lru_cache(maxsize=256)
-def element_bytes(dtype: str) -> int:
-    """Bytes of one element; a tensor may be cut at multiples of it. 8, which suits all, for an unknown type."""
-    return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
-
-
-def holds_gradients(dtype: str | None) -> bool:
-    """Whether tensors of this type can be gradients: floating-point numbers, or an unknown type."""
-    return dtype is None or "float" in dtype
-
 
 MOST_LISTED = 40
 """Maximum number of sizes that are listed one by one."""

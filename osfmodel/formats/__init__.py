@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files import as_utf8, plain_text
-from osfmodel.entities.files.profiles import read
+from osfmodel.entities.files.profiles import as_utf8, plain_text, read
 from osfmodel.entities.lookup import LateTable, all_names, require
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import kineto, layers, nsight, own

@@ -1,4 +1,7 @@
-"""Compare predicted with measured: the error of every run of the ledger, and of each source."""
+"""Compare predicted with measured: the error of every run of the ledger, and of each source.
+
+Plans that were measured side by side, each with its prediction and its speed-up over the default.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.measurement import COMPUTATION, OF_ONE_REPEAT, UNKNOWN, Measurement
+from osfmodel.entities.measurement import COMPUTATION, DEFAULTS, OF_ONE_REPEAT, UNKNOWN, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
@@ -26,9 +29,39 @@ from osfmodel.entities.workload import Workload
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.as_used import Used, judge_one, judged_of, reliability, used_of
 from osfmodel.ledger.recipe import Recipe, label_of, not_predicted, row_of, stated_plan, without_unsteady
-from osfmodel.ledger.results import TIME, Checked, Row, UsedOverall, Verdict
-from osfmodel.ledger.side_by_side import side_by_side
+from osfmodel.ledger.results import TIME, Beside, Checked, PlanRuns, Row, UsedOverall, Verdict
 from osfmodel.targets.named_plans import make_plan
+
+
+def side_by_side(runs: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Beside, ...]:
+    """The groups of ``runs`` under the same conditions but several plans, the default among them.
+
+    ``rows`` are the runs beside their predictions, in the same order.
+    """
+    groups: dict[object, list[tuple[Measurement, Row]]] = {}
+    for run, row in zip(runs, rows, strict=True):
+        groups.setdefault((run.workload, run.cluster, run.workers, run.shared_conditions), []).append((run, row))
+    return tuple(
+        _paired(group) for group in groups.values() if set(DEFAULTS) & set(plans := _plans(group)) and len(plans) > 1
+    )
+
+
+def _plans(group: Sequence[tuple[Measurement, Row]]) -> list[str]:
+    return list(dict.fromkeys(run.plan for run, _ in group))
+
+
+def _paired(group: Sequence[tuple[Measurement, Row]]) -> Beside:
+    first = group[0][0]
+    turns = tuple(_turns(plan, [pair for pair in group if pair[0].plan == plan]) for plan in _plans(group))
+    return Beside(first.workload, first.cluster, first.workers, first.shared_conditions, turns)
+
+
+def _turns(plan: str, pairs: Sequence[tuple[Measurement, Row]]) -> PlanRuns:
+    times = [run.iteration_time for run, _ in pairs]
+    unknown = next((row for _, row in pairs if row.predicted is None), None)
+    row = unknown or pairs[0][1]
+    return PlanRuns(plan, len(pairs), median(times), max(times) / min(times) - 1, row.predicted, row.note, row.steady)
+
 
 NAMED = "nothing: workload, cluster and plan as named in the file"
 PARTLY_OWN = f"{NAMED}; runs imported with workload and cluster from one file are self-consistency"

@@ -22,7 +22,7 @@ from osfmodel.entities.effects import COUNTED, NO_EFFECTS, REPLAYED_ON_CPU, Effe
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import EXECUTORS, executor_of
 from osfmodel.entities.plan import in_one
-from osfmodel.runtime.horovod import bench as horovod_bench
+from osfmodel.runtime.horovod import run as horovod_bench
 from osfmodel.runtime.training import run as training_run
 from osfmodel.targets import CONFIG_TARGETS
 from tests.repository.test_architecture import modules, parsed

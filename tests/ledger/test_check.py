@@ -25,7 +25,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.source import Source, imported
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, overall
-from osfmodel.runtime.training.request import _ratio
+from osfmodel.runtime.training.run import _ratio
 from osfmodel.show.curves.scatter import scatter_key, show_in_axes, show_scatter
 from osfmodel.show.pictures.scatter import scatter
 from osfmodel.show.plotting import figure_of

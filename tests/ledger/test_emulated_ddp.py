@@ -17,9 +17,9 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.plan import Objective, contiguous_plan
+from osfmodel.ledger.check import side_by_side
 from osfmodel.ledger.recipe import cell_of
 from osfmodel.ledger.results import UNSTEADY
-from osfmodel.ledger.side_by_side import side_by_side
 from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT
 from tests.ledger.pages import on_page

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import live_horovod
 from osfmodel.entities.files.measurements import load_measurements
-from osfmodel.ledger.side_by_side import side_by_side
+from osfmodel.ledger.check import side_by_side
 from osfmodel.ledger.sources import emulated_ddp
 
 NOISE = 0.01

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from osfmodel.entities.files.measurements import load_measurements
-from osfmodel.ledger.side_by_side import side_by_side
+from osfmodel.ledger.check import side_by_side
 from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT
 

@@ -12,7 +12,8 @@ from osfmodel.cli.app import WORKLOAD, warn
 from osfmodel.cli.groups import READ, TRACES
 from osfmodel.counting import load_workload
 from osfmodel.entities.errors import DataError, UsageError
-from osfmodel.entities.files import plain_text, profiles
+from osfmodel.entities.files import profiles
+from osfmodel.entities.files.profiles import plain_text
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.layers.ddp_logging import sniff

@@ -33,9 +33,10 @@ from osfmodel.diagnosis.explanation import COMPUTE, UNEXPLAINED, Explanation
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import DataError, OsfError
-from osfmodel.entities.files import documents, plain_text, profiles
+from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.documents import parse_json
 from osfmodel.entities.files.measurements import decode_measurements, load_measurements
+from osfmodel.entities.files.profiles import plain_text
 from osfmodel.entities.intervals import common, length, without
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import Step, Trace

@@ -25,9 +25,9 @@ from osfmodel.engine.program import CHANNEL, COMPUTE
 from osfmodel.engine.strategies.fully_sharded import ShardedHoldings, ShardedStep
 from osfmodel.engine.strategies.issued import WHOLE
 from osfmodel.engine.strategies.lowering import Strategy
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.modules import as_defined
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 FREED = 2

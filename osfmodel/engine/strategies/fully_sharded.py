@@ -29,9 +29,9 @@ from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHo
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.padding import exchanged_bytes, padded_elements
 from osfmodel.engine.works import Work
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 COPY_IN, REDUCE, REPLICAS = "copy in", "reduce channel", "replica channel"

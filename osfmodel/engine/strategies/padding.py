@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.sharding import Sharding
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.modules import as_defined, module_of
 from osfmodel.entities.sharding import Fetching
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 

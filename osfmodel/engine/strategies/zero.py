@@ -28,11 +28,11 @@ from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, 
 from osfmodel.engine.strategies.handover import handovers
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, Holdings
 from osfmodel.engine.strategies.lowering import Lowering, Strategy
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import OWNERS
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Sharding
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 ALIGNED = 2

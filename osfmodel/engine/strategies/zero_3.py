@@ -35,10 +35,10 @@ from osfmodel.engine.strategies.issued import GATHERED, WHOLE, IssuedHoldings, I
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.used_modules import UsedModule, elements_of, persistent, used_modules
 from osfmodel.engine.works import Work
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Fetching, Sharding
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 GATHERS, PACKS = "copies of parameters", "copies of gradients"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files import LARGEST_FILE
+from osfmodel.entities.files.profiles import LARGEST_FILE
 
 MAGIC = b"\x1f\x8b"
 GZIP = 31

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files import plain_text
-from osfmodel.entities.files.profiles import reason
+from osfmodel.entities.files.profiles import plain_text, reason
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams import archives
 from osfmodel.formats.streams.archives import STEP, limited, streamed

@@ -26,13 +26,11 @@ from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement, require_torch
-from osfmodel.runtime.sharded import mesh_of, require_shardable, shard
 from osfmodel.runtime.sharded.communication import SentCollective, ShardedCommunication
-from osfmodel.runtime.sharded.replay import replay_of_groups, sharded_replay_step
+from osfmodel.runtime.sharded.model import mesh_of, replay_of_groups, require_shardable, shard, sharded_replay_step
 from osfmodel.runtime.training import TrainingSettings
 from osfmodel.runtime.training.pace import SleepingPace
-from osfmodel.runtime.training.request import RunRequest, keep_turns, plan_called
-from osfmodel.runtime.training.run import default_of
+from osfmodel.runtime.training.run import RunRequest, default_of, keep_turns, plan_called
 from osfmodel.runtime.training.subjects import TrainingSubject, agreed, trained
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
