@@ -141,7 +141,7 @@ def _advised(error: OsfError) -> str:
     """The error's message; for another tool's file, with the command that converts it."""
     if not isinstance(error, ForeignFileError):
         return str(error)
-    from osfmodel.formats.advice import import_advice
+    from osfmodel.formats.reading import import_advice
 
     return import_advice(error)
 

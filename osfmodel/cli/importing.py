@@ -40,7 +40,7 @@ from osfmodel.formats import (
     is_job,
     nouns_of,
 )
-from osfmodel.formats.sniffing import known_of
+from osfmodel.formats.reading import known_of
 from osfmodel.formats.source_text import require_different, shared_stem, stem
 from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary

@@ -1,11 +1,15 @@
-"""A format of other tools' files: the row type of IMPORT_FORMATS."""
+"""IMPORT_FORMATS: the formats of other tools' files that are read, and the type of its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.trace import Trace
+from osfmodel.formats import kineto, layers, nsight, own
+from osfmodel.formats.collectives import chakra, flight_recorder, inspector, nccl_tests, tables
+from osfmodel.formats.horovod import files
 from osfmodel.formats.source_text import Files, Hints, Noun, Text
 from osfmodel.formats.traces.cautions import nouns_of
 
@@ -49,3 +53,108 @@ def of_traces(
         return nouns_of(trace(files, hints), hints, files.tell)
 
     return Format(sniff, read, summary, trace, job, endings, label, runs=True)
+
+
+IMPORT_FORMATS: LateTable[Format] = LateTable(
+    {
+        "nccl-tests": Format(
+            nccl_tests.sniff,
+            nccl_tests.read,
+            "what nccl-tests prints, one run or several, also through mpirun",
+            label="nccl-tests output",
+        ),
+        "nccl-tests-json": Format(
+            nccl_tests.sniff_json, nccl_tests.read_json, "what nccl-tests writes with -J", label="nccl-tests JSON"
+        ),
+        "rccl-tests": Format(
+            nccl_tests.sniff_rccl,
+            nccl_tests.read_rccl,
+            "what rccl-tests writes with -x, JSON or CSV",
+            label="rccl-tests output",
+        ),
+        "nccl-inspector": Format(
+            inspector.sniff,
+            inspector.read,
+            "NCCL Inspector's logs of a job, one file for each process: collectives by size",
+            job=inspector.read_job,
+            endings=inspector.ENDINGS,
+            label=inspector.RECORDER.label,
+        ),
+        "flight-recorder": Format(
+            flight_recorder.sniff,
+            flight_recorder.read,
+            "dumps of PyTorch's flight recorder, one file for each rank: collectives by size, where NCCL timed them",
+            job=flight_recorder.read_job,
+            endings=flight_recorder.ENDINGS,
+            label=flight_recorder.RECORDER.label,
+        ),
+        "chakra": Format(
+            chakra.sniff,
+            chakra.read,
+            "Chakra execution traces in protobuf, one file for each rank: collectives by size; they have no steps",
+            job=chakra.read_job,
+            endings=chakra.ENDINGS,
+            label=chakra.RECORDER.label,
+        ),
+        "osu": Format(
+            tables.sniff_osu,
+            tables.read_osu,
+            "OSU micro-benchmarks of a collective: osu_allreduce, osu_reduce_scatter, osu_allgather",
+            label="OSU output",
+        ),
+        "csv-table": Format(
+            tables.sniff_csv,
+            tables.read_csv,
+            "CSV of collectives: n_gpus, bytes, time_us (or _ms, _s); or n_gpus, alpha_s, beta_s_per_byte",
+            label="a CSV file of collectives",
+        ),
+        "csv-layers": Format(
+            layers.sniff_csv,
+            layers.read_csv,
+            "CSV of layers: name, bytes (or params), forward_ms, backward_ms (or _us, _s)",
+            label="a CSV file of layers",
+        ),
+        "json-layers": Format(
+            layers.sniff_json,
+            layers.read_json,
+            "JSON list of layers, with the columns of csv-layers",
+            label="a JSON list of layers",
+        ),
+        "pipedream": Format(
+            layers.sniff_pipedream, layers.read_pipedream, "PipeDream's graph.txt", label="PipeDream's graph"
+        ),
+        "ddp-logging": Format(
+            layers.sniff_ddp, layers.read_ddp, "DDP's _get_ddp_logging_data() as JSON", label="DDP's log"
+        ),
+        "horovod-timeline": Format(
+            files.sniff_timeline,
+            files.read_timeline,
+            "HOROVOD_TIMELINE, also cut off: iteration times, the model and the network as Horovod's loop saw them",
+            label="Horovod's timeline",
+            runs=True,
+        ),
+        "horovod-autotune": Format(
+            files.sniff_autotune,
+            files.read_autotune,
+            "HOROVOD_AUTOTUNE_LOG: says what its tuner found",
+            label="Horovod's autotune log",
+        ),
+        "kineto": of_traces(
+            kineto.sniff,
+            kineto.trace_of,
+            "torch.profiler's traces, of one rank or of all: the model, the network and the steps as they were",
+            kineto.ENDINGS,
+            kineto.LABEL,
+        ),
+        "nsight-systems": of_traces(
+            nsight.sniff,
+            nsight.trace_of,
+            "Nsight Systems' SQLite export, of one rank or of all: steps by NVTX ranges, kernels, NCCL's collectives",
+            nsight.ENDINGS,
+            nsight.LABEL,
+        ),
+        "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
+    },
+    "osfmodel.formats",
+    Format,
+)

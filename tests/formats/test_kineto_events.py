@@ -34,9 +34,9 @@ from osfmodel.formats import (
     load_trace,
     of_traces,
 )
-from osfmodel.formats.advice import import_advice
 from osfmodel.formats.kineto import recorded
 from osfmodel.formats.kineto.events import COUNTS, SPELLINGS, Args, is_trace, read_events
+from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams import json_stream, trace_files
 from osfmodel.formats.streams.archives import streamed

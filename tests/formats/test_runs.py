@@ -16,8 +16,8 @@ from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.entities.errors import ForeignFileError
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_content, import_file, recognise
-from osfmodel.formats.advice import import_advice
 from osfmodel.formats.collectives.nccl_log import LoggedTest
+from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
 from tests.formats import samples
 from tests.formats.samples import log

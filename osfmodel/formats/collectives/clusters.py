@@ -1,4 +1,4 @@
-"""What runs of collectives are, and several runs or files as one cluster: their layout, and all their tables.
+"""The collective of a run, and several runs or files as one cluster: their layout, and all their tables.
 
 The collective of an nccl-tests run comes from its program's name, else its columns; its bandwidths check it.
 nccl-tests prints two bandwidths, bytes over time (algbw) and the same scaled to what a link carries (busbw). Their
