@@ -293,3 +293,12 @@ def require_different(files: Sequence[str]) -> None:
     for file, place in zip(files, there, strict=True):
         if there.count(place) > 1:
             raise UsageError(f"{file} is given twice: give another file, or leave one out")
+
+
+def is_number(value: str) -> bool:
+    """Whether Python reads the text as a number."""
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from osfmodel.entities.workload import Workload
 from osfmodel.targets import ddp
-from osfmodel.targets.target import Accumulation
+from osfmodel.targets.target import LIGHTNING_ACCUMULATION, Accumulation
 
 
 def accelerate_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
@@ -73,19 +73,13 @@ trainer = Trainer(strategy=strategy)  # add devices=..., num_nodes=... as usual
 """
 
 
-def lightning_accumulating(text: str, ending: str, count: int) -> str:
-    """The lines with a Trainer that accumulates."""
-    made = "Trainer(strategy=strategy"
-    return text.replace(f"{made})", f"{made}, accumulate_grad_batches={count})")
-
-
 LIGHTNING = replace(
     ddp.TARGET,
     summary="PyTorch Lightning on PyTorch DDP: its default caps",
     text=replace(
         ddp.TARGET.text,
         render=lightning_lines,
-        accumulation=Accumulation(lightning_accumulating, lambda count: {"accumulate_grad_batches": count}),
+        accumulation=LIGHTNING_ACCUMULATION,
     ),
     dialect_of="ddp",
     live=False,

@@ -28,6 +28,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import replicas_in
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
 from osfmodel.targets.target import (
+    LIGHTNING_ACCUMULATION,
     PLACEHOLDER_PRICES,
     Accumulation,
     Conversion,
@@ -295,12 +296,6 @@ IN_ACCUMULATE = {
 }
 
 
-def lightning_accumulating(text: str, ending: str, count: int) -> str:
-    """The lines with a Trainer that accumulates."""
-    made = "Trainer(strategy=strategy"
-    return text.replace(f"{made})", f"{made}, accumulate_grad_batches={count})")
-
-
 def _target(made: str, summary: str, aligned: bool, accumulation: Accumulation, dialect_of: str = "") -> Target:
     objective = Objective(strategy=FLAT_SHARDED)
     return Target(
@@ -333,5 +328,5 @@ IN_ACCELERATE = _target(
 )  # fmt: skip
 IN_LIGHTNING = _target(
     LIGHTNING, "PyTorch Lightning on PyTorch FSDP1", True,
-    Accumulation(lightning_accumulating, lambda count: {"accumulate_grad_batches": count}), "fsdp1",
+    LIGHTNING_ACCUMULATION, "fsdp1",
 )  # fmt: skip

@@ -301,3 +301,12 @@ def require_plain(plan: Plan, workload: Workload, framework: str) -> None:
 
 def _whole(plan: Plan, workload: Workload) -> bool:
     return sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
+
+
+def lightning_accumulating(text: str, ending: str, count: int) -> str:
+    """The lines with a Trainer that accumulates."""
+    made = "Trainer(strategy=strategy"
+    return text.replace(f"{made})", f"{made}, accumulate_grad_batches={count})")
+
+
+LIGHTNING_ACCUMULATION = Accumulation(lightning_accumulating, lambda count: {"accumulate_grad_batches": count})

@@ -42,7 +42,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import Step, Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, import_job, is_job, load_trace
-from osfmodel.formats.source_text import Hints, Text, silent, stem
+from osfmodel.formats.source_text import Hints, Text, is_number, silent, stem
 from osfmodel.formats.streams.archives import unpacked
 from osfmodel.formats.traces.entities import workload_of
 from osfmodel.formats.traces.usual import step_times, usual_steps, with_shared_steps
@@ -67,7 +67,7 @@ def times_reading(text: Text, name: str) -> Reading:
     head = next((line for _, line in text.lines() if line.strip() and not line.startswith("#")), "")
     if head.lstrip().startswith("{"):
         rows = _in_json(text)
-    elif _is_number(head) or ("," not in head and "\t" not in head and ";" not in head):
+    elif is_number(head) or ("," not in head and "\t" not in head and ";" not in head):
         rows = _in_lines(text)
     else:
         rows = _in_table(text)
@@ -82,14 +82,6 @@ def times_reading(text: Text, name: str) -> Reading:
     return Reading(name, "times", (Timed("step", tuple(StepSeries(tuple(times)) for times in runs.values())),))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _in_lines(text: Text) -> Iterator[tuple[int, str, float]]:
     """A number a line; the first line may name the unit, as ``step_time_ms`` does; # begins a comment."""
     scale = None
@@ -102,7 +94,7 @@ def _in_lines(text: Text) -> Iterator[tuple[int, str, float]]:
             if scale is not None:
                 continue
             scale = 1.0
-        if not _is_number(value):
+        if not is_number(value):
             raise text.fault(line, content, f"is not a step time; expected {FORMS}")
         yield line, "", float(value) * scale
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from osfmodel.entities.cluster import AlphaBeta, Cluster
 from osfmodel.entities.errors import DataError
-from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, columns_of, pick, require_workers
+from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, columns_of, is_number, pick, require_workers
 
 SIZES = ("bytes", "size_bytes", "bytes_pow2", "msg_size", "size")
 WORKERS = ("n_gpus", "workers", "ranks", "world_size", "n_nodes", "nodes")
@@ -54,15 +54,7 @@ def read_csv(text: Text, hints: Hints) -> list[Cluster]:
 
 def _words(columns: dict[str, str]) -> list[str]:
     """The columns whose first value is not a number, without FIGURES."""
-    return [name for name, value in columns.items() if name not in FIGURES and not _is_number(value)]
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
+    return [name for name, value in columns.items() if name not in FIGURES and not is_number(value)]
 
 
 def _groups(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:

@@ -12,7 +12,7 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler import WARM_UP, Profile, first_size
 from osfmodel.runtime.profiler.conditions import Wanted
-from osfmodel.runtime.training.factories import Maker, Training, mapped
+from osfmodel.runtime.training.factories import Maker, Training, mapped, output_of
 
 RATE = 1e-4
 """Learning rate of the stand-in optimizer: small, so that random weights stay finite. Times do not depend on it."""
@@ -94,18 +94,12 @@ def loss_of(training: Training, driving: Driving) -> Any:
                 return training.loss(model(**batch))
             if isinstance(batch, tuple | list):
                 inputs, targets = batch
-                return training.loss(_output(model, inputs), targets)
+                return training.loss(output_of(model, inputs), targets)
             return training.loss(model(batch))
     except (OsfError, KeyboardInterrupt):
         raise
     except Exception as error:
         raise DataError(f"the forward failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
-
-
-def _output(model: Any, inputs: Any) -> Any:
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
 def _precision(driving: Driving) -> AbstractContextManager[Any]:

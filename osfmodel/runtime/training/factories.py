@@ -222,3 +222,10 @@ def _package(module: str, package: str) -> Any:
         raise DataError(f"{package} cannot be imported: {' '.join(str(error).split())[:200]}") from None
     except Exception as error:
         raise DataError(f"{package} cannot be imported: {' '.join(str(error).split())[:200]}") from None
+
+
+def output_of(model: Any, inputs: Any) -> Any:
+    """The model's output: a mapping gives arguments by name, a tuple or a list several, anything else one."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)

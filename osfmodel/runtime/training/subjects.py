@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -13,7 +13,7 @@ from osfmodel.entities.errors import JobError, UsageError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.executor.admission import require_plain_model
-from osfmodel.runtime.training.factories import from_factory, mapped
+from osfmodel.runtime.training.factories import from_factory, mapped, output_of
 from osfmodel.runtime.training.replayed_model import (
     executed_step,
     hooks_count,
@@ -102,14 +102,8 @@ def loss_of(model: Any, batch: Any, loss: Callable[..., Any]) -> Any:
     """The loss of ``model``, wrapped by DDP or not, on a batch."""
     if isinstance(batch, tuple | list):
         inputs, targets = batch
-        return loss(_output(model, inputs), targets)
-    return loss(_output(model, batch))
-
-
-def _output(model: Any, inputs: Any) -> Any:
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+        return loss(output_of(model, inputs), targets)
+    return loss(output_of(model, batch))
 
 
 def _share(model: Any) -> None:
