@@ -801,7 +801,7 @@ def counting(monkeypatch):
     """A format of traces in the table in the place of ours, under a name of its own."""
     entry = of_traces(is_trace, seen_in, "counts", (".json", ".json.gz"))
     table = {name: entry for name, entry in IMPORT_FORMATS.items() if name != "kineto"}
-    monkeypatch.setattr("osfmodel.formats.IMPORT_FORMATS", {**table, "counting": entry})
+    monkeypatch.setattr("osfmodel.formats.reading.IMPORT_FORMATS", {**table, "counting": entry})
 
 
 @pytest.mark.usefixtures("counting")
@@ -855,7 +855,7 @@ def toy(monkeypatch):
         return Trace("toy", (RankTrace(0, (Step(0, 0.0, 1.0, ((0.0, 1.0),)),)),))
 
     table = {**IMPORT_FORMATS, "toy": of_traces(sniff, trace_of, "toys", (".toy",))}
-    monkeypatch.setattr("osfmodel.formats.IMPORT_FORMATS", table)
+    monkeypatch.setattr("osfmodel.formats.reading.IMPORT_FORMATS", table)
     return asked
 
 
@@ -905,7 +905,7 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
         return trace
 
     entry = of_traces(is_trace, noted, "counts", (".json",))
-    monkeypatch.setattr("osfmodel.formats.IMPORT_FORMATS", {"osfmodel": IMPORT_FORMATS["osfmodel"], "counting": entry})
+    monkeypatch.setattr("osfmodel.formats.reading.IMPORT_FORMATS", {"osfmodel": IMPORT_FORMATS["osfmodel"], "counting": entry})
     for number in range(2):
         (tmp_path / f"run_rank{number}.json").write_text(rank(number))
     (tmp_path / "job.tar").write_bytes(tar([link("x.json"), ("0.json", rank(0).encode())]))

@@ -16,7 +16,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.profiles import plain_text
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import Hints, load_trace
-from osfmodel.formats.layers.ddp_logging import sniff
+from osfmodel.formats.layers import sniff_ddp
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams.archives import unpacked
 from osfmodel.show.terminal.progress import progress_bar
@@ -61,7 +61,7 @@ def parse_steps(text: str) -> tuple[int, int]:
 def read_log(file: str) -> Text:
     """DDP's log, packed with gzip or not. Raises DataError if it cannot be read."""
     text = profiles.read(Path(file), lambda content: Text(file, plain_text(unpacked(content), "replace")))
-    if not sniff("".join(line for _, line in text.lines())):
+    if not sniff_ddp("".join(line for _, line in text.lines())):
         raise DataError(f"--ddp-logging {file}: is not DDP's log (_get_ddp_logging_data() as JSON): leave it out")
     return text
 
