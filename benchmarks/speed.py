@@ -32,8 +32,8 @@ import numpy as np
 import osfmodel as osf
 from osfmodel.counting.groups import Parallelism
 from osfmodel.entities.workload import Gradients
-from osfmodel.planning.replicas import replica_workload
-from osfmodel.planning.scale import ScaleOptions, scale
+from osfmodel.planning.scaling.replicas import replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.solve.exact import merge
 from osfmodel.targets import CONFIG_TARGETS
 

@@ -19,8 +19,8 @@ from osfmodel.cost.clusters import load_cluster
 from osfmodel.counting import load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.entities.files.measurements import load_measurements
-from osfmodel.planning.replicas import replica_workload
-from osfmodel.planning.scale import ScaleOptions, scale
+from osfmodel.planning.scaling.replicas import replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 

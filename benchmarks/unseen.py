@@ -21,9 +21,9 @@ from osfmodel.counting import load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.replicas import replica_workload
-from osfmodel.planning.scale import ScaleOptions, scale
-from osfmodel.planning.scale_curve import ScalePoint
+from osfmodel.planning.scaling.curve import ScalePoint
+from osfmodel.planning.scaling.replicas import replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 

@@ -72,37 +72,37 @@ if TYPE_CHECKING:
     from osfmodel.entities.version import __version__ as __version__
     from osfmodel.entities.workload import Layer as Layer
     from osfmodel.entities.workload import Workload as Workload
-    from osfmodel.planning.economics import Economics as Economics
-    from osfmodel.planning.economics import economics as economics
-    from osfmodel.planning.economics import knee as knee
     from osfmodel.planning.explaining import explain as explain
-    from osfmodel.planning.goals import Answer as Answer
-    from osfmodel.planning.goals import Cheapest as Cheapest
-    from osfmodel.planning.goals import Goals as Goals
-    from osfmodel.planning.goals import Machine as Machine
-    from osfmodel.planning.inverse import answers as answers
-    from osfmodel.planning.inverse import cheapest as cheapest
     from osfmodel.planning.memory.budget import Demand as Demand
     from osfmodel.planning.memory.budget import MemoryBudget as MemoryBudget
     from osfmodel.planning.memory.budget import MemoryTuning as MemoryTuning
     from osfmodel.planning.memory.search import tune_memory as tune_memory
     from osfmodel.planning.predictions import compare as compare
     from osfmodel.planning.predictions import predict as predict
-    from osfmodel.planning.replicas import replica_workload as replica_workload
     from osfmodel.planning.results import Comparison as Comparison
     from osfmodel.planning.results import Outcome as Outcome
     from osfmodel.planning.results import Prediction as Prediction
     from osfmodel.planning.results import Tuning as Tuning
-    from osfmodel.planning.scale import ScaleOptions as ScaleOptions
-    from osfmodel.planning.scale import scale as scale
-    from osfmodel.planning.scale_curve import Anchor as Anchor
-    from osfmodel.planning.scale_curve import ScaleCurve as ScaleCurve
-    from osfmodel.planning.scale_curve import ScalePoint as ScalePoint
-    from osfmodel.planning.scale_curve import TrainingLength as TrainingLength
+    from osfmodel.planning.scaling.curve import Anchor as Anchor
+    from osfmodel.planning.scaling.curve import ScaleCurve as ScaleCurve
+    from osfmodel.planning.scaling.curve import ScalePoint as ScalePoint
+    from osfmodel.planning.scaling.curve import TrainingLength as TrainingLength
+    from osfmodel.planning.scaling.economics import Economics as Economics
+    from osfmodel.planning.scaling.economics import economics as economics
+    from osfmodel.planning.scaling.economics import knee as knee
+    from osfmodel.planning.scaling.goals import Answer as Answer
+    from osfmodel.planning.scaling.goals import Cheapest as Cheapest
+    from osfmodel.planning.scaling.goals import Goals as Goals
+    from osfmodel.planning.scaling.goals import Machine as Machine
+    from osfmodel.planning.scaling.inverse import answers as answers
+    from osfmodel.planning.scaling.inverse import cheapest as cheapest
+    from osfmodel.planning.scaling.replicas import replica_workload as replica_workload
+    from osfmodel.planning.scaling.scale import ScaleOptions as ScaleOptions
+    from osfmodel.planning.scaling.scale import scale as scale
     from osfmodel.planning.sweep.results import Sweep as Sweep
     from osfmodel.planning.sweep.results import load_sweep as load_sweep
     from osfmodel.planning.sweep.running import sweep as sweep
-    from osfmodel.planning.tuning import tune as tune
+    from osfmodel.planning.tuning.tune import tune as tune
     from osfmodel.planning.what_if import WhatIf as WhatIf
     from osfmodel.runtime.executor import Executor as Executor
     from osfmodel.runtime.executor import execute as execute
@@ -142,20 +142,20 @@ PUBLIC = {
     "entities.timeline": "Span Timeline",
     "entities.version": "__version__",
     "entities.workload": "Layer Workload",
-    "planning.economics": "Economics economics knee",
+    "planning.scaling.economics": "Economics economics knee",
     "planning.explaining": "explain",
-    "planning.goals": "Answer Cheapest Goals Machine",
-    "planning.inverse": "answers cheapest",
+    "planning.scaling.goals": "Answer Cheapest Goals Machine",
+    "planning.scaling.inverse": "answers cheapest",
     "planning.memory.budget": "Demand MemoryBudget MemoryTuning",
     "planning.memory.search": "tune_memory",
     "planning.predictions": "compare predict",
-    "planning.replicas": "replica_workload",
+    "planning.scaling.replicas": "replica_workload",
     "planning.results": "Comparison Outcome Prediction Tuning",
-    "planning.scale": "ScaleOptions scale",
-    "planning.scale_curve": "Anchor ScaleCurve ScalePoint TrainingLength",
+    "planning.scaling.scale": "ScaleOptions scale",
+    "planning.scaling.curve": "Anchor ScaleCurve ScalePoint TrainingLength",
     "planning.sweep.results": "Sweep load_sweep",
     "planning.sweep.running": "sweep",
-    "planning.tuning": "tune",
+    "planning.tuning.tune": "tune",
     "planning.what_if": "WhatIf",
     "runtime.executor": "Executor execute",
     "runtime.profiler": "profile",

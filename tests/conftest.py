@@ -15,7 +15,7 @@ from osfmodel.entities.workload import Gradients
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
-from osfmodel.planning.tuning import tune
+from osfmodel.planning.tuning.tune import tune
 from tests.draws import leave_to_long
 from tests.kept import keep_in, kept
 

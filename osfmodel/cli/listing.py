@@ -24,7 +24,7 @@ from osfmodel.entities.files.configuration import SETTINGS
 from osfmodel.entities.gpus import GPUS, gpu_name
 from osfmodel.entities.lookup import letters, provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
-from osfmodel.planning.launch import SNIPPETS
+from osfmodel.planning.tuning.launch import SNIPPETS
 from osfmodel.show.documents.listing import Listed
 from osfmodel.show.documents.schemas import ENDING, SCHEMAS, schema_text
 from osfmodel.show.tables.listing import Entry

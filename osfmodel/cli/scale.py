@@ -27,11 +27,11 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.units import AMOUNTS, parse_amount, parse_part, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.goals import UNPRICED, Answer, Goals
-from osfmodel.planning.inverse import answers, cheapest
-from osfmodel.planning.replicas import on_gpu_of, replica_workload
-from osfmodel.planning.scale import ScaleOptions, scale, settings
-from osfmodel.planning.scale_curve import Anchor, ScaleCurve, TrainingLength, combined
+from osfmodel.planning.scaling.curve import Anchor, ScaleCurve, TrainingLength, combined
+from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
+from osfmodel.planning.scaling.inverse import answers, cheapest
+from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, scale, settings
 from osfmodel.show.documents.scale import Scaled, ScaledMachines
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS

@@ -25,9 +25,9 @@ from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective
 from osfmodel.entities.units import parse_room
 from osfmodel.planning.cautions import SIZED
-from osfmodel.planning.launch import SNIPPETS
 from osfmodel.planning.results import Tuning
-from osfmodel.planning.tuning import tune
+from osfmodel.planning.tuning.launch import SNIPPETS
+from osfmodel.planning.tuning.tune import tune
 from osfmodel.show.documents.results import Lines, Tuned
 from osfmodel.solve.solution import MEMORY, Limits
 from osfmodel.targets import CONFIG_TARGETS

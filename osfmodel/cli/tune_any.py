@@ -29,7 +29,7 @@ def require_for_any(ctx: click.Context) -> None:
 
 def tune_any_command(subject: Subject, asked: Mapping[str, Any]) -> None:
     """Compare the strategies, and print the one to take."""
-    from osfmodel.planning.choosing import counts_up_to, tune_any
+    from osfmodel.planning.tuning.choosing import counts_up_to, tune_any
     from osfmodel.show.documents.strategies import StrategiesTuned  # not loaded where one target is tuned
 
     workload, cluster = load_subject(subject)

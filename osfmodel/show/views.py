@@ -16,7 +16,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Comparison, Prediction, Tuning
-from osfmodel.planning.scale_curve import ScaleCurve
+from osfmodel.planning.scaling.curve import ScaleCurve
 from osfmodel.planning.sweep.columns import FIELDS
 from osfmodel.planning.sweep.results import Sweep
 from osfmodel.show.documents.compare import Compared

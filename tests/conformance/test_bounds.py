@@ -11,7 +11,7 @@ import osfmodel as osf
 from osfmodel import CONFIG_TARGETS, CostError, Layer, Workload
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.plan import REPLICATED, SPLIT
-from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.planning.tuning.task import TuningProblem
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from osfmodel import CONFIG_TARGETS
 from osfmodel.cli import main
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.launch import SNIPPETS
+from osfmodel.planning.tuning.launch import SNIPPETS
 from tests.kept import tuned
 
 WORKLOAD = "alexnet-pipedream"

@@ -905,7 +905,9 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
         return trace
 
     entry = of_traces(is_trace, noted, "counts", (".json",))
-    monkeypatch.setattr("osfmodel.formats.reading.IMPORT_FORMATS", {"osfmodel": IMPORT_FORMATS["osfmodel"], "counting": entry})
+    monkeypatch.setattr(
+        "osfmodel.formats.reading.IMPORT_FORMATS", {"osfmodel": IMPORT_FORMATS["osfmodel"], "counting": entry}
+    )
     for number in range(2):
         (tmp_path / f"run_rank{number}.json").write_text(rank(number))
     (tmp_path / "job.tar").write_bytes(tar([link("x.json"), ("0.json", rank(0).encode())]))

@@ -11,10 +11,10 @@ import osfmodel as osf
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.units import MIB
-from osfmodel.planning.chances import TIE, best_of, chance, drawn, draws, gain_over, times
 from osfmodel.planning.results import DRAWS, Chance, Outcome
-from osfmodel.planning.settling import less_tiny
-from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.planning.tuning.chances import TIE, best_of, chance, drawn, draws, gain_over, times
+from osfmodel.planning.tuning.settling import less_tiny
+from osfmodel.planning.tuning.task import TuningProblem
 from osfmodel.targets import CONFIG_TARGETS
 
 WORKLOAD = osf.load_workload("resnet50-v100")
@@ -124,7 +124,7 @@ def test_ties_go_to_the_default_and_then_to_fewest_buckets(gains, buckets, best)
 def test_what_does_best_on_plausible_networks_is_recommended(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "osfmodel.planning.settling.best_of", lambda task, options: asked.extend(options) or options[-1]
+        "osfmodel.planning.tuning.settling.best_of", lambda task, options: asked.extend(options) or options[-1]
     )
     found = osf.tune(WORKLOAD, osf.load_cluster("v100-10gbe"), 16)
     assert found.knobs.limits == asked[-1].limits

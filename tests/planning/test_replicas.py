@@ -11,10 +11,10 @@ from osfmodel.counting.groups import Parallelism, shard_of
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.sharding import EACH, LAST_KEPT
-from osfmodel.planning.goals import Goals
-from osfmodel.planning.inverse import answers
-from osfmodel.planning.replicas import in_groups, replica_workload
-from osfmodel.planning.scale import ScaleOptions, scale, settings
+from osfmodel.planning.scaling.goals import Goals
+from osfmodel.planning.scaling.inverse import answers
+from osfmodel.planning.scaling.replicas import in_groups, replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, scale, settings
 from osfmodel.planning.what_if import WhatIf
 
 WORDS, CLUSTER = "llama3-8b:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"

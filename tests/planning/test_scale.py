@@ -14,12 +14,12 @@ import osfmodel as osf
 from osfmodel.cli.app import main
 from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import NEAREST
-from osfmodel.planning.choosing import strategy_row
-from osfmodel.planning.goals import Answer, Goals
-from osfmodel.planning.inverse import STEADY, answers
-from osfmodel.planning.replicas import replica_workload
-from osfmodel.planning.scale import ScaleOptions, room_of, scale, settings
-from osfmodel.planning.scale_curve import COUNTED, Anchor, TrainingLength
+from osfmodel.planning.scaling.curve import COUNTED, Anchor, TrainingLength
+from osfmodel.planning.scaling.goals import Answer, Goals
+from osfmodel.planning.scaling.inverse import STEADY, answers
+from osfmodel.planning.scaling.replicas import replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, room_of, scale, settings
+from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.show.curves import scale as scale_picture
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MemoryLimit

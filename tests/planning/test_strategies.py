@@ -14,7 +14,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import document_of
 from osfmodel.planning import choosing
 from osfmodel.planning.cautions import slower_than_one
-from osfmodel.planning.choosing import STRATEGY_PLANS, counts_up_to, tune_any
+from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.documents.strategies import StrategiesTuned
 from osfmodel.solve.room import largest_part, peak_of, shortfall

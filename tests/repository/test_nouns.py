@@ -25,7 +25,7 @@ from osfmodel import (
 from osfmodel.entities.cluster import FittedRange
 from osfmodel.entities.intervals import require_interval
 from osfmodel.entities.plan import Block, Bucket, contiguous_plan
-from osfmodel.planning.settling import contiguous_ends
+from osfmodel.planning.tuning.settling import contiguous_ends
 
 
 def test_gradients_stand_in_ready_order(small_workload):

@@ -24,7 +24,7 @@ from osfmodel.diagnosis import CAUSES
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS
 from osfmodel.entities.files.configuration import SETTINGS
 from osfmodel.formats import IMPORT_FORMATS
-from osfmodel.planning.launch import SNIPPETS
+from osfmodel.planning.tuning.launch import SNIPPETS
 from osfmodel.solve import SOLVERS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT

@@ -18,8 +18,7 @@ from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats import load_trace
 from osfmodel.formats.traces import cluster_of, plan_of, workload_of
 from osfmodel.ledger.check import check
-from osfmodel.planning.curves import counts_around, size_curve
-from osfmodel.planning.gathering import ReportRequest, gather
+from osfmodel.planning.gathering import ReportRequest, counts_around, gather, size_curve
 from osfmodel.planning.report import TRACED, TUNED, Scaling, SizeCurve
 from osfmodel.show.pictures.coarse import coarse
 from osfmodel.show.pictures.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted

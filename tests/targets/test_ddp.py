@@ -15,7 +15,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.plan import contiguous_plan
-from osfmodel.planning.settling import contiguous_ends
+from osfmodel.planning.tuning.settling import contiguous_ends
 from osfmodel.solve import caps as ddp_caps
 from osfmodel.solve.solution import finish
 from osfmodel.solve.under_effects import search_caps_for_all

@@ -17,7 +17,7 @@ from osfmodel.cli import main
 from osfmodel.cost import cost_of, nccl
 from osfmodel.cost.model import layout_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.launch import SNIPPETS
+from osfmodel.planning.tuning.launch import SNIPPETS
 from osfmodel.targets import ddp
 from osfmodel.targets.target import Launch
 from tests import kept

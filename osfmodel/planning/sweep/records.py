@@ -11,8 +11,8 @@ from threading import current_thread, main_thread
 
 from osfmodel.entities.errors import OsfError
 from osfmodel.planning.predictions import PricedSubjects
-from osfmodel.planning.scale import ScaleOptions, ScaleTask
-from osfmodel.planning.scale_curve import ScalePoint, TrainingLength
+from osfmodel.planning.scaling.curve import ScalePoint, TrainingLength
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
 from osfmodel.planning.sweep.columns import DEFAULTS, GIVEN, KEYS, USUAL, Record
 from osfmodel.planning.sweep.grid import Batch, Point, groups_of
 from osfmodel.planning.what_if import WhatIf, parse_factor

@@ -26,7 +26,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Tuning
-from osfmodel.planning.tuning import tune
+from osfmodel.planning.tuning.tune import tune
 from osfmodel.runtime import bench, training
 from osfmodel.runtime.bench.conditions import sizes_for, surroundings_of, unmet
 from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfinished

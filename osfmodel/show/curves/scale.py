@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.show.plotting import COLOURS, figure_of, finish, save
 
 

@@ -17,7 +17,7 @@ from osfmodel.show.tables import Column, csv_row, json_row
 from osfmodel.show.tables.plans import COMPARISONS, OUTCOMES, PAID, PLANS, RATE, PlanRow, plan_rows
 
 if TYPE_CHECKING:
-    from osfmodel.planning.economics import TrainingCosts
+    from osfmodel.planning.scaling.economics import TrainingCosts
 
 
 class Predicted:

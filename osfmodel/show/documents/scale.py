@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION
-from osfmodel.planning.goals import Answer, Cheapest
 from osfmodel.planning.results import Tuning
-from osfmodel.planning.scale_curve import ScaleCurve
+from osfmodel.planning.scaling.curve import ScaleCurve
+from osfmodel.planning.scaling.goals import Answer, Cheapest
 from osfmodel.show.documents.results import Lines
 from osfmodel.show.tables import csv_row, json_row
 from osfmodel.show.tables.scale import COMBINATION, POINT

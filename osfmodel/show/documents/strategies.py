@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
-from osfmodel.planning.strategies import StrategyChoice, StrategyTuning
+from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyTuning
 from osfmodel.show.tables import csv_row, json_row
 from osfmodel.show.tables.strategies import STRATEGY, ChoiceRow, choice_rows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from osfmodel.planning.goals import Answer
-from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.goals import Answer
 from osfmodel.show.curves.scale import RateAt, by_strategy, rates, unit_of
 from osfmodel.show.html.axes import SHAPES, UP, Axis, Scale, curve, down, key, mark, plot
 from osfmodel.show.html.markup import Markup, element, percent

@@ -13,7 +13,7 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import PAGE, TERMINAL, Column, column, spaced
 
 if TYPE_CHECKING:
-    from osfmodel.planning.economics import Economics
+    from osfmodel.planning.scaling.economics import Economics
 
 EXECUTOR = "executor"
 """Name of whatever runs a plan that no stock framework can run."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
-from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.show.tables import Column, column
 from osfmodel.show.tables.plans import band_text, band_value, half_width, three_digits
 from osfmodel.show.tables.strategies import FITS_WORDS

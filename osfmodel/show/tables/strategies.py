@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
-from osfmodel.planning.strategies import StrategyChoice, StrategyRow
+from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow
 from osfmodel.show.tables import Column, column
 from osfmodel.show.tables.plans import band_text, band_value, half_width
 

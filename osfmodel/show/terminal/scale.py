@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from osfmodel.entities.display import show_share
-from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.show.tables.scale import amount, combination_columns, curve_title, told_columns
 from osfmodel.show.terminal.charts import chart_width
 from osfmodel.show.terminal.tables import print_fitting, show_title

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time
-from osfmodel.planning.strategies import StrategyChoice, StrategyTuning
+from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyTuning
 from osfmodel.show.tables.strategies import STRATEGY, choice_rows
 from osfmodel.show.terminal.tables import empty_table, print_fitting, show_title
 

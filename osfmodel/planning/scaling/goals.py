@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from osfmodel.entities.display import brief, show_predicted_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import show_rate
-from osfmodel.planning.scale_curve import ScalePoint
+from osfmodel.planning.scaling.curve import ScalePoint
 
 MOST_MICRO_BATCHES = 256
 """Largest number of micro-batches that is tried."""

@@ -21,13 +21,13 @@ from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS, NETWORK, WIDE, apart_caveats
-from osfmodel.planning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.predictions import PricedSubjects, compare
-from osfmodel.planning.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
 from osfmodel.planning.results import WORTHWHILE, Tuning
-from osfmodel.planning.scale_curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
-from osfmodel.planning.strategies import StrategyRow
-from osfmodel.planning.tuning import tune, tuned_rule
+from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
+from osfmodel.planning.scaling.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
+from osfmodel.planning.scaling.strategies import StrategyRow
+from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
+from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
@@ -52,7 +52,7 @@ class ScaleOptions:
     what_if:  changes of the workload; those of the network are in the cluster already
     training: the whole training
     anchor:   one measured step
-    groups:   of a replica, of whose GPUs the workload is one (``planning.replicas.replica_workload``)
+    groups:   of a replica, of whose GPUs the workload is one (``planning.scaling.replicas.replica_workload``)
     sized:    whether memory is computed; without it all strategies count as fitting
     """
 
@@ -73,7 +73,7 @@ def scale(
 
     Counts at which the cluster has no prices are left out. Raises CostError if it has none at all, UsageError for an
     unknown plan, GPUs that are not whole replicas, or an anchor that no computation meets, and DataError as
-    ``planning.choosing.tune_any``.
+    ``planning.tuning.choosing.tune_any``.
     """
     asked, wanted = ScaleTask.of(workload, cluster, options), options.limit or room_of(workload)
     factor = None if options.anchor is None else asked.factor(workload, options.anchor)
@@ -103,7 +103,7 @@ def scale(
 def settings(curve: ScaleCurve, target: str) -> Tuning:
     """The settings of ``target`` for the largest number of workers of ``curve``, within its limit of memory.
 
-    Raises as ``planning.tuning.tune``, and UsageError where there are groups and the target has no settings for them.
+    Raises as ``tune``, and UsageError where there are groups and the target has no settings for them.
     """
     last, groups = curve.points[-1], curve.groups.document
     chosen = require(target, CONFIG_TARGETS, "target")

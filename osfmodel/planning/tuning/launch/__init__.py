@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from osfmodel.entities.lookup import LateTable
 
 if TYPE_CHECKING:
-    from osfmodel.planning.launch.snippet import Snippet
+    from osfmodel.planning.tuning.launch.snippet import Snippet
 
 
 SNIPPETS: LateTable[Snippet] = LateTable(
     {
-        "torchrun": "planning.launch.torchrun:TORCHRUN",
-        "slurm": "planning.launch.torchrun:SLURM",
-        "nccl-tuner": "planning.launch.nccl_tuner:NCCL_TUNER",
+        "torchrun": "planning.tuning.launch.torchrun:TORCHRUN",
+        "slurm": "planning.tuning.launch.torchrun:SLURM",
+        "nccl-tuner": "planning.tuning.launch.nccl_tuner:NCCL_TUNER",
     }
 )

@@ -22,7 +22,7 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import DRAWS, Chance
-from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.planning.tuning.task import TuningProblem
 from osfmodel.solve.solution import PlanRule
 
 STEPS = tuple(1.1347241384015194**-place for place in (1, 2, 3, 4, 5))

@@ -25,11 +25,11 @@ from osfmodel.entities.sharding import Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
-from osfmodel.planning.chances import chance, plan_times
 from osfmodel.planning.predictions import Given, PricedSubject, compare
 from osfmodel.planning.results import WORTHWHILE, Chance, Prediction
-from osfmodel.planning.strategies import StrategyChoice, StrategyRow, StrategyTuning
-from osfmodel.planning.tuning import tune, tuned_rule
+from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, StrategyTuning
+from osfmodel.planning.tuning.chances import chance, plan_times
+from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit

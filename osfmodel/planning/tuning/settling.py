@@ -20,9 +20,9 @@ from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.chances import TIE, best_of
 from osfmodel.planning.results import WORTHWHILE
-from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.planning.tuning.chances import TIE, best_of
+from osfmodel.planning.tuning.task import TuningProblem
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
 from osfmodel.solve.solution import Question, Solution, Status, allowed, groups_of, searched

@@ -11,7 +11,6 @@ from typing import Any
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import show_predicted_time, show_share
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import step_of
@@ -33,17 +32,16 @@ from osfmodel.planning.cautions import (
     size_warnings,
     slower_than_one,
 )
-from osfmodel.planning.chances import chance, drawn, times
-from osfmodel.planning.results import WORTHWHILE, Chance, Outcome, Tuning
-from osfmodel.planning.settling import NEGLIGIBLE, settled
-from osfmodel.planning.tuning_task import TuningProblem
-from osfmodel.solve.solution import MEMORY, Limits, PlanRule, planner_of
+from osfmodel.planning.results import Chance, Outcome, Tuning
+from osfmodel.planning.tuning.chances import chance, drawn, times
+from osfmodel.planning.tuning.remarks import remarks_on
+from osfmodel.planning.tuning.settling import settled
+from osfmodel.planning.tuning.task import TuningProblem
+from osfmodel.solve.solution import Limits, PlanRule, planner_of
 from osfmodel.targets import CONFIG_TARGETS, require_taken, target_name
 
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
-MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
-"""Factors of network slowness at which a plan is compared with the default."""
 
 
 def tuned_rule(tuning: Tuning) -> PlanRule:
@@ -106,7 +104,8 @@ def tune(
     if len(task.leads) == 1:
         task = replace(task, workload=workload.ahead(*task.leads), leads=())
     default = task.times(task.target.convert.default_knobs())
-    task, knobs, optima, searched, remarks = settled(task, default)
+    found = settled(task, default)
+    task, knobs = found.task, found.knobs
     plan, *_ = task.plans(knobs)
     knobs = plan if isinstance(knobs, Plan) else knobs
     return Tuning(
@@ -117,7 +116,7 @@ def tune(
         plan,
         task.target.text.config(knobs),
         task.target.text.render(knobs, workload),
-        outcomes := _outcomes(task, knobs, counts, optima, default),
+        outcomes := _outcomes(task, knobs, counts, found.optima, default),
         (
             *size_warnings(workload, max(counts)),
             *dict.fromkeys(note for count in counts for note in cluster_warnings(cluster, count)),
@@ -125,15 +124,7 @@ def tune(
         ),
         (
             *slower_than_one(alone, counts[0], outcomes[0].tuned_time),
-            *_shortfall(outcomes),
-            *_of_memory(task, knobs),
-            *_of_forms(task, knobs),
-            *_without(task, knobs, searched),
-            *remarks,
-            *_margin(task, knobs),
-            *_ahead(task, knobs),
-            *_grain(workload),
-            *task.caveats(),
+            *remarks_on(found._replace(knobs=knobs), outcomes),
             *shape_caveats(workload, plan),
             *replica_caveats(objective.strategy, plan, prices[0], cluster),
             *band_caveats(plan, task.pricings[-1]),
@@ -146,31 +137,6 @@ def tune(
         ),
         form=task.micro_batches[1],
     )
-
-
-def _of_forms(task: TuningProblem, knobs: Any) -> list[str]:
-    """Remarks on the time and memory of other ways to accumulate."""
-    if not task.forms:
-        return []
-    from osfmodel.planning.form_remarks import form_remarks  # not loaded for one micro-batch
-
-    return form_remarks(task, knobs)
-
-
-def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
-    """Remarks on the memory of settings that may have a limit on it."""
-    if MEMORY not in task.target.limits:
-        return []
-    from osfmodel.planning.room_remarks import room_remarks  # not loaded for other strategies
-
-    return room_remarks(task, knobs)
-
-
-def _grain(workload: Workload) -> tuple[str, ...]:
-    """A remark if the workload's layers are buckets from a trace, not single layers."""
-    if workload.grain != "bucket":
-        return ()
-    return ("each layer is a bucket of the traced job, so that smaller buckets cannot be looked at",)
 
 
 def _outcomes(
@@ -198,22 +164,6 @@ def _chance(task: TuningProblem, knobs: Any) -> Chance | None:
     return chance(mine, theirs, gain_doubt(task.stock[0]))
 
 
-def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
-    """A remark on the loss against the best plan, with its reason."""
-    worst, workers = max((outcome.tuned_time / outcome.optimal_time - 1, outcome.workers) for outcome in outcomes)
-    if worst < WORTHWHILE:
-        return []
-    if len(outcomes) > 1:
-        return [
-            f"one configuration for all counts costs up to {show_share(worst)} (at {workers} workers) against "
-            "one for each"
-        ]
-    another = 1 - outcomes[0].optimal_time / outcomes[0].tuned_time
-    if outcomes[0].chance is None:
-        return [f"the best plan at these very prices would save {show_share(another)}, but not on plausible networks"]
-    return [f"the ideal plan would save another {show_share(another)} over what was found for this framework"]
-
-
 def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:
     """The leads to tune for. Raises UsageError if leads are given but change nothing."""
     known = any(layer.enqueue_time is not None for layer in task.workload.layers)
@@ -223,44 +173,3 @@ def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, .
     if known or not task.target.clock or all(pricing.blocking for pricing in task.pricings):
         return tuple(leads or ())
     return tuple(leads or HOST_LEADS)
-
-
-def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]:
-    """A remark on the loss with the settings that the target's own search found, if others are recommended."""
-    words = task.target.search.words if task.target.search else str
-    if searched is None or words(knobs) in (words(searched), words(task.target.convert.default_knobs())):
-        return []
-    mine, theirs = task.times(knobs)[0], task.times(searched)[0]
-    whatever = ", whether or not the CPU runs ahead," if task.leads else ","
-    return [
-        f"settings alone cannot form this plan: the best found, {words(searched)}{whatever} takes "
-        f"{show_predicted_time(theirs)} ({show_share(theirs / mine - 1, '+')})"
-    ]
-
-
-def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
-    """A remark on the iteration time if the host runs ahead of the device, which the table does not show."""
-    if not task.leads:
-        return []
-    times, worst = task.times(knobs)[0], task.judged(knobs)[0]
-    apart = (
-        f"up to {show_predicted_time(worst)} ({show_share(worst / times - 1, '+')})"
-        if worst > times
-        else "the step takes no longer"
-    )
-    ahead = f"submitting up to {max(task.leads):g} times as fast as the GPU computes"
-    return [f"times assume that the CPU does not run ahead of the GPU; if it does ({ahead}), {apart}"]
-
-
-def _margin(task: TuningProblem, knobs: Any) -> list[str]:
-    """A remark on how much slower than stated the network may be before the default would be better."""
-    default = task.target.convert.default_knobs()
-    now = zip(task.judged(knobs), task.usual.judged(default), strict=True)
-    if any(mine >= theirs * (1 + WORTHWHILE) for mine, theirs in now):
-        return []  # it loses on this network too, as the verdict says
-    for factor in MARGINS:
-        slower = task.slower(factor)
-        pairs = zip(slower.judged(knobs, task), slower.usual.judged(default, task.usual), strict=True)
-        if any(mine > theirs * (1 + NEGLIGIBLE) for mine, theirs in pairs):
-            return [f"if the real network is {factor:g} times slower than described, this plan loses to the default"]
-    return []

@@ -6,8 +6,8 @@ import re
 
 from osfmodel.cost.model import layout_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.launch.snippet import Snippet
 from osfmodel.planning.results import Tuning
+from osfmodel.planning.tuning.launch.snippet import Snippet
 from osfmodel.targets import CONFIG_TARGETS
 
 PORT = 29500

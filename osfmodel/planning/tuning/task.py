@@ -35,7 +35,7 @@ class TuningProblem:
     stock: prices for a stock framework; ``pricings`` are the same unless the target has an executor of its own
     leads: how many times as fast as the device the host may be, if the target's settings depend on that
     micro_batches: of a step under a strategy that shards, and their form; ``workload`` is one of them
-    drawn: the problem under each draw of plausible prices, once ``planning.chances`` has asked for it
+    drawn: the problem under each draw of plausible prices, once ``planning.tuning.chances`` has asked for it
     """
 
     workload: Workload

@@ -1,6 +1,6 @@
 """The choice between DDP, ZeRO, FSDP2 and HSDP: the strategies at each worker count, and the verdict in words.
 
-``planning.choosing`` makes them.
+``planning.tuning.choosing`` makes them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.strategies import StrategyRow
+from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit

@@ -11,7 +11,8 @@ from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.goals import (
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.goals import (
     ENDS,
     MOST_MICRO_BATCHES,
     UNPRICED,
@@ -22,10 +23,9 @@ from osfmodel.planning.goals import (
     Machine,
     training_cost,
 )
-from osfmodel.planning.replicas import replica_workload
-from osfmodel.planning.scale import ScaleOptions, scale
-from osfmodel.planning.scale_curve import ScaleCurve, ScalePoint
-from osfmodel.planning.strategies import StrategyRow
+from osfmodel.planning.scaling.replicas import replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, scale
+from osfmodel.planning.scaling.strategies import StrategyRow
 
 WIDEST = 1024.0
 """Largest factor, either way, by which the network's bandwidth is changed."""

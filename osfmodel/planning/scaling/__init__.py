@@ -1,0 +1,1 @@
+"""Scaling: times, strategies, goals and prices over numbers of GPUs."""
