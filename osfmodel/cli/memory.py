@@ -20,7 +20,7 @@ from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.units import parse_room
-from osfmodel.planning.cautions import shape_caveats
+from osfmodel.planning.cautions import UNPADDED, unpadded
 from osfmodel.show.documents.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.targets.named_plans import called, make_plan, named_plan
@@ -88,7 +88,7 @@ def memory_command(
     kept = parse_room(communicator or "0B")
     room = None if memory is None else parse_room(memory)
     memories, times, lacking = {}, {}, {}
-    unpadded: list[str] = []
+    said: list[str] = []
     names = dict.fromkeys(plan_names or ("ddp",))
     files = plan_files(names, workload)
     for name in names:
@@ -104,10 +104,10 @@ def memory_command(
         label = "a single worker" if workers is None else label
         memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
         times[label] = timeline.iteration_time
-        unpadded += shape_caveats(workload, plan)
+        said += [UNPADDED for _ in unpadded(workload, plan)]
         if room is not None and memories[label].peak.bytes > room:
             lacking[label] = shortfall(memories[label].peak, plan, room)
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
-    notes = (caveat(kept), *dict.fromkeys(unpadded))
+    notes = (caveat(kept), *dict.fromkeys(said))
     predicted = MemoryPredicted(workload.name, workload.batch_size, memories, times, notes, where, room, lacking)
     emit(style, as_json, output, predicted)

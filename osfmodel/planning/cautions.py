@@ -1,9 +1,15 @@
-"""Caveats of a prediction: error bands, extrapolation, the effects in it, and missing data."""
+"""Cautions about a finished result: error bands, extrapolation, the effects in it, and missing data.
+
+CAUTIONS is the table: when a row applies, its sentence, its remedy. They are gathered once, from what is finished. To
+add one: a row, and where it needs figures a generator of the words in its sentence.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from osfmodel.cost import COST_MODELS, network_rates, worker_counts
 from osfmodel.cost.pricing import Pricing
@@ -22,84 +28,87 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import NO_GPU
 from osfmodel.entities.workload import Workload
 
-
-def effect_caveats(pricing: Pricing, cluster: Cluster, workload: Workload) -> tuple[str, ...]:
-    """A caveat that names the effects in a prediction, and says that plans are not proven best under some of them."""
-    effects = pricing.effects
-    if not effects.active:
-        return UNKNOWN_GPU if pricing.workers > 1 and gpu_unknown(workload, cluster) else ()
-    named = ", ".join(f"{name} {shown(name, value)}" for name, value in effects.active.items())
-    if not cluster.effects.active:
-        return (f"usual effects on such GPUs applied: {named} (--effect none leaves them out)",)
-    unseen = any(effects.apart_from_cost.apart_from_compute.active)
-    left_out = "the bound does not count all of them, and `optimal` is the best plan found with them, not proven"
-    proof = f"; {left_out}" if unseen else ""
-    copies = [name for name in effects.active if "copy" in name]
-    verb = "are" if len(copies) > 1 else "is"
-    alike = f"; {' and '.join(copies)} {verb} specific to one framework but charged to every plan not tied to another"
-    return (f"effects applied: {named}{alike if copies else ''}{proof}",)
-
-
-def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
-    """A caveat for libraries that run several collectives at once: no optimum is proven then."""
-    if cluster.in_flight == 1:
-        return ()
-    return (f"with {cluster.in_flight} collectives in flight at once; `optimal` is then the best found, not proven",)
-
-
-def shown(effect: str, value: float) -> str:
-    """The value of an effect with its unit, for people."""
-    unit = EFFECTS[effect].unit
-    if unit == "s":
-        return show_time(value)
-    return show_share(value) if unit == "fraction" else f"{value:.3g} {unit}"
-
-
-def device_caveats(workload: Workload, cluster: Cluster) -> tuple[str, ...]:
-    """A note where the profile is of a CPU or of GPUs of another generation than the cluster's: its times are kept."""
-    words = re.match(r"nccl:\s*([^,]+)x[0-9]+", cluster.name)
-    mine, theirs = workload.source.gpu, words[1] if words else cluster.source.gpu
-    if mine == NO_GPU and generation_of(theirs):
-        said = f"the profile is of a CPU, the cluster of {theirs}: times are the CPU's unless --compute xF scales them"
-        return (said,)
-    if not generation_of(mine) or not generation_of(theirs) or generation_of(mine) == generation_of(theirs):
-        return ()
-    return (
-        f"the profile is of a {mine}, the cluster of {theirs}: times are the {mine}'s unless --compute xF scales them",
-    )
-
-
-def sequence_caveats(workload: Workload) -> tuple[str, ...]:
-    """A note on samples of a counted workload that are longer than its model's configuration is for."""
-    if not workload.sample_tokens or not in_words(workload.name):
-        return ()
-    from osfmodel.counting.words import beyond_positions  # not loaded for a profile
-
-    return tuple(filter(None, [beyond_positions(workload.name)]))
-
-
-UNKNOWN_GPU = (
-    "no GPU is named, so that the usual effects of frameworks on GPUs are left out and times are likely too short: "
-    'import with --gpu NAME, or write "gpu" into the source of the workload or the cluster',
-)
-
-
-def band_caveats(plan: Plan, pricing: Pricing) -> tuple[str, ...]:
-    """A note where a prediction has a wide error band or none, since nothing comparable was measured."""
-    reason = incomparable(plan, pricing) if pricing.workers > 1 else ""
-    if wider(plan, pricing):
-        return (f"{WIDE} nothing comparable was measured ({reason}), runs on {kind_of(plan, pricing)} are nearest",)
-    return (f"{BANDLESS} nothing comparable was measured ({reason})",) if reason else ()
-
-
 BANDLESS, WIDE = "no error band:", "wide error band:"
 NETWORK = "network:"
 """Beginnings of the notes on a prediction without an error band, with a wide one, and on the network."""
-
-
 MOSTLY_SENDING = 0.6
 """Part of the cores' time, in large messages, at which the many messages of a plan keep all cores busy: between
 emulated hosts runs were 4 to 12 % slower than predicted from there on, and 5 % at most below (docs/ledger)."""
+SIZED = "record a trace with record_shapes=True, import it with --model, or use osf profile"
+"""Ways to get a workload whose gradients have sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What is known of a finished prediction or tuning.
+
+    workload: of one micro-batch, where the plan accumulates
+    stock:    prices for the framework, at each number of workers
+    paid:     those that this plan was timed with
+    asked:    the strategy that was asked for, which may have become another
+    seconds:  of an iteration at the first number of workers
+    alone:    seconds of a single worker
+    ours:     whether our own engine made it, with all effects
+    engine:   what the engine says of its predictions
+    """
+
+    workload: Workload
+    cluster: Cluster
+    plan: Plan
+    stock: Sequence[Pricing]
+    paid: Sequence[Pricing]
+    asked: str
+    seconds: float
+    alone: float
+    ours: bool = True
+    engine: tuple[str, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        """The largest number of workers."""
+        return max(pricing.workers for pricing in self.stock)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about workload, cluster, and prices beyond what was measured."""
+        return tuple(dict.fromkeys(said for row in CAUTIONS if row.warns for said in row.told(self)))
+
+    def caveats(self) -> tuple[str, ...]:
+        """Assumptions of the result."""
+        rows = [row for row in CAUTIONS if not row.warns and (self.ours or not row.ours)]
+        return tuple(said for row in rows for said in row.told(self))
+
+
+Words = Mapping[str, object]
+"""The words of a sentence, by their names in it."""
+
+
+class Caution(NamedTuple):
+    """A row of CAUTIONS.
+
+    when:     yields the words of the sentence, once for each time that it is to be said
+    sentence: with the names of the words in braces
+    remedy:   what to do about it
+    warns:    whether it is a warning, told on stderr also
+    ours:     whether it is about our own engine only
+    """
+
+    when: Callable[[Finished], Iterable[Words]]
+    sentence: str
+    remedy: str = ""
+    warns: bool = False
+    ours: bool = False
+
+    def told(self, found: Finished) -> Iterator[str]:
+        """The sentences with their remedies."""
+        for words in self.when(found):
+            yield (f"{self.sentence}: {self.remedy}" if self.remedy else self.sentence).format(**words)
+
+
+def require_nouns(workload: object, cluster: object) -> None:
+    """Raise UsageError, saying how to get one, if either is not a Workload or not a Cluster."""
+    for value, noun, load in ((workload, Workload, "load_workload"), (cluster, Cluster, "load_cluster")):
+        if not isinstance(value, noun):
+            raise UsageError(f"{value!r} is not a {noun.__name__}: get one with osfmodel.{load}(name or path)")
 
 
 def cpu_share(cluster: Cluster, plan: Plan, workers: int, seconds: float) -> float | None:
@@ -114,135 +123,229 @@ def cpu_share(cluster: Cluster, plan: Plan, workers: int, seconds: float) -> flo
     return None
 
 
-def shape_caveats(workload: Workload, plan: Plan) -> tuple[str, ...]:
-    """A note that FSDP2's padding of parameters is left out, where the workload has no shapes."""
-    sent = [layer for layer in workload.layers if layer.gradient_bytes]
-    if plan.strategy not in SHARDED or all(layer.shape for layer in sent):
-        return ()
-    return ("FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters",)
+def _named(active: Mapping[str, float]) -> str:
+    """Effects with their values and units, for people."""
+    return ", ".join(f"{name} {_valued(value, EFFECTS[name].unit)}" for name, value in active.items())
 
 
-def apart_caveats(cluster: Cluster) -> tuple[str, ...]:
-    """A note for groups of ranks that are apart on a cluster that was measured between consecutive ones."""
-    if not worker_counts(cluster):
-        return ()
-    return (
-        f"groups of ranks apart are taken to send together what all of them do: {cluster.name} has no other prices",
-    )
+def _valued(value: float, unit: str) -> str:
+    if unit == "s":
+        return show_time(value)
+    return show_share(value) if unit == "fraction" else f"{value:.3g} {unit}"
 
 
-def replica_caveats(strategy: str, plan: Plan, pricing: Pricing, cluster: Cluster) -> tuple[str, ...]:
-    """A note where a plan for HSDP is FSDP2's, with one replica, as its replicas follow the nodes, or on its prices."""
-    if plan.strategy == HYBRID_SHARDED:
-        return apart_caveats(cluster)
-    if strategy != HYBRID_SHARDED or plan.strategy != FULLY_SHARDED or pricing.workers == 1:
-        return ()
-    each, count = pricing.per_host, pricing.workers
-    if 1 < each < count and not count % each:
-        return ()
-    why = (
-        "are on one node"
-        if count <= each
-        else f"do not fill nodes of {each}"
-        if each > 1
-        else "are on nodes of one GPU"
-    )
-    return (f"HSDP has one replica here, as FSDP2: {count} workers {why}",)
+def once(applies: object, **words: object) -> list[Words]:
+    """The words of a sentence that is said once, where it applies."""
+    return [words] if applies else []
 
 
-def busy_caveats(
-    cluster: Cluster, workload: Workload, plan: Plan, workers: int, iteration_time: float
-) -> tuple[str, ...]:
-    """A note where ranks would keep the cores busy while they send, which stock frameworks do not in forward."""
-    seconds = iteration_time - (0 if plan.forward_overlap else workload.forward_time)
-    share = cpu_share(cluster, plan, workers, seconds)
-    if share is None or share <= MOSTLY_SENDING:
-        return ()
-    said = f"sending takes {show_share(min(share, 1.0))} of the time of the cores, as `osf bench` measured it"
-    return (f"{said}: what computes on them has to wait, and a run may be slower than predicted",)
+def unpadded(workload: Workload, plan: Plan) -> list[Words]:
+    """Where FSDP2's padding of parameters is left out, since the workload has no shapes."""
+    return once(plan.strategy in SHARDED and not all(one.shape for one in workload.layers if one.gradient_bytes))
 
 
-def require_nouns(workload: object, cluster: object) -> None:
-    """Raise UsageError, saying how to get one, if either is not a Workload or not a Cluster."""
-    for value, noun, load in ((workload, Workload, "load_workload"), (cluster, Cluster, "load_cluster")):
-        if not isinstance(value, noun):
-            raise UsageError(f"{value!r} is not a {noun.__name__}: get one with osfmodel.{load}(name or path)")
+def apart(cluster: Cluster) -> list[Words]:
+    """Where groups of ranks that are apart are priced on a cluster that was measured between consecutive ones."""
+    return once(worker_counts(cluster), cluster=cluster.name)
 
 
-def extrapolation(plan: Plan, cost: Cost) -> tuple[str, ...]:
-    """A warning if a message is larger or smaller than any that was measured."""
-    return _beyond([bucket.size for bucket in plan.buckets if bucket.density is None], cost)
+def _one_replica(found: Finished) -> Iterator[Words]:
+    each, count = found.stock[0].per_host, found.stock[0].workers
+    asked = found.asked == HYBRID_SHARDED and found.plan.strategy == FULLY_SHARDED
+    if not asked or count == 1 or (1 < each < count and not count % each):
+        return
+    if count <= each:
+        why = "are on one node"
+    else:
+        why = f"do not fill nodes of {each}" if each > 1 else "are on nodes of one GPU"
+    yield {"workers": count, "why": why}
 
 
-def plan_extrapolation(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[str, ...]:
-    """Warnings about every message of ``plan``, those of sparse buckets at the price of an all-gather."""
-    sparsity = Sparsity(workload, pricing.effects, pricing.workers)
-    gathered = [sparsity.gathered_bytes(bucket) for bucket in plan.buckets if bucket.density is not None]
-    notes = extrapolation(plan, pricing.cost()) + _beyond(gathered, pricing.cost("all_gather"))
-    unmeasured = plan.sparse and pricing.workers > 1 and not (pricing.effects.select or pricing.effects.select_time)
-    said = "what selecting entries computes is not known here and left out: measure it with `osf bench`"
-    guessed = plan.sparse and "all_gather" in pricing.assumed
-    assumed = "all-gathers are priced at half an all-reduce: measure them with `osf bench --collective all_gather`"
-    return tuple(dict.fromkeys(notes)) + ((said,) if unmeasured else ()) + ((assumed,) if guessed else ())
+def _wide(found: Finished) -> Iterator[Words]:
+    pricing = found.paid[-1]
+    if wider(found.plan, pricing):
+        why = incomparable(found.plan, pricing) if pricing.workers > 1 else ""
+        yield {"why": why, "nearest": kind_of(found.plan, pricing)}
 
 
-def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:
+def _bandless(found: Finished) -> list[Words]:
+    pricing = found.paid[-1]
+    why = incomparable(found.plan, pricing) if pricing.workers > 1 else ""
+    return once(why and not wider(found.plan, pricing), why=why)
+
+
+def _unknown_selection(found: Finished) -> list[Words]:
+    pricing = found.paid[0]
+    known = pricing.effects.select or pricing.effects.select_time
+    return once(found.plan.sparse and pricing.workers > 1 and not known)
+
+
+def _busy(found: Finished) -> list[Words]:
+    seconds = found.seconds - (0 if found.plan.forward_overlap else found.workload.forward_time)
+    share = cpu_share(found.cluster, found.plan, found.stock[0].workers, seconds) or 0.0
+    return once(share > MOSTLY_SENDING, share=show_share(min(share, 1.0)))
+
+
+def _slower_than_one(found: Finished) -> list[Words]:
+    workers = found.stock[0].workers
+    return once(workers > 1 and found.seconds > workers * found.alone, workers=workers)
+
+
+def _network(found: Finished) -> list[Words]:
+    cluster, rates = found.cluster, network_rates(found.cluster)
+    used = found.workers > cluster.gpus_per_node and cluster.name.startswith(f"{cluster.cost_model}:")
+    return once(rates and used, rates=rates)
+
+
+def _other_device(found: Finished) -> Iterator[Words]:
+    words = re.match(r"nccl:\s*([^,]+)x[0-9]+", found.cluster.name)
+    mine, theirs = found.workload.source.gpu, words[1] if words else found.cluster.source.gpu
+    if mine == NO_GPU and generation_of(theirs):
+        yield {"mine": "CPU", "theirs": theirs}
+    elif generation_of(mine) and generation_of(theirs) and generation_of(mine) != generation_of(theirs):
+        yield {"mine": mine, "theirs": theirs}
+
+
+def _long_samples(found: Finished) -> Iterator[Words]:
+    if found.workload.sample_tokens and in_words(found.workload.name):
+        from osfmodel.counting.words import beyond_positions  # not loaded for a profile
+
+        if said := beyond_positions(found.workload.name):
+            yield {"said": said}
+
+
+def _no_gpu(found: Finished) -> list[Words]:
+    pricing = found.stock[-1]
+    named = pricing.effects.active or pricing.workers == 1 or not gpu_unknown(found.workload, found.cluster)
+    return once(not named)
+
+
+def _usual_effects(found: Finished) -> list[Words]:
+    active = found.stock[-1].effects.active
+    return once(active and not found.cluster.effects.active, named=_named(active))
+
+
+def _effects(found: Finished) -> Iterator[Words]:
+    effects = found.stock[-1].effects
+    if not effects.active or not found.cluster.effects.active:
+        return
+    copies = [name for name in effects.active if "copy" in name]
+    verb = "are" if len(copies) > 1 else "is"
+    alike = f"; {' and '.join(copies)} {verb} specific to one framework but charged to every plan not tied to another"
+    left_out = "the bound does not count all of them, and `optimal` is the best plan found with them, not proven"
+    proof = f"; {left_out}" if effects.apart_from_cost.apart_from_compute.active else ""
+    yield {"named": _named(effects.active), "further": (alike if copies else "") + proof}
+
+
+def _sizeless(found: Finished) -> list[Words]:
+    return once(not found.workload.gradient_bytes and found.workers > 1, workload=repr(found.workload.name))
+
+
+def _doubts(found: Finished) -> Iterator[Words]:
+    for pricing in found.stock:
+        doubts = COST_MODELS[found.cluster.cost_model].doubts(found.cluster, pricing.workers)
+        yield from ({"said": doubt} for doubt in doubts)
+
+
+def _part_of_a_node(found: Finished) -> Iterator[Words]:
+    each = found.cluster.gpus_per_node
+    for pricing in found.stock:
+        if pricing.workers > each and pricing.workers % each:
+            yield {"workers": pricing.workers, "each": each, "last": pricing.workers % each}
+
+
+def _unfitted_count(found: Finished) -> Iterator[Words]:
+    fitted = found.cluster.fitted
+    for pricing in found.stock:
+        if fitted is not None and pricing.workers > 1 and pricing.workers not in fitted.workers:
+            yield {"workers": pricing.workers, "fitted": ", ".join(map(str, fitted.workers))}
+
+
+def _unmeasured_sizes(found: Finished) -> Iterator[Words]:
+    whole = [bucket.size for bucket in found.plan.buckets if bucket.density is None]
+    for pricing in found.paid:
+        sparsity = Sparsity(found.workload, pricing.effects, pricing.workers)
+        gathered = [sparsity.gathered_bytes(bucket) for bucket in found.plan.buckets if bucket.density is not None]
+        for sizes, collective in ((whole, "all_reduce"), (gathered, "all_gather")):
+            yield from _beyond(sizes, pricing.cost(collective)) if sizes else ()
+
+
+def _beyond(sizes: Sequence[int], cost: Cost) -> Iterator[Words]:
     measured = cost.measured_range
-    if measured is None or not sizes:
-        return ()
-    smallest, largest = min(sizes), max(sizes)
-    notes = []
-    if largest > measured[1]:
-        notes.append(f"messages over {show_bytes(measured[1])} were not measured; their times are extrapolated")
-    if smallest < measured[0]:
+    if measured is None:
+        return
+    if max(sizes) > measured[1]:
+        yield {"side": "over", "size": show_bytes(measured[1]), "how": "their times are extrapolated"}
+    if min(sizes) < measured[0]:
         flat = isinstance(cost, TableCost) and cost.sizes[0] >= measured[0]
         least = show_bytes(measured[0])
         how = f"they are assumed to take as long as {least}" if flat else "their times are extrapolated"
-        notes.append(f"messages under {least} were not measured; {how}")
-    return tuple(notes)
+        yield {"side": "under", "size": least, "how": how}
 
 
-def cluster_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    """Warnings of a bandwidth that no usual machine has, of a node in part, and of a worker count not in a fit."""
-    doubts = COST_MODELS[cluster.cost_model].doubts(cluster, workers)
-    return doubts + _part_of_a_node(cluster, workers) + _count_warnings(cluster, workers)
-
-
-def _part_of_a_node(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    each = cluster.gpus_per_node
-    if workers <= each or not workers % each:
-        return ()
-    return (f"{workers} workers fill nodes of {each} unevenly: the last node has {workers % each}",)
-
-
-def slower_than_one(alone: float, workers: int, iteration_time: float) -> tuple[str, ...]:
-    """A note where the workers together train more slowly than one of them, which takes ``alone`` seconds."""
-    if workers == 1 or iteration_time <= workers * alone:
-        return ()
-    remedies = "send less (--accumulate, --compression) or use a faster network"
-    return (f"{workers} workers train more slowly than one alone: {remedies}",)
-
-
-def network_caveats(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    """A note on the bandwidth per GPU and per node, for a cluster in words whose network is used."""
-    rates = network_rates(cluster)
-    used = workers > cluster.gpus_per_node and cluster.name.startswith(f"{cluster.cost_model}:")
-    return (f"{NETWORK} {rates}",) if rates and used else ()
-
-
-def _count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    if cluster.fitted is None or workers == 1 or workers in cluster.fitted.workers:
-        return ()
-    fitted = ", ".join(map(str, cluster.fitted.workers))
-    return (f"prices for {workers} workers are extrapolated from a fit to {fitted} workers",)
-
-
-SIZED = "record a trace with record_shapes=True, import it with --model, or use osf profile"
-"""Ways to get a workload whose gradients have sizes."""
-
-
-def size_warnings(workload: Workload, workers: int) -> tuple[str, ...]:
-    """A warning if several workers have nothing to send, unlike any real training."""
-    if workload.gradient_bytes or workers == 1:
-        return ()
-    return (f"no gradient of {workload.name!r} has a size, so that nothing is sent and scaling looks perfect: {SIZED}",)
+UNPADDED = "FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters"
+APART = "groups of ranks apart are taken to send together what all of them do: {cluster} has no other prices"
+SLOWER = "{workers} workers train more slowly than one alone"
+CAUTIONS = (
+    Caution(lambda found: unpadded(found.workload, found.plan), UNPADDED),
+    Caution(lambda found: apart(found.cluster) if found.plan.strategy == HYBRID_SHARDED else (), APART),
+    Caution(_one_replica, "HSDP has one replica here, as FSDP2: {workers} workers {why}"),
+    Caution(_wide, WIDE + " nothing comparable was measured ({why}), runs on {nearest} are nearest", ours=True),
+    Caution(_bandless, BANDLESS + " nothing comparable was measured ({why})", ours=True),
+    Caution(
+        _busy,
+        "sending takes {share} of the time of the cores, as `osf bench` measured it: what computes on them has to "
+        "wait, and a run may be slower than predicted",
+        ours=True,
+    ),
+    Caution(_slower_than_one, SLOWER, "send less (--accumulate, --compression) or use a faster network", ours=True),
+    Caution(_network, NETWORK + " {rates}"),
+    Caution(
+        _other_device,
+        "the profile is of a {mine}, the cluster of {theirs}: times are the {mine}'s unless --compute xF scales them",
+    ),
+    Caution(_long_samples, "{said}"),
+    Caution(lambda found: ({"said": one} for one in found.engine), "{said}"),
+    Caution(
+        _no_gpu,
+        "no GPU is named, so that the usual effects of frameworks on GPUs are left out and times are likely too short",
+        'import with --gpu NAME, or write "gpu" into the source of the workload or the cluster',
+        ours=True,
+    ),
+    Caution(_usual_effects, "usual effects on such GPUs applied: {named} (--effect none leaves them out)", ours=True),
+    Caution(_effects, "effects applied: {named}{further}", ours=True),
+    Caution(
+        lambda found: once(found.cluster.in_flight > 1, count=found.cluster.in_flight),
+        "with {count} collectives in flight at once; `optimal` is then the best found, not proven",
+        ours=True,
+    ),
+    Caution(
+        _sizeless,
+        "no gradient of {workload} has a size, so that nothing is sent and scaling looks perfect",
+        SIZED,
+        warns=True,
+    ),
+    Caution(_doubts, "{said}", warns=True),
+    Caution(
+        _part_of_a_node,
+        "{workers} workers fill nodes of {each} unevenly: the last node has {last}",
+        warns=True,
+    ),
+    Caution(
+        _unfitted_count, "prices for {workers} workers are extrapolated from a fit to {fitted} workers", warns=True
+    ),
+    Caution(_unmeasured_sizes, "messages {side} {size} were not measured; {how}", warns=True),
+    Caution(
+        _unknown_selection,
+        "what selecting entries computes is not known here and left out",
+        "measure it with `osf bench`",
+        warns=True,
+    ),
+    Caution(
+        lambda found: once(found.plan.sparse and "all_gather" in found.paid[0].assumed),
+        "all-gathers are priced at half an all-reduce",
+        "measure them with `osf bench --collective all_gather`",
+        warns=True,
+    ),
+)
+"""In the order in which they are told."""

@@ -20,21 +20,7 @@ from osfmodel.entities.rounding import within
 from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import (
-    band_caveats,
-    busy_caveats,
-    cluster_warnings,
-    device_caveats,
-    effect_caveats,
-    flight_caveats,
-    network_caveats,
-    replica_caveats,
-    require_nouns,
-    sequence_caveats,
-    shape_caveats,
-    size_warnings,
-    slower_than_one,
-)
+from osfmodel.planning.cautions import Finished, require_nouns
 from osfmodel.planning.results import Bound, Comparison, Prediction
 from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule, Question, Solution, Status
 from osfmodel.targets import runs_on
@@ -80,7 +66,7 @@ def _said_of_optimal(predictions: list[Prediction]) -> list[Prediction]:
     """The predictions; with a caveat where the optimum under plain rules is slower than another plan under these."""
     fastest = min((one.iteration_time for one in predictions), default=0.0)
     return [
-        replace(one, caveats=(*one.caveats, NOT_THE_FASTEST))
+        replace(one, further=(*one.further, NOT_THE_FASTEST))
         if one.name == OPTIMAL and one.bound.objective != PLAIN and one.iteration_time > within(fastest)
         else one
         for one in predictions
@@ -94,18 +80,13 @@ NOT_THE_FASTEST = (
 
 
 class PricedSubject:
-    """Prices, caveats and bounds that all plans of a comparison share."""
+    """Prices and bounds that all plans of a comparison share."""
 
     def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str = AUTO) -> None:
         require_nouns(workload, cluster)
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
         self.cluster = cluster
         self.pricing = pricing_of(cluster, workers, workload)
-        self.caveats = network_caveats(cluster, workers) + device_caveats(workload, cluster)
-        self.caveats += sequence_caveats(workload) + self.engine.caveats
-        if self.ours:
-            self.caveats += effect_caveats(self.pricing, cluster, workload) + flight_caveats(cluster)
-        self.warnings = size_warnings(workload, workers) + cluster_warnings(cluster, workers)
         self._bounds: list[Bound] = []
 
     def predict(self, plan: Given, rules: Mapping[str, Any] = MappingProxyType({})) -> Prediction:
@@ -131,9 +112,20 @@ class PricedSubject:
         self._bounds.append(Bound(question))
         return self._bounds[-1]
 
-    def busy(self, plan: Plan, timeline: Timeline) -> tuple[str, ...]:
-        """A caveat where sending leaves no time of the cores."""
-        return busy_caveats(self.cluster, self.workload, plan, self.pricing.workers, timeline.iteration_time)
+    def finished(self, plan: Plan, bound: Bound, asked: str, timeline: Timeline) -> Finished:
+        """What is told of a plan that was timed for this subject; asked: the strategy."""
+        return Finished(
+            bound.question.workload,
+            self.cluster,
+            plan,
+            (self.pricing,),
+            (bound.question.pricing,),
+            asked,
+            timeline.iteration_time,
+            self.workload.compute_time,
+            self.ours,
+            self.engine.caveats,
+        )
 
     def timeline(self, solution: Solution) -> Timeline:
         """The engine's timeline; with our own engine, the one that came with the solution."""
@@ -202,11 +194,6 @@ def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> 
     own_bound &= plan.sharding is not None or plan.strategy in SHARDING
     own_bound |= plan.sparse or plan.release or bool(plan.recompute)
     timeline = subject.timeline(solution)
-    caveats += shape_caveats(subject.workload, plan)
-    caveats += replica_caveats(objective.strategy, plan, subject.pricing, subject.cluster)
-    if subject.ours:
-        caveats += band_caveats(plan, bound.question.pricing) + subject.busy(plan, timeline)
-        caveats += slower_than_one(subject.workload.compute_time, subject.pricing.workers, timeline.iteration_time)
     return Prediction(
         name=label,
         plan=plan,
@@ -214,8 +201,7 @@ def _predict(subject: PricedSubject, given: Given, rules: Mapping[str, Any]) -> 
         bound=Bound(bound.question, plan) if own_bound else bound,
         alone=subject.workload.compute_time,
         subject=Comparison(subject.workload, subject.cluster, subject.pricing.workers, (), ()),
-        caveats=caveats + subject.caveats,
-        shared=subject.warnings,
-        has_bands=subject.ours,
+        finished=subject.finished(plan, bound, objective.strategy, timeline),
+        own=caveats,
         formed_by=runs_on,
     )

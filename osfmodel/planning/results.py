@@ -16,7 +16,7 @@ from osfmodel.entities.rounding import TIE
 from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import plan_extrapolation
+from osfmodel.planning.cautions import Finished
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.solution import Question
@@ -43,26 +43,15 @@ class Bound:
         return self.question.lower_bound
 
 
-def gathered_sizes(plan: Plan, workload: Workload) -> tuple[int, ...]:
-    """Bytes of each bucket of a plan in the type in which its parameters are gathered, without padding."""
-    if plan.sharding is None or not plan.sharding.gather_dtype:
-        return tuple(bucket.size for bucket in plan.buckets)
-    kept, gathered = {layer.name: layer.dtype for layer in workload.layers}, element_bytes(plan.sharding.gather_dtype)
-    return tuple(
-        sum(block.bytes // element_bytes(kept[block.layer]) * gathered for block in bucket.blocks)
-        for bucket in plan.buckets
-    )
-
-
 @dataclass(frozen=True)
 class Prediction:
     """The prediction of one iteration under one plan; slower parts are computed on first use.
 
     alone:     seconds of the iteration with perfect scaling, those of a single GPU
     subject:   the workload, the cluster and the worker count, as a comparison without plans
-    caveats:   assumptions of a prediction for this framework
-    shared:    warnings about workload and cluster, the same for all plans
-    has_bands: whether error bands were made for the engine
+    finished:  what cautions are told of it
+    own:       assumptions of the rule that made the plan
+    further:   caveats of what else was compared or changed
     formed_by: (plan, workload) -> the stock frameworks that can form it
     """
 
@@ -72,9 +61,9 @@ class Prediction:
     bound: Bound
     alone: float
     subject: Comparison = field(compare=False)
-    caveats: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
-    has_bands: bool = True
+    finished: Finished = field(compare=False, repr=False)
+    own: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     formed_by: Callable[[Plan, Workload], tuple[str, ...]] | None = field(default=None, compare=False)
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
@@ -87,13 +76,27 @@ class Prediction:
     @property
     def bucket_bytes(self) -> tuple[int, ...]:
         """Bytes of each bucket; of sharded parameters in the type in which they are gathered, without padding."""
-        return gathered_sizes(self.plan, self.bound.question.workload)
+        plan, workload = self.plan, self.bound.question.workload
+        if plan.sharding is None or not plan.sharding.gather_dtype:
+            return tuple(bucket.size for bucket in plan.buckets)
+        kept, gathered = (
+            {layer.name: layer.dtype for layer in workload.layers},
+            element_bytes(plan.sharding.gather_dtype),
+        )
+        return tuple(
+            sum(block.bytes // element_bytes(kept[block.layer]) * gathered for block in bucket.blocks)
+            for bucket in plan.buckets
+        )
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about workload and cluster, and about extrapolated prices."""
-        question = self.bound.question
-        return self.shared + plan_extrapolation(question.workload, self.plan, question.pricing)
+        return self.finished.warnings()
+
+    @cached_property
+    def caveats(self) -> tuple[str, ...]:
+        """Assumptions of the prediction."""
+        return self.own + self.finished.caveats() + self.further
 
     @cached_property
     def band(self) -> Band | None:
@@ -101,7 +104,7 @@ class Prediction:
 
         None for a single worker, for other engines, and where nothing comparable was measured.
         """
-        if not self.has_bands:
+        if not self.finished.ours:
             return None
         question = self.bound.question
         return band_of(question.workload, self.plan, self.timeline, question.pricing)
@@ -125,11 +128,6 @@ class Prediction:
     def iteration_time(self) -> float:
         """Seconds for one iteration."""
         return self.timeline.iteration_time
-
-    @property
-    def engine(self) -> str:
-        """Name of the engine that made the timeline."""
-        return self.timeline.engine
 
     @property
     def lower_bound(self) -> float:
@@ -179,7 +177,7 @@ class Comparison:
         """The comparison marked as made under ``what_if``, with scaling factors relative to ``alone`` seconds."""
         said = what_if.caveats(self.workload, self.cluster)
         subject = replace(self, what_if=what_if, predictions=())
-        made = (replace(one, alone=alone, caveats=one.caveats + said, subject=subject) for one in self.predictions)
+        made = (replace(one, alone=alone, further=one.further + said, subject=subject) for one in self.predictions)
         return replace(subject, predictions=tuple(made))
 
 

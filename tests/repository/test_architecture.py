@@ -297,7 +297,7 @@ def test_what_shows_results_computes_none():
 def test_the_check_for_computing_can_fail(tmp_path):
     path = tmp_path / "picture.py"
     path.write_text(
-        "from osfmodel.planning.tuning.tune import WORTHWHILE, Tuning, tune\nfrom osfmodel.engine import memory\n"
+        "from osfmodel.planning.tuning.tune import HOST_LEADS, Tuning, tune\nfrom osfmodel.engine import memory\n"
     )
     assert computed(path) == {"osfmodel.planning.tuning.tune.tune", "osfmodel.engine.memory"}
 

@@ -24,7 +24,7 @@ from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
 from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import cluster_warnings, plan_extrapolation, require_nouns
+from osfmodel.planning.cautions import Finished, require_nouns
 from osfmodel.planning.memory.budget import Candidate, MemoryBudget, MemoryTuning
 from osfmodel.planning.memory.merging import plan_chosen
 from osfmodel.solve.bounds import objective_bound
@@ -83,7 +83,9 @@ def tune_memory(
     fast = [fit for fit in fits if fit.throughput >= fastest * (1 - ALIKE)]
     fewest = min(map(_changes, fast))
     after = least([fit for fit in fast if _changes(fit) == fewest], lambda fit: 1 / fit.throughput)
-    warnings = (*cluster_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
+    step, alone = after.iteration_time, after.workload.compute_time
+    paid = (search.pricing,)
+    warnings = Finished(after.workload, cluster, after.plan, paid, paid, after.plan.strategy, step, alone).warnings()
     if other is None and after.batch_size != workload.batch_size:
         fixed = f"{FIXED_SHARE:.0%} of the time of the smaller batch taken as fixed"
         scaled = f"activations are scaled in proportion from batch {workload.batch_size}, times with {fixed}"

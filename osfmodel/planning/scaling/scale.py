@@ -20,7 +20,7 @@ from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import BANDLESS, NETWORK, WIDE, apart_caveats
+from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import PricedSubjects, compare
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
@@ -267,7 +267,8 @@ class ScaleTask:
             yield "memory is not compared: give --memory SIZE"
         if self.options.groups != Parallelism():
             yield assumptions(self.options.groups)
-            yield from apart_caveats(self.cluster) if self.options.groups.tensor > 1 else ()
+            if self.options.groups.tensor > 1:
+                yield from (APART.format(**words) for words in apart(self.cluster))
         yield from self.options.what_if.caveats(workload, self.cluster)
 
 

@@ -11,8 +11,7 @@ from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import WORTHWHILE, Outcome
-from osfmodel.planning.tuning.settling import NEGLIGIBLE, SettledTask
-from osfmodel.planning.tuning.task import TuningProblem
+from osfmodel.planning.tuning.task import NEGLIGIBLE, SettledTask, TuningProblem
 from osfmodel.solve.room import peak_of, peak_within, shortfall
 from osfmodel.solve.solution import MEMORY, MemoryLimit
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError
@@ -22,7 +22,7 @@ from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.tuning.chances import TIE, best_of
-from osfmodel.planning.tuning.task import TuningProblem
+from osfmodel.planning.tuning.task import NEGLIGIBLE, SettledTask, TuningProblem
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.search.robust import penalised, robust_ends
 from osfmodel.solve.solution import Question, Solution, Status, allowed, groups_of, searched
@@ -30,22 +30,10 @@ from osfmodel.solve.under_effects import as_timed
 
 TINY = MIB
 """Bytes below which a bucket is not worth a message of its own, unless it saves more than a tie: DDP's first limit."""
-NEGLIGIBLE = 0.001
-"""Largest loss against the optimum, as a fraction, that is accepted for robustness on a slower network."""
 STRESS = (1.25, 1.5, 2.0)
 """Factors by which the real network may be slower than described; plans are made robust against them."""
 FEWER = (1, 2, 3, 4, 6, 8, 12, 16)
 """Numbers of buckets of the plans that are tried beside the best one."""
-
-
-class SettledTask(NamedTuple):
-    """The settings that were chosen, and how: the problem, the best plans, and what the target's search says."""
-
-    task: TuningProblem
-    knobs: Any
-    optima: Sequence[tuple[Plan, Timeline]]
-    searched: Any | None
-    remarks: tuple[str, ...]
 
 
 def settled(task: TuningProblem, default: Sequence[float]) -> SettledTask:

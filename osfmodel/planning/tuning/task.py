@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
@@ -20,12 +20,14 @@ from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import extrapolation
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
+
+NEGLIGIBLE = 0.001
+"""Largest loss against the optimum, as a fraction, that is accepted for robustness on a slower network."""
 
 
 @dataclass(frozen=True)
@@ -246,9 +248,15 @@ class TuningProblem:
         of_target = () if self.leads else self.target.text.caveats(self.workload)
         return of_target + self._rule.caveats(self.workload)
 
-    def extrapolation(self, plan: Plan) -> tuple[str, ...]:
-        """Warnings about messages beyond the measured sizes, without repeats."""
-        return tuple(dict.fromkeys(note for cost in self.costs for note in extrapolation(plan, cost)))
+
+class SettledTask(NamedTuple):
+    """The settings that were chosen, and how: the problem, the best plans, and what the target's search says."""
+
+    task: TuningProblem
+    knobs: Any
+    optima: Sequence[tuple[Plan, Timeline]]
+    searched: Any | None
+    remarks: tuple[str, ...]
 
 
 def _iteration_time(solution: Solution) -> float:

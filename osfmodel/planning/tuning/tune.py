@@ -17,21 +17,7 @@ from osfmodel.entities.modules import step_of
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import (
-    band_caveats,
-    busy_caveats,
-    cluster_warnings,
-    device_caveats,
-    effect_caveats,
-    flight_caveats,
-    network_caveats,
-    replica_caveats,
-    require_nouns,
-    sequence_caveats,
-    shape_caveats,
-    size_warnings,
-    slower_than_one,
-)
+from osfmodel.planning.cautions import Finished, require_nouns
 from osfmodel.planning.results import Chance, Outcome, Tuning
 from osfmodel.planning.tuning.chances import chance, drawn, times
 from osfmodel.planning.tuning.remarks import remarks_on
@@ -108,6 +94,9 @@ def tune(
     task, knobs = found.task, found.knobs
     plan, *_ = task.plans(knobs)
     knobs = plan if isinstance(knobs, Plan) else knobs
+    outcomes = _outcomes(task, knobs, counts, found.optima, default)
+    paid, asked = task.pricings, objective.strategy
+    said = Finished(workload, cluster, plan, paid, paid, asked, outcomes[0].tuned_time, alone)
     return Tuning(
         workload,
         cluster,
@@ -116,25 +105,9 @@ def tune(
         plan,
         task.target.text.config(knobs),
         task.target.text.render(knobs, workload),
-        outcomes := _outcomes(task, knobs, counts, found.optima, default),
-        (
-            *size_warnings(workload, max(counts)),
-            *dict.fromkeys(note for count in counts for note in cluster_warnings(cluster, count)),
-            *task.extrapolation(plan),
-        ),
-        (
-            *slower_than_one(alone, counts[0], outcomes[0].tuned_time),
-            *remarks_on(found._replace(knobs=knobs), outcomes),
-            *shape_caveats(workload, plan),
-            *replica_caveats(objective.strategy, plan, prices[0], cluster),
-            *band_caveats(plan, task.pricings[-1]),
-            *effect_caveats(task.pricings[-1], cluster, workload),
-            *flight_caveats(cluster),
-            *device_caveats(workload, cluster),
-            *sequence_caveats(workload),
-            *busy_caveats(cluster, workload, plan, counts[0], outcomes[0].tuned_time),
-            *network_caveats(cluster, max(counts)),
-        ),
+        outcomes,
+        said.warnings(),
+        (*remarks_on(found._replace(knobs=knobs), outcomes), *said.caveats()),
         form=task.micro_batches[1],
     )
 

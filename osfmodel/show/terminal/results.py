@@ -142,7 +142,7 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
     said = dict.fromkeys(caveat for prediction in predictions for caveat in prediction.caveats)
     for caveat in said:
         console.print(f"Note: {caveat}.", markup=False)
-    if not any(prediction.has_bands for prediction in predictions):
+    if not any(prediction.finished.ours for prediction in predictions):
         console.print("No error bands: predictions of this engine were not compared with measured runs.", markup=False)
 
 
