@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from osfmodel.diagnosis.comparing.statistics import FASTER, SAME, SLOWER, UNSURE, StepSeries, spread_of, step_change
 from osfmodel.entities.files.measurements import load_measurements
-from osfmodel.show.tables.compared import noise_floor
+from osfmodel.show.compared import noise_floor
 
 LAYERS, WIDTH, WARM_UPS = 8, 256, 5
 ROWS_A_SECOND = 1.2e6

@@ -20,7 +20,7 @@ from osfmodel.cli.groups import GENERAL, grouped
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import overall, used_overall
 from osfmodel.ledger.results import TIME, Checked
-from osfmodel.show.documents.schemas import ENDING, SCHEMAS, schema_text
+from osfmodel.show.schemas import ENDING, SCHEMAS, schema_text
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from osfmodel.diagnosis import Explanation
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
 from osfmodel.ledger.check import check
 from osfmodel.planning.gathering import ReportRequest, gather
-from osfmodel.show.pictures import Pictures, pictures
+from osfmodel.show.report.pictures import Pictures, pictures
 from tests.live.explained import paths_of
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType
+from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType, with_remedy
 from osfmodel.counting import workload_names
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
@@ -20,7 +20,7 @@ from osfmodel.entities.lookup import LateTable, all_names, suggestion
 from osfmodel.entities.units import parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.show.documents.render import FORMATS, Result, choose_format, ending_of, render
+from osfmodel.show.document import FORMATS, Result, choose_format, ending_of, render
 
 
 class CommandEntry(NamedTuple):
@@ -111,8 +111,6 @@ class CommandLine(click.Group):
         except OsfError as error:
             self._fail(_advised(error), error.exit_code)
         except click.ClickException as error:
-            from osfmodel.cli.mistakes import with_remedy  # not loaded where all is well
-
             self._fail(with_remedy(error), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             self._fail("interrupted", 130)

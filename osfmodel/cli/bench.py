@@ -27,7 +27,7 @@ from osfmodel.runtime.bench.conditions import powers, sizes_for, surroundings_of
 from osfmodel.runtime.bench.measured_cluster import Findings, Surroundings
 from osfmodel.runtime.job.measuring import job_of
 from osfmodel.runtime.job.ranks import Place, Watchdog, group, place_of, require_torch, together
-from osfmodel.show.documents.results import summary
+from osfmodel.show.profiles import summary
 
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
 """Executors that measure through collectives of their own instead of torch's."""

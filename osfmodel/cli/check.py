@@ -13,7 +13,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, coverage, overall, used_overall
-from osfmodel.show.documents.check import Judged
+from osfmodel.show.checks.result import Judged
 
 SOURCE = NameOrFile("source", lambda _begun: LEDGER)
 
@@ -54,7 +54,7 @@ def check_command(
                 require_inputs_kept(also=[*words, *(Path(name).parent / word for word in words)])
     checked = check(sources, allowed)
     if plot is not None:
-        from osfmodel.show.images import plot_check
+        from osfmodel.show.checks.scatter import plot_check
 
         plot_check(checked, plot, coverage(checked))
     emit(style, as_json, output, Judged(checked, overall(checked), rows, used_overall(checked)))

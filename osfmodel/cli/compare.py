@@ -9,12 +9,12 @@ import click
 from osfmodel.cli.app import emit, line, output_options, warn
 from osfmodel.cli.groups import READ, GroupedCommand
 from osfmodel.cli.options import parse_tolerance
-from osfmodel.cli.options.traces import load_job, trace_options
+from osfmodel.cli.traces import load_job, trace_options
 from osfmodel.diagnosis.comparing import compare_readings, reading_of
 from osfmodel.entities.display import show_share
 from osfmodel.formats.source_text import Hints, require_different
-from osfmodel.show.documents.compare import Compared
-from osfmodel.show.documents.render import MARKDOWN
+from osfmodel.show.compared import Compared
+from osfmodel.show.document import MARKDOWN
 
 
 @click.command(name="compare", cls=GroupedCommand)

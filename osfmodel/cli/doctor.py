@@ -11,7 +11,7 @@ from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS
 from osfmodel.diagnosis.doctor.reading import examine
 from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.formats import Hints
-from osfmodel.show.documents.doctor import Examined
+from osfmodel.show.checkup import Examined
 
 LOG = NameOrFile("log", CLUSTER.known, folders=True)
 UNSAID = OptionGroup("If the file does not say it")

@@ -8,13 +8,13 @@ import click
 
 from osfmodel.cli.app import CLUSTER, emit, line, output_options, require_writable
 from osfmodel.cli.groups import READ, GroupedCommand
-from osfmodel.cli.options.traces import load_job, trace_options
+from osfmodel.cli.traces import load_job, trace_options
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.files import profiles
 from osfmodel.entities.version import __version__
 from osfmodel.formats.source_text import Hints
 from osfmodel.planning.explaining import explain
-from osfmodel.show.documents.explain import Explained
+from osfmodel.show.explained.result import Explained
 
 PAGE = ".html"
 """Ending of file names that are written as an HTML page."""
@@ -63,7 +63,7 @@ def explain_command(
     if not as_page:
         emit(style, as_json, output, Explained(found))
         return
-    from osfmodel.show.html.explained import explanation_page
+    from osfmodel.show.explained.page import explanation_page
 
     profiles.write_text(str(output), explanation_page(found, __version__))
     line(f"wrote {output}")

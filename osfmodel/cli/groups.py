@@ -1,4 +1,4 @@
-"""Options: groups with a heading in --help that do not work with others, and files that are read or written."""
+"""Options: groups with a heading in --help, files that are read or written, the user's defaults, and mistakes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from osfmodel.entities.errors import CostError, PlanError, UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.lookup import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from osfmodel.entities.files.configuration import Configuration
@@ -109,8 +110,6 @@ class GroupedCommand(click.Command):
         if not ctx.resilient_parsing and not {*args} & {*ctx.help_option_names}:
             require_once(ctx, args)
             if found := user_defaults(ctx):
-                from osfmodel.cli.defaults import with_defaults
-
                 args = with_defaults(ctx, args, found)
         ctx.meta[ARGUMENTS] = tuple(args)
         options = {name: one for one in self.params if isinstance(one, click.Option) for name in one.opts}
@@ -223,3 +222,95 @@ def require_compatible(ctx: click.Context) -> None:
 def is_given(ctx: click.Context, name: str | None) -> bool:
     """Whether the user gave a parameter on the command line."""
     return name is not None and ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+
+
+SUBJECTS = ("predict", "tune", "scale", "report")
+
+
+class Default(NamedTuple):
+    """An option that a key sets.
+
+    commands: those whose option it sets
+    unless:   options beside which it does not
+    needs:    an option without which it does not
+    """
+
+    key: str
+    option: str
+    commands: tuple[str, ...]
+    unless: tuple[str, ...] = ()
+    needs: str = ""
+
+
+DEFAULTS = (
+    Default("cluster", "--cluster", SUBJECTS, unless=("--live",)),
+    Default("workers", "--workers", SUBJECTS, unless=("--live",)),
+    Default("cluster", "--cluster", ("memory",), needs="--workers"),
+    Default("workers", "--workers", ("memory",), needs="--cluster"),
+    Default("effects", "--effect", (*SUBJECTS, "memory"), unless=("--live",)),
+    Default("price", "--price", ("scale",)),
+    Default("price", "--price-per-gpu-hour", ("predict",), needs="--samples"),
+    Default("format", "--format", (), unless=("--json", "--output", "--lines")),
+)
+"""The options of each key; those without commands are set in all that have the option."""
+
+
+def with_defaults(ctx: click.Context, args: Sequence[str], found: Configuration) -> list[str]:
+    """The arguments after those that the file sets, which stderr names."""
+    options = {max(param.opts, key=len): param for param in ctx.command.params if isinstance(param, click.Option)}
+    parsed, _, _ = ctx.command.make_parser(ctx).parse_args(list(args))
+    given = {name for name, param in options.items() if param.name in parsed}
+    chosen = [row for row in DEFAULTS if row.key in found.words and row.option in options and _sets(ctx, row)]
+    present = given | {row.option for row in chosen}
+    used = [
+        row
+        for row in chosen
+        if row.option not in given and not given & {*row.unless} and (not row.needs or row.needs in present)
+    ]
+    if used:
+        said = ", ".join(f"{row.key} {_quoted(found.words[row.key])}" for row in used)
+        click.echo(f"osf: defaults from {found.name}: {said}", err=True)
+    return [*(word for row in used for value in found.words[row.key] for word in (row.option, value)), *args]
+
+
+def _sets(ctx: click.Context, row: Default) -> bool:
+    return not row.commands or ctx.command.name in row.commands
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return " ".join(words)
+
+
+EXAMPLES = {
+    "--cluster": "For example --cluster ring:50us,10Gbps, my-cluster.json, or one of 'osf list clusters'.",
+    "--workers": "For example --workers 8.",
+    "--plan": "For example --plan ddp; 'osf list plans' shows all.",
+    "--output": "For example -o runs.json.",
+}
+"""Examples of values, by option, that complete the error about a missing one."""
+NUMBERS = {"integer": "Write a whole number, such as 8.", "float": "Write a number, such as 2.5."}
+ALIKE = 0.8
+"""Minimum similarity of an option that may have been meant; click's 0.6 proposes --lines for --engine."""
+
+
+def with_remedy(error: click.ClickException) -> str:
+    """The message of an error that click found, which ends in what to type instead."""
+    message = error.format_message().strip()
+    ctx, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    called = "osf" if ctx is None or ctx.parent is None else f"osf {ctx.info_name}"
+    if isinstance(error, click.NoSuchOption) and ctx is not None:
+        known = [name for one in ctx.command.get_params(ctx) for name in one.opts if name.startswith("--")]
+        meant = did_you_mean(nearest(error.option_name, known, most=2, cutoff=ALIKE))
+        asked = f"leave it out; '{called} --help' lists the options"
+        return f"No such option {error.option_name!r}: {meant or asked}"
+    if isinstance(error, click.MissingParameter) and param is not None and ctx is not None:
+        example = re.search(rf"{called} \S.*", ctx.command.help or "")
+        return f"{message} {EXAMPLES.get(param.opts[-1]) or f'For example: {example and example[0]}'}"
+    if "unexpected extra argument" in message and ctx is not None:
+        traces = "Of several traces, repeat --trace before each, or give their folder."
+        remedy = traces if ctx.params.get("traces") else "Leave it out, or quote a value with spaces."
+        return f"{message.rstrip('.')}. {remedy}"
+    if isinstance(error, click.BadOptionUsage):
+        return f"{message} {EXAMPLES.get(error.option_name, 'Give one, or leave the option out.')}"
+    kind = next((kind for kind in NUMBERS if f" {kind}" in message and "is not a valid" in message), None)
+    return message if kind is None else f"{message} {NUMBERS[kind]}"

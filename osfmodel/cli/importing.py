@@ -14,7 +14,7 @@ import click
 
 from osfmodel.cli.app import OneOf, line, print_text, require_writable, warn
 from osfmodel.cli.groups import OUTPUT, READ, WRITTEN, GroupedCommand, OptionGroup, require_inputs_kept
-from osfmodel.cli.options.traces import load_job, trace_options
+from osfmodel.cli.traces import load_job, trace_options
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import jumps_in_words, samples_of
 from osfmodel.cost.per_count import cautions
@@ -43,8 +43,8 @@ from osfmodel.formats import (
 from osfmodel.formats.reading import known_of
 from osfmodel.formats.source_text import require_different, shared_stem, stem
 from osfmodel.formats.traces.cautions import found_in
-from osfmodel.show.documents.results import summary
-from osfmodel.show.terminal.progress import progress_bar
+from osfmodel.show.profiles import summary
+from osfmodel.show.terminal import progress_bar
 
 LONGEST_NAME = 200
 """Maximum bytes of a noun's name: its file name stays below 255 with ending and the suffix of a temporary file."""

@@ -25,9 +25,8 @@ from osfmodel.entities.gpus import GPUS, gpu_name
 from osfmodel.entities.lookup import letters, provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.tuning.launch import SNIPPETS
-from osfmodel.show.documents.listing import Listed
-from osfmodel.show.documents.schemas import ENDING, SCHEMAS, schema_text
-from osfmodel.show.tables.listing import Entry
+from osfmodel.show.listing import Entry, Listed
+from osfmodel.show.schemas import ENDING, SCHEMAS, schema_text
 from osfmodel.targets import CONFIG_TARGETS, target_name
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, called
 
@@ -111,7 +110,7 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
 }
 """The listings by kind: all that comes with osfmodel, and the user's defaults.
 
-:data:`osfmodel.show.tables.listing.LISTED` has the columns shown.
+:data:`osfmodel.show.listing.LISTED` has the columns shown.
 """
 
 

@@ -8,8 +8,7 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import READ, GroupedCommand
-from osfmodel.cli.options import parse_workers, plan_files, plan_option
-from osfmodel.cli.options.subject import Subject, load_subject, subject_options
+from osfmodel.cli.options import Subject, load_subject, parse_workers, plan_files, plan_option, subject_options
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.counting import load_workload
 from osfmodel.engine import predict_timeline
@@ -21,7 +20,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.units import parse_room
 from osfmodel.planning.cautions import UNPADDED, unpadded
-from osfmodel.show.documents.memory import MemoryPredicted
+from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.targets.named_plans import called, make_plan, named_plan
 

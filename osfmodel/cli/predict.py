@@ -10,8 +10,15 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, warn
 from osfmodel.cli.groups import OUTPUT, READ, RULES, GroupedCommand, OptionGroup
-from osfmodel.cli.options import parse_workers, plan_files, plan_option
-from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
+from osfmodel.cli.options import (
+    Subject,
+    load_subject,
+    parse_workers,
+    plan_files,
+    plan_option,
+    subject_options,
+    warn_of_batches,
+)
 from osfmodel.counting import load_workload
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.entities.errors import UsageError
@@ -24,7 +31,7 @@ from osfmodel.planning.predictions import compare
 from osfmodel.planning.results import Comparison
 from osfmodel.planning.scaling.economics import TrainingCosts, economics
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.show.documents.results import Predicted
+from osfmodel.show.predicted import Predicted
 from osfmodel.targets.named_plans import plans_for
 
 BATCH = OptionGroup("Batch and scaling")

@@ -27,7 +27,7 @@ from osfmodel.runtime.profiler import WARM_UP
 from osfmodel.runtime.profiler.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
 from osfmodel.runtime.profiler.meta import META, count
 from osfmodel.runtime.training.factories import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
-from osfmodel.show.documents.results import summary
+from osfmodel.show.profiles import summary
 
 MODEL = OptionGroup("Model")
 

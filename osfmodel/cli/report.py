@@ -10,9 +10,17 @@ import click
 
 from osfmodel.cli.app import line, print_text, require_writable, warn
 from osfmodel.cli.groups import OUTPUT, READ, TRACES, WRITTEN, GroupedCommand
-from osfmodel.cli.options import parse_workers, plan_files, plan_option, target_option
-from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
-from osfmodel.cli.options.traces import load_job, trace_options
+from osfmodel.cli.options import (
+    Subject,
+    load_subject,
+    parse_workers,
+    plan_files,
+    plan_option,
+    subject_options,
+    target_option,
+    warn_of_batches,
+)
+from osfmodel.cli.traces import load_job, trace_options
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
@@ -22,24 +30,24 @@ from osfmodel.formats.source_text import Hints
 from osfmodel.formats.traces import Trace, workload_of
 from osfmodel.ledger.check import check
 from osfmodel.planning.gathering import ReportRequest, gather
-from osfmodel.show.pictures import Pictures, pictures
+from osfmodel.show.report.pictures import Pictures, pictures
 from osfmodel.targets.named_plans import STOCK_PLANS
 
 
 def _page(drawn: Pictures, path: str) -> None:
-    from osfmodel.show.html.report import page
+    from osfmodel.show.report.page import page
 
     profiles.write_text(path, page(drawn, __version__))
 
 
 def _plot(drawn: Pictures, path: str) -> None:
-    from osfmodel.show.images import plot_pictures
+    from osfmodel.show.report.image import plot_pictures
 
     plot_pictures(drawn, path)
 
 
 def _trace(drawn: Pictures, path: str) -> None:
-    from osfmodel.show.chrome_trace import encoded
+    from osfmodel.show.report.trace import encoded
 
     profiles.write_bytes(path, encoded(drawn, path.endswith(".gz"), __version__))
 
@@ -169,7 +177,7 @@ def _form(output: str) -> Callable[[Pictures, str], None]:
         if name.endswith(suffix):
             require_writable(output)
             if write is _plot:
-                from osfmodel.show.plotting import require_matplotlib
+                from osfmodel.show.picture import require_matplotlib
 
                 require_matplotlib()  # before the other files are written
             return write
@@ -193,7 +201,7 @@ def _show(drawn: Pictures) -> None:
 
     from rich.console import Console
 
-    from osfmodel.show.terminal.pictures import show_pictures
+    from osfmodel.show.report.screen import show_pictures
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     buffer = io.StringIO()

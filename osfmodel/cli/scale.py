@@ -15,8 +15,15 @@ import click
 
 from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
 from osfmodel.cli.groups import ARGUMENTS, Decorator, GroupedCommand, OptionGroup
-from osfmodel.cli.options import TargetName, parse_workers, plan_option
-from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
+from osfmodel.cli.options import (
+    Subject,
+    TargetName,
+    load_subject,
+    parse_workers,
+    plan_option,
+    subject_options,
+    warn_of_batches,
+)
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_constants import gpu_in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
@@ -32,7 +39,7 @@ from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale, settings
-from osfmodel.show.documents.scale import Scaled, ScaledMachines
+from osfmodel.show.scale.result import Scaled, ScaledMachines
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import named_plan
@@ -280,11 +287,11 @@ def _write(form: str, made: Scaled, output: str) -> None:
     """Write a page or a picture."""
     command = shlex.join(["osf", "scale", *click.get_current_context().meta[ARGUMENTS]])
     if form == "page":
-        from osfmodel.show.html.proposal import proposal
+        from osfmodel.show.scale.page import proposal
 
         profiles.write_text(output, proposal(made.curve, made.answers, command, __version__))
     else:
-        from osfmodel.show.curves.scale import plot_scale
+        from osfmodel.show.scale.page import plot_scale
 
         plot_scale(made.curve, output)
     line(f"wrote {output} ({form})")

@@ -24,9 +24,9 @@ from osfmodel.planning.sweep.influences import influences
 from osfmodel.planning.sweep.results import Sweep, frontier, load_sweep
 from osfmodel.planning.sweep.running import sweep
 from osfmodel.planning.sweep.stores import STORES
-from osfmodel.show.curves.sweep import SweptPoints, plot_sweep, points_of, show_cloud
-from osfmodel.show.documents.sweep import Swept
-from osfmodel.show.plotting import require_matplotlib
+from osfmodel.show.picture import require_matplotlib
+from osfmodel.show.sweep.points import SweptPoints, plot_sweep, points_of, show_cloud
+from osfmodel.show.sweep.result import Swept
 
 ENGINE = OptionGroup("Where points are computed")
 QUESTIONS = OptionGroup("Questions about the points")
@@ -118,7 +118,7 @@ def sweep_command(
 def _write(form: str, shown: SweptPoints, output: str) -> None:
     """Write a page or a picture."""
     if form == "page":
-        from osfmodel.show.html.sweep import sweep_page
+        from osfmodel.show.sweep.page import sweep_page
 
         command = shlex.join(["osf", "sweep", *click.get_current_context().meta[ARGUMENTS]])
         profiles.write_text(output, sweep_page(shown, command, __version__))

@@ -2,35 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
-from osfmodel.cli.groups import LIMITS, OUTPUT, RULES, GroupedCommand, is_given
-from osfmodel.cli.options import ANY, parse_workers, target_option
-from osfmodel.cli.options.subject import Subject, load_subject, subject_options
+from osfmodel.cli.groups import LIMITS, OUTPUT, READ, RULES, GroupedCommand, OptionGroup, group_of, is_given
+from osfmodel.cli.options import ANY, Subject, load_subject, parse_workers, subject_options, target_option
 from osfmodel.cli.tune_live import live_options, tune_live_command
-from osfmodel.cli.tune_memory import (
-    at_asked_batch,
-    memory_limit,
-    memory_options,
-    require_executor,
-    tune_memory_command,
-    tuned_options,
-)
+from osfmodel.counting import load_workload
+from osfmodel.engine.optimizers import OPTIMIZERS
+from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective
-from osfmodel.entities.units import parse_room
+from osfmodel.entities.units import parse_part, parse_room
+from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import SIZED
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning.launch import SNIPPETS
 from osfmodel.planning.tuning.tune import tune
-from osfmodel.show.documents.results import Lines, Tuned
-from osfmodel.solve.solution import MEMORY, Limits
-from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.show.tuned import Lines, Tuned
+from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
+from osfmodel.targets import CONFIG_TARGETS, no_memory
+
+DENSITY = "1%"
+"""Default for --density: the smallest fraction of a layer's entries that is sent."""
+BUDGET = OptionGroup(
+    "Within a memory budget",
+    switch="--memory SIZE",
+    without={
+        "--lines": "its plan is for osf.execute",
+        "--max-buckets": "it plans without limits on buckets",
+        RULES.heading: "it plans for one channel and a barrier",
+    },
+)
+SPARSE = OptionGroup(BUDGET.heading, switch="--sparse")
+
+
+def _memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --memory and its options."""
+    for option in (
+        SPARSE.option(
+            "--mirror",
+            is_flag=True,
+            help="Keep unsent updates in a second copy of the weights instead of a residual (SGD).",
+        ),
+        SPARSE.option("--density", metavar="FRACTION", help="Smallest fraction of a layer to send (1%)."),
+        BUDGET.option("--sparse", is_flag=True, help="Layers may send their largest entries only; changes training."),
+        BUDGET.option("--no-release", is_flag=True, help="Keep gradients until the update, for clipping."),
+        BUDGET.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel)."),
+        BUDGET.option("--also", metavar="FILE", type=READ, help="A profile of the same model at another batch size."),
+        BUDGET.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the profile's."),
+        BUDGET.option("--batch-size", type=int, metavar="B", help="Samples per worker; default: the fastest."),
+        BUDGET.option("--memory", metavar="SIZE", help="Batch size and plan that train fastest within SIZE (16GiB)."),
+    ):
+        command = option(command)
+    return command
+
+
+def _require_executor(ctx: click.Context) -> None:
+    """Raise UsageError if --for names a framework instead of the executor."""
+    if is_given(ctx, "target") and not CONFIG_TARGETS[ctx.params["target"]].executes:
+        raise UsageError(no_memory(ctx.params["target"]))
+
+
+def _memory_limit(params: Mapping[str, Any]) -> MemoryLimit | None:
+    """The limit of --memory, for targets that do not recompute, release or send sparsely; None if not given.
+
+    Raises UsageError for options of these.
+    """
+    if params["memory"] is None:
+        return None
+    for name in ("sparse", "no_release", "mirror"):
+        if params[name]:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} works only with osf.execute: leave it out, or --for {RUNTIME.name}")
+    return MemoryLimit(parse_room(params["memory"]), params["optimizer"], parse_room(params["communicator"] or "0B"))
+
+
+def _at_asked_batch(workload: Workload, params: Mapping[str, Any]) -> Workload:
+    """The workload at the batch size of --batch-size. Raises UsageError for --also without it."""
+    also, size = params["also"], params["batch_size"]
+    if size is None:
+        if also is not None:
+            raise UsageError("--also is for --batch-size B: give it, or leave --also out")
+        return workload
+    return at_batch(workload, size, None if also is None else load_workload(also), FIXED_SHARE)
 
 
 @click.command(name="tune", cls=GroupedCommand)
@@ -47,7 +107,7 @@ from osfmodel.targets import CONFIG_TARGETS
     metavar="F|F..G",
     help="Speed at which the host submits work, relative to the device (horovod).",
 )
-@memory_options
+@_memory_options
 @live_options
 @OUTPUT.option(
     "--lines",
@@ -93,13 +153,11 @@ def tune_command(subject: Subject, **asked: Any) -> None:
         if param.name in ("cluster_name", "workers") and ctx.params[param.name] is None:
             raise click.MissingParameter(ctx=ctx, param=param)
     if asked["target"] == ANY:
-        from osfmodel.cli.tune_any import require_for_any, tune_any_command  # not loaded for one target
-
-        require_for_any(ctx)
-        tune_any_command(subject, asked)
+        _require_for_any(ctx)
+        _tune_any(subject, asked)
     elif asked["memory"] is not None and MEMORY not in CONFIG_TARGETS[asked["target"]].limits:
-        require_executor(ctx)
-        tune_memory_command(subject, asked)
+        _require_executor(ctx)
+        _tune_memory(subject, asked)
     else:
         _tune(subject, asked)
 
@@ -107,7 +165,7 @@ def tune_command(subject: Subject, **asked: Any) -> None:
 def _limits(asked: Mapping[str, Any]) -> Limits:
     most = asked["max_bucket"]
     limited = asked["target"] in CONFIG_TARGETS and MEMORY in CONFIG_TARGETS[asked["target"]].limits
-    memory = memory_limit(asked) if limited else None
+    memory = _memory_limit(asked) if limited else None
     return Limits(None if most is None else parse_room(most), asked["max_buckets"], memory)
 
 
@@ -116,7 +174,7 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
     limits, target, lines = _limits(asked), asked["target"], asked["lines"]
     workload, cluster = load_subject(subject)
     if limits.memory is not None:
-        workload = at_asked_batch(workload, asked)
+        workload = _at_asked_batch(workload, asked)
     if not workload.gradient_bytes:
         raise DataError(f"no gradient of {workload.name!r} has a size, so that there is nothing to tune: {SIZED}")
     tuning = tune(
@@ -131,7 +189,7 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
     style, as_json = asked["style"], asked["as_json"]
     if lines is not None:
         style = style or ("json" if as_json else "code")
-    emit(style, as_json, asked["output"], Tuned(tuning, tuned_lines(tuning, lines), tuned_options(subject, asked)))
+    emit(style, as_json, asked["output"], Tuned(tuning, tuned_lines(tuning, lines), _tuned_options(subject, asked)))
 
 
 def tuned_lines(tuning: Tuning, snippet: str | None = None) -> Lines:
@@ -158,3 +216,76 @@ def _leads(text: str | None, target: str) -> tuple[float, ...] | None:
     if not 1 <= len(ends) <= 2 or not 1 <= ends[0] <= ends[-1] < 1e6:
         raise UsageError(f"--host-lead {text!r}: write a factor of 1 or more, or a range such as 1..5")
     return (ends[0], (ends[0] * ends[1]) ** 0.5, ends[1]) if len(ends) == 2 else (ends[0],)
+
+
+def _require_for_any(ctx: click.Context) -> None:
+    """Raise UsageError for options that --for any does not know."""
+    for param in ctx.command.params:
+        limits = group_of(param) in (LIMITS, RULES) or param.name == "lines"
+        if limits and is_given(ctx, param.name):
+            raise UsageError(
+                f"{max(param.opts, key=len)} does not work with --for {ANY}, which compares defaults: "
+                "name one target with --for"
+            )
+
+
+def _tune_any(subject: Subject, asked: Mapping[str, Any]) -> None:
+    """Compare the strategies, and print the one to take."""
+    from osfmodel.planning.tuning.choosing import counts_up_to, tune_any
+    from osfmodel.show.tuned import StrategiesTuned  # not loaded where one target is tuned
+
+    workload, cluster = load_subject(subject)
+    workload = _at_asked_batch(workload, asked)
+    if not workload.gradient_bytes:
+        raise DataError(f"no gradient of {workload.name!r} has a size, so that there is nothing to tune: {SIZED}")
+    counts = parse_workers(asked["workers"], cluster)
+    if len(counts) == 1:
+        counts = list(counts_up_to(cluster, counts[0]))
+    made = tune_any(workload, cluster, sorted(counts), _memory_limit(asked), subject.what_if)
+    emit(asked["style"], asked["as_json"], asked["output"], StrategiesTuned(made, _tuned_options(subject, asked)))
+
+
+def _tune_memory(subject: Subject, params: Mapping[str, Any]) -> None:
+    """Find the plan and print it."""
+    from osfmodel.planning.memory.budget import MemoryBudget
+    from osfmodel.planning.memory.search import tune_memory
+    from osfmodel.show.memory import MemoryTuned  # not loaded where osf tune tunes something else
+
+    if subject.what_if.words:
+        raise UsageError(
+            f"--memory takes the profile and the network as they are: leave {subject.what_if.options} out, or name a "
+            "sharded target with --for"
+        )
+    if params["max_bucket"] is not None:
+        raise UsageError("--max-bucket does not work with --memory: it plans without limits on buckets")
+    workload, cluster = load_subject(subject)
+    counts = parse_workers(params["workers"], cluster)
+    if len(counts) > 1:
+        said = params["workers"]
+        raise UsageError(f"--workers {said}: --memory plans for one worker count, such as --workers {counts[-1]}")
+    demand = MemoryBudget(
+        parse_room(params["memory"]),
+        params["optimizer"],
+        _parse_density(params["density"] or DENSITY) if params["sparse"] else None,
+        params["batch_size"],
+        not params["no_release"],
+        params["mirror"],
+        parse_room(params["communicator"] or "0B"),
+    )
+    other = None if params["also"] is None else load_workload(params["also"])
+    tuning = tune_memory(workload, cluster, counts[0], demand, other)
+    sized = {**params, "batch_size": tuning.after.batch_size}
+    emit(params["style"], params["as_json"], params["output"], MemoryTuned(tuning, _tuned_options(subject, sized)))
+
+
+def _tuned_options(subject: Subject, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that decide the workload and the cluster of a tuning, for predictions of its plan."""
+    return {**subject.options, **{name: params[name] for name in ("batch_size", "also") if params[name] is not None}}
+
+
+def _parse_density(text: str) -> float:
+    """Parse ``1%`` or ``0.01``. Raises UsageError."""
+    try:
+        return parse_part(text)
+    except ValueError:
+        raise UsageError(f"--density {text!r}: write a fraction of the entries, such as 1% or 0.01") from None

@@ -12,7 +12,7 @@ import click
 
 from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
 from osfmodel.cli.groups import OUTPUT, PRICES, READ, RULES, WHAT_IF, WRITTEN, OptionGroup, require_inputs_kept
-from osfmodel.cli.options.subject import Subject
+from osfmodel.cli.options import Subject
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.solve.solution import Limits

@@ -1,1 +1,1 @@
-"""Results as documents (JSON, CSV, YAML), on the terminal, as pictures, HTML and Chrome traces; computes nothing."""
+"""Each result as document, text, page and picture, over forms that know no result; computes nothing."""

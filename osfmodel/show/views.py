@@ -1,17 +1,17 @@
 """The views of nouns and results: their document, the rows of their table, a DataFrame, and HTML for notebooks.
 
 Methods of :data:`osfmodel.entities.display.VIEWED` lead here, so that a noun, the command line and a page say the same.
+The HTML is a few tables, styled in place, in the colours of the page around it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from osfmodel.diagnosis.comparing import RunComparison
 from osfmodel.diagnosis.explanation import Explanation
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -19,31 +19,98 @@ from osfmodel.planning.results import Comparison, Prediction, Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve
 from osfmodel.planning.sweep.columns import FIELDS
 from osfmodel.planning.sweep.results import Sweep
-from osfmodel.show.documents.compare import Compared
-from osfmodel.show.documents.explain import Explained
-from osfmodel.show.documents.profiles import FileContent
-from osfmodel.show.documents.results import Lines, Predicted, Tuned
-from osfmodel.show.documents.scale import Scaled
-from osfmodel.show.documents.sweep import Swept
-from osfmodel.show.html.sheet import Sheet, listed_rows, sheet_html
-from osfmodel.show.tables import explained
-from osfmodel.show.tables.compared import lists
-from osfmodel.show.tables.plans import OUTCOMES, PLANS, RATE, comparison_title, plan_rows, tuning_title
-from osfmodel.show.tables.profiles import BUCKETS, LAYERS, bucket_rows, figure_columns, figures, layer_rows
-from osfmodel.show.tables.scale import curve_title, told_columns
-from osfmodel.show.tables.sweep import common_words, shown_columns
+from osfmodel.show.compared import Compared
+from osfmodel.show.explained.result import Explained
+from osfmodel.show.page import Markup, element
+from osfmodel.show.predicted import Predicted
+from osfmodel.show.profiles import FileContent
+from osfmodel.show.scale.result import Scaled
+from osfmodel.show.sweep.result import Swept
+from osfmodel.show.table import PAGE, ListedRows, Sheet, filled, texts
+from osfmodel.show.tuned import Lines, Tuned
+
+SHOWN = 20
+"""Maximum number of rows of a table."""
+SAID = 12
+"""Maximum number of notes."""
+FIGURES = frozenset("0123456789+-")
+LINE = "1px solid rgba(128,128,128,.4)"
+"""A border that shows on light and on dark."""
+BOX = "overflow-x:auto;max-width:100%;margin:.3em 0 .6em"
+TABLE = "border-collapse:collapse;color:inherit;background:none;font-size:90%;margin:0"
+CELL = "padding:.2em .7em .2em 0;vertical-align:top;border:none;background:none;"
+CODE = (
+    f"overflow-x:auto;max-height:24em;padding:.5em;border:{LINE};color:inherit;background:none;font-size:90%;"
+    "margin:.3em 0"
+)
+WORDS = "margin:.2em 0"
+WRAPPED = 32
+"""Characters from which a cell may be wrapped."""
+
+
+def sheet_html(sheet: Sheet) -> str:
+    """The sheet as HTML; every text is escaped."""
+    return element("div", *_parts(sheet)).text
+
+
+def _parts(sheet: Sheet) -> Iterator[Markup]:
+    yield element("div", element("b", sheet.title), style=WORDS)
+    if sheet.verdict:
+        yield element("div", sheet.verdict, style=WORDS)
+    for table in sheet.tables:
+        if table.rows:
+            yield from _table(table)
+    yield from (element("div", f"Note: {note}.", style=WORDS) for note in sheet.notes[:SAID])
+    if len(sheet.notes) > SAID:
+        yield _left_out(len(sheet.notes) - SAID, "note")
+    if sheet.code:
+        yield element("pre", element("code", sheet.code), style=CODE)
+
+
+def _table(table: ListedRows) -> Iterator[Markup]:
+    """The first rows of a table, without the columns that are empty in all of them."""
+    rows = table.rows[:SHOWN]
+    columns = filled(table.columns, rows)
+    cells = [texts(columns, row) for row in rows]
+    figures = [_is_figures(column) for column in zip(*cells, strict=True)]
+    sides = ["right" if place and found else "left" for place, found in enumerate(figures)]
+    head = [_cell("th", one.heading(PAGE), side) for one, side in zip(columns, sides, strict=True)]
+    body = ([_cell("td", text, side) for text, side in zip(row, sides, strict=True)] for row in cells)
+    if table.title:
+        yield element("div", element("b", table.title), style=WORDS)
+    inner = element("thead", _row(head)) + element("tbody", *map(_row, body))
+    yield element("div", element("table", inner, class_="osfmodel", style=TABLE), style=BOX)
+    if left := table.left_out + len(table.rows) - len(rows):
+        yield _left_out(left, "row")
+
+
+def _row(cells: Iterable[Markup]) -> Markup:
+    return element("tr", *cells, style=f"background:none;border-bottom:{LINE}")
+
+
+def _cell(tag: str, text: str, side: str) -> Markup:
+    width = "min-width:14em" if len(text) > WRAPPED else "white-space:nowrap" if tag == "td" else "font-weight:bold"
+    return element(tag, text, style=f"{CELL}text-align:{side};{width}")
+
+
+def _is_figures(cells: Sequence[str]) -> bool:
+    """Whether a column is of figures, so that it is aligned to the right."""
+    return all(cell[0] in FIGURES for cell in cells if cell)
+
+
+def _left_out(number: int, what: str) -> Markup:
+    words = f"{number:,} more {what}{'s' * (number != 1)}: to_dict() has all."
+    return element("div", element("i", words), style=WORDS)
 
 
 class View(NamedTuple):
     """The forms of a type of noun.
 
-    result: (noun) -> the result of the command, which has its document and its rows
-    sheet:  (noun) -> what people see of it
+    result: (noun) -> the result of the command, which has its document, its rows and its sheet
     keys:   of its rows, if there may be none
     """
 
     result: Callable[[Any], Any]
-    sheet: Callable[[Any], Sheet]
     keys: Sequence[str] | None = None
 
 
@@ -70,90 +137,23 @@ def frame(noun: Any) -> Any:
 
 def html(noun: Any) -> str:
     """The noun as HTML."""
-    return sheet_html(VIEWS[type(noun)].sheet(noun))
-
-
-def _title(noun: Any) -> str:
-    """The noun's repr, without its brackets."""
-    return repr(noun)[1:-1]
-
-
-def _workload(one: Workload) -> Sheet:
-    return Sheet(_title(one), [listed_rows("", LAYERS, layer_rows(one))])
-
-
-def _cluster(one: Cluster) -> Sheet:
-    rows = figures(one)
-    return Sheet(_title(one), [listed_rows("", figure_columns(rows), rows)])
-
-
-def _plan(one: Plan) -> Sheet:
-    return Sheet(_title(one), [listed_rows("", BUCKETS, bucket_rows(one))])
-
-
-def _compared_plans(one: Comparison) -> Sheet:
-    notes = dict.fromkeys(note for prediction in one.predictions for note in prediction.notes)
-    columns = (*PLANS, RATE) if one.workload.batch_size else PLANS
-    return Sheet(comparison_title(one), [listed_rows("", columns, plan_rows(one))], notes=list(notes))
-
-
-def _tuning(one: Tuning) -> Sheet:
-    table = listed_rows("", OUTCOMES, one.outcomes)
-    code = one.rendered if one.improvement else ""
-    return Sheet(tuning_title(one), [table], one.verdict, one.notes, code)
-
-
-def _curve(one: ScaleCurve) -> Sheet:
-    points = list(one.points)
-    table = listed_rows("", told_columns(points), points)
-    return Sheet(curve_title(one), [table], one.turns, [*one.warnings, *one.notes])
-
-
-def _explanation(one: Explanation) -> Sheet:
-    tables = [
-        listed_rows("", explained.PARTS, explained.parts(one)),
-        listed_rows("", explained.COSTS, explained.costs(one)),
-        listed_rows("Ranks", explained.RANKS, explained.rank_rows(one) if len(one.ranks) > 1 else []),
-        listed_rows("Collectives", explained.group_columns(one), one.collectives),
-        listed_rows("Messages", explained.messages(one), one.buckets),
-        listed_rows("Remedies", explained.REMEDIES, explained.helping(one.remedies)),
-    ]
-    notes = [*(words.removesuffix(".") for words in explained.others(one.remedies)), *one.remarks]
-    return Sheet(f"{one.name}: {explained.title(one)}", tables, one.verdict, notes)
-
-
-def _compared_runs(one: RunComparison) -> Sheet:
-    sides = (", ".join(names) for names in (one.baselines, one.candidates))
-    return Sheet(" -> ".join(sides), lists(one), one.sentence, one.remarks)
-
-
-def _sweep(one: Sweep) -> Sheet:
-    points = list(one)
-    columns = shown_columns(points) if points else []
-    common = common_words(points, columns) if points else ""
-    title = f"{one.name}: {how_many(len(points), 'point')}"
-    return Sheet(title + (f", {common}" if common else ""), [listed_rows("", columns, points)], notes=one.remarks)
+    return sheet_html(VIEWS[type(noun)].result(noun).sheet())
 
 
 def _tuned(one: Tuning) -> Tuned:
     return Tuned(one, Lines((), lambda ending: one.rendered), None if one.what_if.words else {})
 
 
-def _alone(one: Prediction) -> Comparison:
-    """The prediction as a comparison of one plan."""
-    return one.subject.of([one])
-
-
 VIEWS: Mapping[type, View] = {
-    Workload: View(FileContent, _workload),
-    Cluster: View(FileContent, _cluster),
-    Plan: View(FileContent, _plan),
-    Prediction: View(lambda one: Predicted([_alone(one)]), lambda one: _compared_plans(_alone(one))),
-    Comparison: View(lambda one: Predicted([one]), _compared_plans),
-    Tuning: View(_tuned, _tuning),
-    ScaleCurve: View(Scaled, _curve),
-    Explanation: View(Explained, _explanation),
-    RunComparison: View(Compared, _compared_runs),
-    Sweep: View(lambda one: Swept(one, {}, lambda: one), _sweep, tuple(FIELDS)),
+    Workload: View(FileContent),
+    Cluster: View(FileContent),
+    Plan: View(FileContent),
+    Prediction: View(lambda one: Predicted([one.subject.of([one])])),
+    Comparison: View(lambda one: Predicted([one])),
+    Tuning: View(_tuned),
+    ScaleCurve: View(Scaled),
+    Explanation: View(Explained),
+    RunComparison: View(Compared),
+    Sweep: View(lambda one: Swept(one, {}, lambda: one), tuple(FIELDS)),
 }
 """The views of each type."""

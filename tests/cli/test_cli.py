@@ -458,7 +458,7 @@ def test_names_are_whole_on_a_narrow_terminal(width):
     from rich.console import Console
 
     from osfmodel.cli import listing
-    from osfmodel.show.terminal import listing as list_screen
+    from osfmodel.show import listing as list_screen
 
     for kind, entries in listing.LISTINGS.items():
         rows = entries().rows

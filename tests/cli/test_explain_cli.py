@@ -18,7 +18,7 @@ from osfmodel.cli import main
 from osfmodel.entities.files.documents import document_of, encode
 from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Text
-from osfmodel.show.terminal.explain import show_explanation
+from osfmodel.show.explained.result import Explained
 from tests.formats import traces
 from tests.live.explained import EXPECTED, STORED, paths_of
 
@@ -81,7 +81,7 @@ def test_what_mends_it_brings_most(name):
 def test_each_message_has_a_line_on_a_narrow_terminal(name, width, missing):
     """The widest columns are as in print: times of five digits, with their units."""
     console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
-    show_explanation(console, osf.explain(paths_of(name)))
+    Explained(osf.explain(paths_of(name))).show(console)
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     (place,) = [place for place, line in enumerate(lines) if line.startswith("message")]

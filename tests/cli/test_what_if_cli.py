@@ -12,7 +12,7 @@ from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.entities.batches import FIXED_SHARE, time_ratio
-from osfmodel.show.terminal.results import show_comparison
+from osfmodel.show.predicted import show_comparison
 from tests.cli.test_cli import run, run_json
 
 pytestmark = pytest.mark.usefixtures("ideal")

@@ -23,7 +23,7 @@ from osfmodel.formats.traces import cluster_of, measurement_of, workload_of
 from osfmodel.formats.traces.cautions import own_step
 from osfmodel.formats.traces.network import wire_times
 from osfmodel.planning.remedies import BEYOND
-from osfmodel.show.tables.explained import costs, others, whose_messages
+from osfmodel.show.explained.table import costs, others, whose_messages
 from tests.jobs import BACKWARDS, BESIDE, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, UNEVEN, Job, trace_of
 from tests.sharded_jobs import REMOVED_SHARDED
 

@@ -13,7 +13,7 @@ from osfmodel.diagnosis.explanation import bus_factor
 from osfmodel.entities.trace import Collective, ProcessGroup, RankTrace, Step, Trace
 from osfmodel.formats.kineto.sharding import process_groups
 from osfmodel.formats.traces.ranks import joined
-from osfmodel.show.tables.explained import group_words
+from osfmodel.show.explained.table import group_words
 from tests.jobs import PLANTED, trace_of
 
 WORLD = ProcessGroup("0", "default_pg", 4, (0, 1, 2, 3))

@@ -33,7 +33,7 @@ from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of
 from osfmodel.formats.traces.network import carried, rising_means
 from osfmodel.formats.traces.usual import unsteady, usual_steps
 from osfmodel.ledger.check import check
-from osfmodel.show.documents.results import summary
+from osfmodel.show.profiles import summary
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.formats.traces import Job, expected

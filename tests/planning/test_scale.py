@@ -20,7 +20,7 @@ from osfmodel.planning.scaling.inverse import STEADY, answers
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, room_of, scale, settings
 from osfmodel.planning.tuning.choosing import strategy_row
-from osfmodel.show.curves import scale as scale_picture
+from osfmodel.show.scale import page as scale_picture
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MemoryLimit
 

@@ -17,7 +17,7 @@ from osfmodel.planning import choosing
 from osfmodel.planning.cautions import SLOWER
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.show.documents.strategies import StrategiesTuned
+from osfmodel.show.tuned import StrategiesTuned
 from osfmodel.solve.room import largest_part, peak_of, shortfall
 from osfmodel.solve.solution import MemoryLimit
 

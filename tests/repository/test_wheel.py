@@ -23,7 +23,7 @@ def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
     names = packed.namelist()
     (commands,) = (name for name in names if name.endswith("/entry_points.txt"))
     assert packed.read(commands).decode().count("osfmodel.cli:run") == 2  # osf, and osfmodel where another is installed
-    pages = {f"osfmodel/show/html/{name}" for name in ("report.css", "report.js", "sweep.js")}
+    pages = {f"osfmodel/show/assets/{name}" for name in ("report.css", "report.js", "sweep.js")}
     assert {"osfmodel/py.typed", *pages} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.endswith("make.py") for name in names)

@@ -14,8 +14,8 @@ from osfmodel.cli import main
 from osfmodel.diagnosis.causes import label_of
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import show_time
-from osfmodel.show.html.explained import FILLS, MOST, ROWED, explanation_page
-from osfmodel.show.tables.explained import WORDS, costs
+from osfmodel.show.explained.page import FILLS, MOST, ROWED, explanation_page
+from osfmodel.show.explained.table import WORDS, costs
 from tests.live.explained import EXPECTED, paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, explanation, hostile_explanation
 

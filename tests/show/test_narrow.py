@@ -10,9 +10,8 @@ from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.ledger.check import check
-from osfmodel.show.documents.results import Predicted
-from osfmodel.show.terminal.check import show_check
-from osfmodel.show.terminal.results import show_comparison, show_economics
+from osfmodel.show.checks.result import Judged
+from osfmodel.show.predicted import Predicted, show_comparison, show_economics
 
 pytestmark = pytest.mark.usefixtures("ideal")
 
@@ -63,14 +62,14 @@ def test_a_sweep_that_is_too_wide_has_a_row_for_each_plan_and_count():
 @pytest.mark.parametrize(("width", "missing"), [(96, ""), (65, "not predicted")])
 def test_check_names_what_it_leaves_out(width, missing):
     (one,) = check(["bcaffe"])
-    text = " ".join(shown(width, show_check, [one], (None, None), True).split())
+    text = " ".join(shown(width, Judged([one], (None, None), True).show).split())
     assert ("No room for not predicted" in text) == bool(missing)
     assert "googlenet-k80-tensors mg-wfbp 1x 64" in text
 
 
 def test_sources_have_their_own_units():
     found = {
-        one.source: shown(120, show_check, [one], (None, None), True) for one in check(["bcaffe", "papers", "memory"])
+        one.source: shown(120, Judged([one], (None, None), True).show) for one in check(["bcaffe", "papers", "memory"])
     }
     assert "427.6 ms" in found["bcaffe"]
     assert "1.196      1.172" in found["papers"]

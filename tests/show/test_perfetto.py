@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from osfmodel.show import chrome_trace
+from osfmodel.show.report import trace as chrome_trace
 from tests.browser import browser, skip_or_fail
 from tests.reports import hostile, resnet50
 
+pytestmark = pytest.mark.usefixtures("ideal")  # its report is kept for the other tests of pictures
 ASK = """
 const [question, done] = arguments;
 const ask = async () => {

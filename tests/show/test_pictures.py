@@ -20,11 +20,11 @@ from osfmodel.formats.traces import cluster_of, plan_of, workload_of
 from osfmodel.ledger.check import check
 from osfmodel.planning.gathering import ReportRequest, counts_around, gather, size_curve
 from osfmodel.planning.report import TRACED, TUNED, Scaling, SizeCurve
-from osfmodel.show.pictures.coarse import coarse
-from osfmodel.show.pictures.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
-from osfmodel.show.pictures.scatter import scatter
-from osfmodel.show.pictures.ticks import decade_ticks, even_ticks, time_unit
-from osfmodel.show.terminal import pictures as screen
+from osfmodel.show.checks.scatter import scatter
+from osfmodel.show.picture import decade_ticks, even_ticks, time_unit
+from osfmodel.show.report import screen
+from osfmodel.show.report.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
+from osfmodel.show.report.pictures import coarse
 from osfmodel.targets import CONFIG_TARGETS
 from tests.live.explained import paths_of
 from tests.reports import curve, drawn, many, resnet50, step, trace

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from osfmodel.show.terminal import progress
+from osfmodel.show import terminal as progress
 
 
 class Terminal(io.StringIO):

@@ -21,16 +21,17 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.planning.report import Scaling, SizeCurve
-from osfmodel.show import chrome_trace, images, plotting
-from osfmodel.show.curves import CURVES
-from osfmodel.show.curves.scatter import scatter_plot
-from osfmodel.show.html.iteration import LANE
-from osfmodel.show.html.report import page
-from osfmodel.show.pictures import Curve
-from osfmodel.show.pictures.gantt import KINDS
-from osfmodel.show.pictures.scatter import Cloud, Scatter
-from osfmodel.show.terminal import pictures as picture_screen
-from osfmodel.show.terminal.pictures import show_pictures
+from osfmodel.show import picture as plotting
+from osfmodel.show.checks.scatter import Cloud, Scatter, scatter_plot
+from osfmodel.show.report import image as images
+from osfmodel.show.report import screen as picture_screen
+from osfmodel.show.report import trace as chrome_trace
+from osfmodel.show.report.curves import CURVES
+from osfmodel.show.report.gantt import KINDS
+from osfmodel.show.report.iteration import LANE
+from osfmodel.show.report.page import page
+from osfmodel.show.report.pictures import Curve
+from osfmodel.show.report.screen import show_pictures
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.live.explained import paths_of
@@ -352,7 +353,7 @@ def styled(style: str) -> set[str]:
 
 
 def test_every_form_draws_every_kind_of_bar():
-    style = (ROOT / "osfmodel/show/html/report.css").read_text(encoding="utf-8")
+    style = (ROOT / "osfmodel/show/assets/report.css").read_text(encoding="utf-8")
     assert set(picture_screen.GLYPHS) == set(images.FILLS) == set(KINDS)
     assert set(KINDS) - styled(style) == set()
     assert styled(".a, .b.odd { fill: red; } .c { cursor: pointer; }") == {"a", "b", "odd"}  # it can fail

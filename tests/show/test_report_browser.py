@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from osfmodel.show.html.explained import explanation_page
-from osfmodel.show.html.report import page
+from osfmodel.show.explained.page import explanation_page
+from osfmodel.show.report.page import page
 from tests.browser import Browser, browser, skip_or_fail
 from tests.reports import HOSTILE, explanation, hostile, hostile_explanation, resnet50
 

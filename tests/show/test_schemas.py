@@ -12,7 +12,7 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import documents
-from osfmodel.show.documents.schemas import ENDING, SCHEMAS, schema_of
+from osfmodel.show.schemas import ENDING, SCHEMAS, schema_of
 from tests.conftest import ROOT
 
 PROFILES = ROOT / "profiles"

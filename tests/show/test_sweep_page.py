@@ -16,10 +16,10 @@ from osfmodel.cli import main
 from osfmodel.planning.sweep.columns import DEFAULTS, KEYS
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.results import Sweep, frontier
-from osfmodel.show import plotting
-from osfmodel.show.curves.sweep import MOST, axes_of, counts_shown, points_of, show_cloud, tick_texts
-from osfmodel.show.documents.sweep import Swept
-from osfmodel.show.html.sweep import PRINTED, sweep_page
+from osfmodel.show import picture as plotting
+from osfmodel.show.sweep.page import PRINTED, sweep_page
+from osfmodel.show.sweep.points import MOST, axes_of, counts_shown, points_of, show_cloud, tick_texts
+from osfmodel.show.sweep.result import Swept
 from tests.browser import browser, skip_or_fail
 from tests.conftest import ROOT
 from tests.reports import HOSTILE, Page, assert_fetches_nothing
@@ -365,7 +365,7 @@ def test_a_point_of_the_plot_says_its_values(chromium, pages):
 
 def test_on_paper(chromium, pages):
     """No filters, nothing in a box that scrolls, the first rows of those shown; and the page says so."""
-    assert f"PRINTED = {PRINTED}," in (ROOT / "osfmodel/show/html/sweep.js").read_text(encoding="utf-8")
+    assert f"PRINTED = {PRINTED}," in (ROOT / "osfmodel/show/assets/sweep.js").read_text(encoding="utf-8")
     chromium.open(pages / "large.html", 794)
     features = [{"name": "prefers-color-scheme", "value": "light"}]
     assert len(chromium.run(SEEN)) == PRINTED + 40

@@ -17,8 +17,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.entities.display import VIEWED
-from osfmodel.show.html.sheet import SHOWN
-from osfmodel.show.views import VIEWS
+from osfmodel.show.views import SHOWN, VIEWS
 from tests.live.explained import paths_of
 from tests.reports import HOSTILE, Page, explanation, hostile_explanation, many
 

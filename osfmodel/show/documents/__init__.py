@@ -1,1 +1,0 @@
-"""Results in each format that a command writes: table, JSON, CSV, lines to paste."""
