@@ -12,9 +12,9 @@ from itertools import product
 import pytest
 from click.testing import CliRunner
 
-from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS, formats
+from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS
 from osfmodel.cli import main
-from osfmodel.formats import IMPORT_FORMATS
+from osfmodel.formats import IMPORT_FORMATS, reading
 from osfmodel.targets.named_plans import NAMED_PLANS, named_rule
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
@@ -129,7 +129,7 @@ NO_LAST_FIELD = "my-profiler v1\n0 20\n20\n"
 def examples_are_formats(example, monkeypatch):
     """Both formats of the page in the table."""
     added = {"my-bench": example.my_bench, "my-profiler": example.my_profiler}
-    monkeypatch.setattr(formats, "IMPORT_FORMATS", {**IMPORT_FORMATS, **added})
+    monkeypatch.setattr(reading, "IMPORT_FORMATS", {**IMPORT_FORMATS, **added})
 
 
 def asked(folder, command, name, content, *words):
