@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from osfmodel.entities.errors import CostError, require_count, require_time
+from osfmodel.entities.errors import LONGEST_TIME, CostError, require_count, require_time
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -39,6 +39,8 @@ class AffineCost:
     def __post_init__(self) -> None:
         if not self.pieces:
             raise CostError("a cost needs one (latency, seconds per byte) pair or more")
+        if all(type(one) is float and 0 <= one <= LONGEST_TIME for piece in self.pieces for one in piece):
+            return
         for latency, seconds_per_byte in self.pieces:
             require_time(latency, "the latency of a cost")
             require_time(seconds_per_byte, "the seconds per byte of a cost")

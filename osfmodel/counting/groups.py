@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain, groupby, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -109,11 +110,14 @@ class Shard(NamedTuple):
 
 def shard_of(model: Model, groups: Parallelism, stage: int = 0) -> Shard:
     """The shard of a GPU in a pipeline's ``stage``. Raises UsageError where the model cannot be divided like that."""
-    copies = _copies(model, groups)
+    return _shard(model, groups, _copies(model, groups), _stages(model, groups.pipeline)[stage])
+
+
+def _shard(model: Model, groups: Parallelism, copies: int, modules: Sequence[Module]) -> Shard:
     sent: dict[str, tuple[GroupMessage, ...]] = {}
     shared = []
-    for one in _of_stage(model, groups.pipeline, stage):
-        module = _copied(_untied(one, model) if stage else one, copies)
+    for one in modules:
+        module = _copied(_untied(one, model) if modules[0] is not model.modules[0] else one, copies)
         sent[module.name] = tuple(_sent(module, model, groups))
         shared.append(_shared(module, groups, bool(model.block_of(module))))
     names = {model.block_of(module) for module in shared}
@@ -179,24 +183,16 @@ def _copies(model: Model, groups: Parallelism) -> int:
     return max(1, groups.tensor // min(keys, default=groups.tensor))
 
 
-def _of_stage(model: Model, stages: int, stage: int) -> Iterator[Module]:
-    """The modules of a stage.
+def _stages(model: Model, stages: int) -> list[tuple[Module, ...]]:
+    """The modules of each stage.
 
     All in front of the blocks count as one block, and all behind them; the first stages have one more, as torchtitan
     shares them.
     """
-    units: list[list[int]] = []
-    before: str | None = None
-    for place, module in enumerate(model.modules):
-        name = model.block_of(module)
-        if name != before:
-            units.append([])
-        units[-1].append(place)
-        before = name
+    units = [tuple(modules) for _, modules in groupby(model.modules, model.block_of)]
     each, more = divmod(len(units), stages)
-    first = stage * each + min(stage, more)
-    for unit in units[first : first + each + (stage < more)]:
-        yield from (model.modules[place] for place in unit)
+    firsts = [stage * each + min(stage, more) for stage in range(stages + 1)]
+    return [tuple(chain.from_iterable(units[first:end])) for first, end in pairwise(firsts)]
 
 
 def _sent(module: Module, model: Model, groups: Parallelism) -> Iterator[GroupMessage]:
@@ -271,6 +267,19 @@ def _divided(shape: Shape, product: Product | None, by_rows: bool, parts: int) -
     return (*shape[:axis], -(-shape[axis] // parts), *shape[axis + 1 :])
 
 
-def stages_of(model: Model, groups: Parallelism) -> Sequence[Shard]:
-    """The shards of all stages of a pipeline."""
-    return [shard_of(model, groups, stage) for stage in range(groups.pipeline)]
+def stages_of(model: Model, groups: Parallelism) -> tuple[list[Shard], list[int]]:
+    """The shards of the stages of a pipeline that differ in more than names, and for each stage the place of its shard.
+
+    Raises UsageError as :func:`shard_of`.
+    """
+    copies, stages = _copies(model, groups), _stages(model, groups.pipeline)
+    forms = [
+        tuple([(one.name.removeprefix(model.block_of(one)), *map(one.__getattribute__, _FORM)) for one in modules])
+        for modules in stages
+    ]
+    first = dict(zip(reversed(forms), reversed(stages), strict=True))
+    shards = {form: _shard(model, groups, copies, first[form]) for form in dict.fromkeys(forms)}
+    return list(shards.values()), list(map(list(shards).index, forms))
+
+
+_FORM = [one.name for one in fields(Module) if one.name != "name"]

@@ -144,9 +144,14 @@ def workload_of(
         doubt=max(learned.doubt, efficiency_of("").doubt) if setting.dtype == FLOAT8 else learned.doubt,
         computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
         sample_tokens=model.tokens or None,
-        ideal_time=model.utilised * setting.batch / gpu.rate(setting.dtype),
+        ideal_time=ideal_time(model, setting),
         fixed_share=fixed / whole,
     )
+
+
+def ideal_time(model: Model, setting: TrainingSetup) -> float:
+    """Seconds of a micro-batch on a GPU that reaches the rate of its data sheet throughout."""
+    return model.utilised * setting.batch / gpu_called(setting.gpu).rate(setting.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,49 +8,36 @@ many such steps one after the other: the last MOST of each kind are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.levels import Footprint
-from osfmodel.engine.program import COMPUTE, Hold, Instant, Program
+from osfmodel.engine.program import COMPUTE, PLAIN, Hold, Instant, Program
 from osfmodel.engine.run import issued_run
-from osfmodel.engine.strategies.holdings import ACTIVATIONS, Holdings
+from osfmodel.engine.strategies import strategy_of
+from osfmodel.engine.strategies.holdings import ACTIVATIONS, Array, Holdings, place_of
 from osfmodel.entities.executors import Storage
+from osfmodel.entities.modules import SHARDING
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
 MOST = 256
-"""Number of programs, of outlines and of activations that are kept."""
+"""Number of timed programs, of outlines and of activations that are kept."""
+LONG = 64
+"""Number of programs with each layer apart that are kept."""
 T = TypeVar("T")
 
 
-def form_of(workload: Workload) -> Hashable:
-    """All of a workload on which its programs, and their memory but for activations, depend."""
-    tensors = [(one.name, one.gradient_bytes, one.dtype, one.held_bytes, one.shape) for one in workload.layers]
-    segments = [(one.name, one.first, one.last) for one in workload.segments]
-    sizes = (workload.state_bytes, workload.update_bytes, workload.fixed_bytes)
-    return tuple(tensors), tuple(segments), sizes, workload.sent_as, workload.computed_in
-
-
-def rules_of(plan: Plan) -> Hashable:
-    """All of a plan on which its programs depend: the name of its workload is not."""
-    return tuple([getattr(plan, name) for name in _RULES])
-
-
-_RULES = [one.name for one in fields(Plan) if one.compare and one.name != "workload"]
-
-
-def kept(known: dict[Any, T], key: Hashable, make: Callable[[], T]) -> T:
-    """The value known under a key, made if there is none; of more than MOST the oldest is forgotten."""
+def kept(known: dict[Any, T], key: Hashable, make: Callable[[], T], most: int = MOST) -> T:
+    """The value known under a key, made if there is none; of more than ``most`` the oldest is forgotten."""
     if key not in known:
         made = make()
-        while len(known) >= MOST:
+        while len(known) >= most:
             known.pop(next(iter(known)), None)
         known[key] = made
     return known[key]
@@ -61,38 +48,106 @@ _steps: dict[Any, Timeline] = {}
 
 def timeline_alike(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """The timeline of :func:`~osfmodel.engine.predict_timeline`; a plan that shards is lowered once for many prices."""
-    if plan.sharding is None:
+    if plan.sharding is None and plan.strategy not in SHARDING:
         return predict_timeline(workload, plan, pricing)
-    key = (form_of(workload), rules_of(plan), pricing.workers, pricing.per_host, pricing.blocking)
+    key = (workload.form, plan.form, pricing.workers, pricing.per_host, pricing.blocking)
     found = predict_timeline(workload, plan, pricing, _steps.get(key))
-    if issued_run(found):
+    if issued_run(found, short=True):
         kept(_steps, key, lambda: found)
     return found
 
 
-Turns: TypeAlias = Mapping[int, int]
-"""Place of each computation of a program among them, by its number: their order of issue, in which they are done."""
-Array: TypeAlias = NDArray[np.int64]
+def computed_alike(workload: Workload, plan: Plan, make: Callable[[], Program]) -> Program:
+    """The program that ``make`` returns, or one that was made for another number of workers.
+
+    What is computed, in which order, and between which computations memory is taken, is the same for all numbers; where
+    each layer is apart in any program, bytes are in it as well.
+    """
+    if strategy_of(plan).apart is None:
+        return make()
+    rules = plan.sharding
+    if rules is not None and rules.replicas > 1:
+        plan = replace(plan, sharding=replace(rules, replicas=2))
+    return kept(_programs, (workload.form, plan.form), make, LONG)
+
+
+_programs: dict[Any, Program] = {}
 
 
 def _turns(program: Program) -> dict[int, int]:
+    """Place of each computation among them, by its number: their order of issue, in which they are done."""
     computed = (number for number, one in enumerate(program.operations) if one.stream == COMPUTE)
     return {number: turn for turn, number in enumerate(computed)}
 
 
-def _spans(turns: Turns, holds: Iterable[Hold]) -> Array:
-    """(first computation, the one after the last, bytes) of each hold. Raises KeyError where collectives bound one."""
+def _awaited(program: Program) -> dict[int, int]:
+    """The next computation of each collective that begins and ends between two of them: its turn, by number."""
+    found: dict[int, int] = {}
+    under_way: list[int] = []
+    last, turn, operations = -1, 0, program.operations
+    for number, one in enumerate(operations):
+        if one.stream == COMPUTE:
+            over = {operations[sent].stream: sent for sent in under_way if sent in one.waits}
+            found |= {sent: turn for sent in under_way if sent <= over.get(operations[sent].stream, -1)}
+            last, turn, under_way = number, turn + 1, []
+        elif last in one.waits and program.stream(one) == PLAIN:
+            under_way.append(number)
+    return found
 
-    def place(one: Instant) -> int:
-        return 2 * turns[one.operation] + one.ended
 
-    found = []
-    for hold in holds:
-        since = max(map(place, hold.since), default=-1)
-        since = since if hold.latest is None else min(since, place(hold.latest))
-        until = 2 * len(turns) - 1 if hold.until is None else place(hold.until)
-        found.append(((since + 1) // 2, (until + 1) // 2, hold.bytes))
-    return np.array(found, dtype=np.int64).reshape(-1, 3)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The computations of a program, which are done in their order of issue.
+
+    alike:   the first program with the same computations in the same order
+    turns:   the place of each computation among them, by its number
+    awaited: the turn of the next computation, of collectives that begin and end between two of them
+    moments: turns of computations of interest, in order, and what they are called
+    """
+
+    alike: Program
+    turns: Mapping[int, int]
+    awaited: Mapping[int, int]
+    moments: Mapping[int, str]
+
+    def spans(self, holds: Iterable[Hold], workers: int) -> Array:
+        """(first computation, the one after the last, bytes) of each hold.
+
+        Raises KeyError where one is bounded by collectives that go on beside computations, or take no time.
+        """
+        turns, awaited = self.turns, self.awaited if workers > 1 else {}
+
+        def bound(one: Instant) -> int:
+            turn = turns.get(one.operation)
+            return awaited[one.operation] if turn is None else turn + one.ended
+
+        found = []
+        for hold in holds:
+            since = max(map(bound, hold.since), default=0)
+            since = since if hold.latest is None else min(since, bound(hold.latest))
+            found.append((since, len(turns) if hold.until is None else bound(hold.until), hold.bytes))
+        return np.array(found, dtype=np.int64).reshape(-1, 3)
+
+
+def _order_of(holdings: Holdings) -> Order | None:
+    """The order of a step; None where collectives, or updates between computations, are of interest."""
+    program = holdings.bare
+    turns, moments = _turns(program), dict(holdings.moments())
+    if not turns.keys() >= moments.keys():
+        return None
+    computed = tuple([one[:3] for one in program.operations if one.stream == COMPUTE])
+    alike = kept(_programs, computed, lambda: program, LONG)
+    return Order(alike, turns, _awaited(program), {turns[number]: moments[number] for number in sorted(moments)})
+
+
+def _active_spans(holdings: Holdings) -> Array:
+    """The same as :meth:`Order.spans` of activations, which computations alone bound."""
+    since, ended, until, sizes = holdings.active().T
+    turns = _turns(holdings.bare)
+    places = np.full(len(holdings.bare.operations) + 1, -1)
+    places[list(turns)] = range(len(turns))
+    first = np.where(since < 0, 0, places[since] + ended)
+    return np.stack([first, np.where(until < 0, len(turns), places[until] + 1), sizes], axis=1)
 
 
 def _levels(count: int, spans: Array) -> Array:
@@ -107,20 +162,17 @@ def _levels(count: int, spans: Array) -> Array:
 class Outline:
     """The memory of a step but for activations.
 
-    program: one with the same computations in the same order, which many outlines share
+    order:   of computations, which many outlines share
     make, workers, storage: of the holdings
-    moments: computations of interest, and their ``names``
     owners:  of all memory, in the order in which they are shown; ``lasting``: those that are shown when empty
     spans:   (first computation, the one after the last, bytes) of each hold; ``whose``: the place of its owner
     rest:    bytes of them all at each computation
     """
 
-    program: Program
+    order: Order
     make: type[Holdings]
     workers: int
     storage: Storage
-    moments: Array
-    names: tuple[str, ...]
     owners: tuple[str, ...]
     lasting: frozenset[str]
     spans: Array
@@ -130,52 +182,49 @@ class Outline:
     def peak(self, workload: Workload, plan: Plan) -> Footprint:
         """The first of the highest moments, with the activations of a workload of this form."""
         sizes = tuple([(one.activation_bytes, one.peak_bytes) for one in workload.layers])
-        key = (id(self.program), self.make, plan.recompute, plan.forward_overlap, sizes, workload.segments)
-        _, active = kept(_activations, key, lambda: (self.program, self._active(workload, plan)))
-        turn = int(self.moments[np.argmax((self.rest + active)[self.moments])])
+        program, moments = self.order.alike, list(self.order.moments)
+        key = (id(program), self.make, plan.recompute, plan.forward_overlap, sizes, workload.segments)
+        _, active = kept(_activations, key, lambda: (program, self._active(workload, plan)))
+        turn = moments[int(np.argmax((self.rest + active)[moments]))]
         there = (self.spans[:, 0] <= turn) & (turn < self.spans[:, 1])
         found = np.zeros(len(self.owners), dtype=np.int64)
         np.add.at(found, self.whose[there], self.spans[there, 2])
         held = dict(zip(self.owners, found.tolist(), strict=True))
         held[ACTIVATIONS] += int(active[turn])
-        name = self.names[self.moments.tolist().index(turn)]
-        return Footprint(name, {owner: size for owner, size in held.items() if size or owner in self.lasting})
+        during = self.order.moments[turn]
+        return Footprint(during, {owner: size for owner, size in held.items() if size or owner in self.lasting})
 
     def _active(self, workload: Workload, plan: Plan) -> Array:
         """Bytes of activations at each computation."""
-        holdings = self.make(self.program, workload, plan, self.workers, self.storage)
-        return _levels(len(self.rest), _spans(_turns(self.program), holdings.activations()))
+        holdings = self.make(self.order.alike, workload, plan, self.workers, self.storage)
+        return _levels(len(self.rest), _active_spans(holdings))
 
 
-_orders: dict[Any, Program] = {}
+_orders: dict[Any, tuple[Program, Order | None]] = {}
 _activations: dict[Any, tuple[Program, Array]] = {}
 
 
 def outline_of(holdings: Holdings) -> Outline | None:
     """The outline of a step; None where collectives change memory, or updates go between computations."""
-    program = holdings.program()
-    turns, operations = _turns(program), program.operations
-    others = [hold for hold in program.holds if hold.owner != ACTIVATIONS]
-    active = list(holdings.activations())
-    if len(others) + len(active) != len(program.holds):
+    _, order = kept(_orders, (id(holdings.bare), type(holdings)), lambda: (holdings.bare, _order_of(holdings)), LONG)
+    others = list(holdings.others())
+    if order is None or any(hold.owner == ACTIVATIONS for hold in others):
         return None
     try:
-        spans, _ = _spans(turns, others), _spans(turns, active)
-        moments = sorted((turns[number], name) for number, name in program.moments.items())
+        spans = order.spans(others, holdings.workers)
     except KeyError:
         return None
-    owners = tuple(dict.fromkeys([hold.owner for hold in program.holds]))
+    holds = sorted([Hold(ACTIVATIONS, 0), *others], key=place_of)
+    owners = tuple(dict.fromkeys([hold.owner for hold in holds]))
     places = {owner: place for place, owner in enumerate(owners)}
     return Outline(
-        kept(_orders, tuple([operations[number][:3] for number in turns]), lambda: holdings.bare),
+        order,
         type(holdings),
         holdings.workers,
         holdings.storage,
-        np.array([turn for turn, _ in moments]),
-        tuple(name for _, name in moments),
         owners,
-        frozenset(hold.owner for hold in program.holds if not hold.passing),
+        frozenset(hold.owner for hold in holds if not hold.passing),
         spans,
         np.array([places[hold.owner] for hold in others]),
-        _levels(len(turns), spans),
+        _levels(len(order.turns), spans),
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.program import COMPUTE, Operation, Program
+from osfmodel.engine.program import Program, Turn
 from osfmodel.engine.run import Run
 
 
@@ -23,7 +23,7 @@ def run_in_order(program: Program, pricing: Pricing) -> Run | None:
         return None
     found = Run(program, [0] * len(seconds), [-1] * len(seconds), turns.own, turns.computed)
     slowdown = pricing.effects.compute_slowdown
-    _follow(found, program.in_time(turns) if slowdown else enumerate(program.operations), seconds, slowdown)
+    _follow(found, program.in_time(turns) if slowdown else turns.issued, seconds, slowdown, 1 + len(turns.own))
     found.finish = max(found.ends, default=0)
     return found
 
@@ -34,27 +34,28 @@ def _used(streams: Sequence[Sequence[int]], seconds: Sequence[tuple[float, float
 
 
 def _follow(
-    run: Run, order: Iterable[tuple[int, Operation]], seconds: Sequence[tuple[float, float]], slowdown: float
+    run: Run, order: Iterable[Turn], seconds: Sequence[tuple[float, float]], slowdown: float, streams: int
 ) -> None:
     """Fill in starts and ends, turn by turn; computation takes ``1 + slowdown`` times as long beside collectives."""
-    starts, ends, last = run.starts, run.ends, dict[str, float]()
+    starts, ends = run.starts, run.ends
+    last: list[float] = [0] * streams
     flights: list[tuple[float, float]] = []
-    for number, one in order:
-        begin = max(last.get(one.stream, 0), one.not_before)
-        for before in one.waits:
+    for number, stream, earliest, waits, slowed, several in order:
+        begin = max(last[stream], earliest)
+        for before in waits:
             begin = max(begin, ends[before])
         startup, transfer = seconds[number]
         end = begin + startup + transfer
         if slowdown and end > begin:
-            if one.stream != COMPUTE:
+            if stream:
                 heappush(flights, (begin, end))
-            elif flights and one.slowed:
+            elif flights and slowed:
                 pauses: list[tuple[float, float]] = []
                 end = _beside(flights, begin, startup, 1 / (1 + slowdown), pauses)
-                if pauses and len(one.layers) > 1:
+                if pauses and several:
                     run.pauses[number] = pauses
-        starts[number], ends[number] = begin, end
-        last[one.stream] = end
+        starts[number] = begin
+        ends[number] = last[stream] = end
 
 
 def _beside(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.alike import Outline, form_of, kept, outline_of, rules_of
+from osfmodel.engine.alike import Outline, computed_alike, kept, outline_of
 from osfmodel.engine.levels import Footprint, Level, Memory, curve, highest, times_of
 from osfmodel.engine.optimizers import require_mirrorable
 from osfmodel.engine.program import Program
@@ -68,8 +68,8 @@ def memory_as_known(
     communicator: int = 0,
 ) -> Memory:
     """The memory of a step as :func:`memory_of`, without activations for a workload that does not say what it keeps."""
-    holdings = _holdings(workload, plan, timeline, workers, keeper, optimizer, communicator)
-    return curve(*_executed(holdings, timeline))
+    bare = _bare(workload, plan, timeline, workers)
+    return curve(*_executed(_holdings(workload, plan, bare, workers, keeper, optimizer, communicator), timeline))
 
 
 def peak_as_known(
@@ -82,10 +82,11 @@ def peak_as_known(
     communicator: int = 0,
 ) -> Footprint:
     """The peak of :func:`memory_as_known`, in less time, above all for steps that differ in batch and prices only."""
-    key = (form_of(workload), rules_of(plan), workers, keeper, optimizer, communicator)
-    make = partial(_holdings, workload, plan, timeline, workers, keeper, optimizer, communicator)
-    outline = kept(_outlines, key, lambda: outline_of(make()))
-    return highest(*_executed(make(), timeline)) if outline is None else outline.peak(workload, plan)
+    asked = (workers, keeper, optimizer, communicator)
+    make, bare = partial(_holdings, workload, plan), partial(_bare, workload, plan, timeline, workers)
+    key = (workload.form, plan.form, *asked)
+    outline = kept(_outlines, key, lambda: outline_of(make(computed_alike(workload, plan, bare), *asked)))
+    return highest(*_executed(make(bare(), *asked), timeline)) if outline is None else outline.peak(workload, plan)
 
 
 _outlines: dict[Any, Outline | None] = {}
@@ -98,26 +99,31 @@ def _executed(holdings: Holdings, timeline: Timeline) -> tuple[Program, Sequence
     return program, starts, ends, timeline.iteration_time
 
 
+def _bare(workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Program:
+    """A program with each layer apart: that of the timeline, if it is one."""
+    run, strategy = issued_run(timeline), strategy_of(plan)
+    if run is not None and strategy.apart is None:
+        return run.program
+    return (strategy.apart or lower)(workload, plan, Pricing.free(workers))
+
+
 def _holdings(
     workload: Workload,
     plan: Plan,
-    timeline: Timeline,
+    bare: Program,
     workers: int,
     keeper: str,
     optimizer: str | None,
     communicator: int,
 ) -> Holdings:
-    """The bytes held during a step; the program is that of the timeline, if that has each layer apart."""
+    """The bytes held during a step of which ``bare`` is the program."""
     require_count(workers, "the number of workers", least=1)
     storage = require(keeper, KEEPERS, "keeper")
     if not EXECUTORS[keeper].carries(plan.plain):
         raise UsageError(f"{EXECUTORS[keeper].called} cannot run this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
-    run, strategy = issued_run(timeline), strategy_of(plan)
-    known = run is not None and strategy.apart is None
-    bare = run.program if run and known else (strategy.apart or lower)(workload, plan, Pricing.free(workers))
-    return strategy.holdings(bare, workload, plan, workers, storage, optimizer, communicator)
+    return strategy_of(plan).holdings(bare, workload, plan, workers, storage, optimizer, communicator)
 
 
 def known(workload: Workload) -> bool:

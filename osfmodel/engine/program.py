@@ -14,10 +14,10 @@ backward to the start of the next, and times count from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from osfmodel.entities.workload import Workload
 
@@ -124,17 +124,24 @@ class Wiring(NamedTuple):
     between: list[int]
 
 
+Turn: TypeAlias = tuple[int, int, float, tuple[int, ...], bool, bool]
+"""Number of an operation, that of its stream (0: COMPUTE), when it may begin, for what it waits, whether it is slowed
+beside collectives, and whether it computes several layers."""
+
+
 class Turns(NamedTuple):
     """An order in which a program can be followed where every stream works in order.
 
-    order:    (number, operation): each collective behind the last computation on which it depends, and no later; made
-              once it is needed, which is where collectives slow computation down
+    issued:   all operations in the order of issue
+    order:    the same, each collective behind the last computation on which it depends, and no later; made once it is
+              needed, which is where collectives slow computation down
     computed: computations in order
     own:      collectives, by stream
     shared:   the collectives of each stream of a link, for each link of several
     """
 
-    order: list[tuple[int, Operation]]
+    issued: list[Turn]
+    order: list[Turn]
     computed: list[int]
     own: dict[str, list[int]]
     shared: list[list[list[int]]]
@@ -142,10 +149,13 @@ class Turns(NamedTuple):
 
 @dataclass(slots=True)
 class Taken:
-    """Bytes of an owner from one place in the order of issue to another; None while that is not known."""
+    """Bytes of an owner from one place in the order of issue to another; None while that is not known.
+
+    size: bytes or, where the number of ranks counts, a method of the step that knows them, and its arguments
+    """
 
     owner: str
-    bytes: int
+    size: int | tuple[Any, ...]
     since: int
     until: int | None = None
 
@@ -154,18 +164,23 @@ class Layered(NamedTuple):
     """The layers of a program, of which one forward or backward may compute several, one after the other.
 
     stretch: factor on their times
-    added:   seconds by layer that its backward takes in addition, for copies and hooks
+    added:   () -> seconds by layer that its backward takes in addition, for copies and hooks
+    hooks:   number of hooks of each layer, where ``added`` depends on them
+    since:   number of the first operation in which backward takes what is ``added``
     """
 
     workload: Workload
     stretch: float
-    added: Mapping[str, float] = MappingProxyType({})
+    added: Callable[[], Mapping[str, float]] = dict
+    hooks: Mapping[str, int] | None = None
+    since: int = 0
 
-    def seconds(self) -> dict[tuple[str, str], float]:
-        """Seconds of each layer by itself, by kind and name."""
+    def seconds(self, packed: bool) -> dict[tuple[str, str], float]:
+        """Seconds of each layer by itself, by kind and name; ``packed``: with what is ``added``."""
         found = {("forward", one.name): one.forward_time * self.stretch for one in self.workload.layers}
+        added = self.added() if packed else {}
         return found | {
-            ("backward", one.name): one.backward_time * self.stretch + self.added.get(one.name, 0)
+            ("backward", one.name): one.backward_time * self.stretch + added.get(one.name, 0)
             for one in self.workload.layers
         }
 
@@ -245,10 +260,15 @@ class Program:
         links: dict[str, list[list[int]]] = {}
         for stream, numbers in own.items():
             links.setdefault(self.streams.get(stream, PLAIN).link, []).append(numbers)
-        return Turns([], computed, own, [streams for streams in links.values() if len(streams) > 1])
+        lanes = {COMPUTE: 0, **{stream: lane for lane, stream in enumerate(own, 1)}}
+        issued = [
+            (number, lanes[one.stream], one.not_before, one.waits, one.slowed, len(one.layers) > 1)
+            for number, one in enumerate(self.operations)
+        ]
+        return Turns(issued, [], computed, own, [streams for streams in links.values() if len(streams) > 1])
 
-    def in_time(self, turns: Turns) -> list[tuple[int, Operation]]:
-        """The operations, with their numbers, in the order of ``turns``."""
+    def in_time(self, turns: Turns) -> list[Turn]:
+        """The operations in the order of ``turns``."""
         if not turns.order:
             levels: list[int] = []  # computations on which an operation depends, itself included
             reached = dict.fromkeys(turns.own, 0)
@@ -264,7 +284,7 @@ class Program:
                 reached[one.stream] = level
                 levels.append(level)
                 behind[level].append(number)
-            turns.order.extend((number, self.operations[number]) for numbers in behind for number in numbers)
+            turns.order.extend(turns.issued[number] for numbers in behind for number in numbers)
         return turns.order
 
     def distinct(self) -> tuple[list[tuple[Any, ...]], list[int]]:

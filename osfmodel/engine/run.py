@@ -18,7 +18,7 @@ class Run:
     begun: numbers of collectives in the order in which they began, by stream
     sent:  (number, channel); empty where all streams are in order, which have one channel each
     pauses: (seconds at an instant, seconds of work that are left then) of computations beside collectives
-    alone:  seconds of each layer by itself, by kind and name, once they were needed
+    alone:  seconds of each layer by itself, by kind and name, once they were needed; with or without what is added
     """
 
     program: Program
@@ -29,7 +29,7 @@ class Run:
     sent: list[tuple[int, int]] = field(default_factory=list)
     pauses: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     finish: float = 0
-    alone: dict[tuple[str, str], float] | None = None
+    alone: dict[bool, dict[tuple[str, str], float]] = field(default_factory=dict)
 
     def timeline(self, compute_time: float) -> Timeline:
         """The timeline of the run; ``compute_time``: seconds of a single GPU."""
@@ -71,10 +71,11 @@ class Run:
         whole = self.program.seconds[number][0] if self.program.seconds else one.startup
         progress = [(start, whole), *self.pauses.get(number, ()), (end, 0)]
         left, bounds = whole, [start]
-        if self.alone is None:
-            self.alone = self.program.layers.seconds()
+        packed = number >= self.program.layers.since
+        if packed not in self.alone:
+            self.alone[packed] = self.program.layers.seconds(packed)
         for name in one.layers[:-1]:
-            left -= self.alone[one.kind, name]
+            left -= self.alone[packed][one.kind, name]
             bounds.append(_instant(progress, left))
         return [*bounds, end]
 

@@ -5,12 +5,13 @@ Sharded steps are issued once: a program that keeps its ``works`` is timed again
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Layered, Program
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.effects import Effects
 from osfmodel.entities.workload import Workload
 
 Work: TypeAlias = tuple[Any, ...]
@@ -37,11 +38,20 @@ class Clock:
 
     def forward(self, first: int, end: int) -> Seconds:
         """The forward of the layers from ``first`` to before ``end``."""
-        return plain_sum(layer.forward_time for layer in self.layers[first:end]) * self.stretch, 0
+        return self.workload.computed(first, end)[0] * self.stretch, 0
 
     def backward(self, first: int, end: int) -> Seconds:
         """The backward of the layers from before ``end`` to ``first``."""
-        return plain_sum(layer.backward_time for layer in self.layers[first:end]) * self.stretch, 0
+        return self.workload.computed(first, end)[1] * self.stretch, 0
+
+    def packed(self, first: int, end: int, hooks: int) -> Seconds:
+        """The same, with the copies of gradients into buckets and so many hooks."""
+        copied = self.effects.copy_in * sum(layer.gradient_bytes for layer in self.layers[first:end])
+        return self.backward(first, end)[0] + copied + self.effects.hook_time * hooks, 0
+
+    def added(self, hooks: Mapping[str, int] | None) -> Callable[[], dict[str, float]]:
+        """By layer, the seconds of its copy and its hooks; without ``hooks`` there are none."""
+        return dict if hooks is None else partial(_added, self.workload, self.effects, hooks)
 
     def update(self, ranks: int) -> Seconds:
         """The update of a rank's part."""
@@ -68,4 +78,13 @@ def timed(program: Program, workload: Workload, pricing: Pricing) -> Program:
     """A program that keeps its works, for a workload with the same tensors, at other prices between as many workers."""
     clock, (works, places) = Clock(workload, pricing), program.distinct()
     seconds = list(map(clock.of, works))
-    return program.timed([seconds[place] for place in places], Layered(workload, clock.stretch))
+    hooks, since = (None, 0) if program.layers is None else program.layers[3:]
+    layers = Layered(workload, clock.stretch, clock.added(hooks), hooks, since)
+    return program.timed([seconds[place] for place in places], layers)
+
+
+def _added(workload: Workload, effects: Effects, hooks: Mapping[str, int]) -> dict[str, float]:
+    return {
+        layer.name: effects.copy_in * layer.gradient_bytes + effects.hook_time * hooks.get(layer.name, 0)
+        for layer in workload.layers
+    }

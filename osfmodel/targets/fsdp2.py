@@ -14,9 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.engine.alike import kept
 from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
@@ -45,10 +47,19 @@ def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
 
     Raises DataError for a workload from a trace without module names: there is nothing to group.
     """
+    replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
+    key = (workload.name, workload.grain, workload.form, knobs, replicas)
+    return kept(_plans, key, lambda: _plan(knobs, workload, replicas))
+
+
+_plans: dict[Any, Plan] = {}
+"""Plans of the last settings of the last workloads."""
+
+
+def _plan(knobs: FsdpKnobs, workload: Workload, replicas: int) -> Plan:
     names = _per_block(_named(workload)) if knobs.groups is None else knobs.groups
     ahead = (knobs.forward_prefetch, knobs.backward_prefetch)
-    kept = [place for place, freed in enumerate(knobs.freed(len(names))) if not freed]
-    replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
+    whole = [place for place, freed in enumerate(knobs.freed(len(names))) if not freed]
     rules = Sharding(
         groups=(),
         replicas=replicas,
@@ -57,7 +68,7 @@ def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
         reduce_inputs=knobs.inputs,
         separate=knobs.separate,
     )
-    return wrapped(workload, groups_for(names, ahead, kept), rules.typed(*types_of(workload)))
+    return wrapped(workload, groups_for(names, ahead, whole), rules.typed(*types_of(workload)))
 
 
 def _named(workload: Workload) -> Workload:

@@ -116,16 +116,26 @@ def test_a_column_parallel_layer_keeps_its_input_as_it_was_gathered(tiny):
 
 
 def test_the_stages_of_a_pipeline_are_the_whole_model(tiny):
-    stages = stages_of(tiny, Parallelism(pipeline=2))
+    stages, places = stages_of(tiny, Parallelism(pipeline=2))
+    assert places == [0, 1]
     assert [module for part in stages for module in part.model.modules] == list(tiny.modules)
     assert [part.model.blocks for part in stages] == [("model.layers.0",), ("model.layers.1",)]
     names = {part.model.modules[0].name for part in stages}
     assert names == {"model.embed_tokens", "model.layers.1.input_layernorm"}
 
 
+def test_stages_that_differ_in_names_alone_are_divided_once():
+    model, groups = model_of(parse_words("gpt2:h100,seq128")), Parallelism(tensor=2, pipeline=7)
+    shards, places = stages_of(model, groups)
+    assert places == [0, 1, 1, 1, 1, 1, 2]
+    for stage, place in enumerate(places):
+        sizes = [module.elements for module in shard_of(model, groups, stage).model.modules]
+        assert sizes == [module.elements for module in shards[place].model.modules]
+
+
 def test_a_tied_head_on_another_stage_has_a_matrix_of_its_own():
     model = model_of(parse_words("gpt2:h100,seq128"))
-    first, last = stages_of(model, Parallelism(pipeline=2))
+    (first, last), _ = stages_of(model, Parallelism(pipeline=2))
     table = model.modules[0].elements
     assert first.model.parameters + last.model.parameters == model.parameters + table
 

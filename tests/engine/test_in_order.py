@@ -17,6 +17,7 @@ from osfmodel.engine.memory import memory_of
 from osfmodel.engine.program import Operation, Program
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower, strategy_of
+from osfmodel.engine.works import timed
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.executors import KEEPERS, RUNTIME
 from osfmodel.entities.modules import in_micro_batches, wrapped
@@ -116,6 +117,26 @@ def test_layers_between_messages_are_merged_without_a_change(seed):
     found, alone = run(merged, pricing), run(apart, pricing)
     assert (found.finish, found.apart()) == (alone.finish, (alone.starts, alone.ends))
     assert sorted(found.timeline(1).spans, key=repr) == sorted(alone.timeline(1).spans, key=repr)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_layers_between_reductions_of_zero_are_merged_without_a_change(seed):
+    rng = random.Random(seed)
+    workload, plan, pricing = sent(rng)
+    form = {"micro_batches": rng.randint(1, 3), "asynchronous": rng.random() < 0.5}
+    groups = (ParameterGroup(),) * len(plan.buckets)
+    stage = rng.choice(("zero-1", "zero-1-owners", "zero-2"))
+    plan = Plan(workload.name, plan.buckets, strategy=stage, sharding=Sharding(groups, **form))
+    pricing = replace(pricing, blocking=rng.random() < 0.2)
+    merged, apart = lower(workload, plan, pricing), strategy_of(plan).apart(workload, plan, pricing)
+    assert len(merged.operations) <= len(apart.operations)
+    found, alone = run(merged, pricing), run(apart, pricing)
+    assert (found.finish, found.apart()) == (alone.finish, (alone.starts, alone.ends))
+    assert sorted(found.timeline(1).spans, key=repr) == sorted(alone.timeline(1).spans, key=repr)
+    slower = pricing.slower(Fraction(3, 2))
+    if merged.works:
+        again, fresh = (run(one, slower) for one in (timed(merged, workload, slower), lower(workload, plan, slower)))
+        assert (again.finish, again.apart()) == (fresh.finish, fresh.apart())
 
 
 NAMES = ("fsdp2", "fsdp2:keep", "hsdp", "fsdp1", "zero-1", "zero-2", "zero-3", "distributed-optimizer", "torchtitan")

@@ -256,6 +256,7 @@ def test_peaks_that_steps_share_are_those_of_their_own_curves(name):
         for cluster, gpu, workers in (("nccl:h100x8,400Gbps,ib", "h100", 16), ("nccl:a100x8,200Gbps,ib", "a100", 16))
         for batch in (1, 4)
     ]
+    steps += [("nccl:h100x8,400Gbps,ib", "gpt2:h100,seq128,batch1,bf16", workers) for workers in (1, 24, 64)]
     peaks = []
     for cluster, words, workers in steps:
         found = predict(load_workload(words), load_cluster(cluster), name, workers)

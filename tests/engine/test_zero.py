@@ -14,7 +14,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.simulator import run
-from osfmodel.engine.strategies import lower
+from osfmodel.engine.strategies import STRATEGIES, lower
 from osfmodel.engine.strategies.zero import gathered_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.sharding import ParameterGroup, Sharding
@@ -165,15 +165,11 @@ def test_backward_stalls_for_the_reduction_before():
     """Reductions take 5, 4, 3 and 2 seconds without copies. d is sent with c's gradient; a's backward waits for it."""
     pricing = replace(prices(4), effects=Effects())
     found = run(lower(FOUR, with_rules(ONE_BY_ONE, asynchronous=True), pricing), pricing)
-    starts = {
-        one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
-    }
+    starts = {span.kind + "".join(span.layers[:1]): span.start for span in found.spans()}
     assert [starts[f"backward{name}"] for name in "dcba"] == [4, 6, 8, 13]
     assert [starts[f"all_reduce{name}"] for name in "dcba"] == [8, 13, 17, 20]
     found = run(lower(FOUR, ONE_BY_ONE, pricing), pricing)
-    starts = {
-        one.kind + one.layers[0]: found.starts[number] for number, one in enumerate(found.program.operations[:12])
-    }
+    starts = {span.kind + "".join(span.layers[:1]): span.start for span in found.spans()}
     assert [starts[f"backward{name}"] for name in "dcba"] == [4, 6, 13, 19]
     assert found.finish == 26 + 1 + 1 + Fraction(416, 50)
 
@@ -183,7 +179,7 @@ def test_released_buckets_wait_for_the_end_of_backward():
     buckets = tuple(replace(bucket, release_time=Fraction(12)) for bucket in ONE_BY_ONE.buckets)
     pricing = replace(prices(4), effects=Effects())
     program = lower(FOUR, replace(ONE_BY_ONE, buckets=buckets), pricing)
-    assert [one.kind for one in program.operations[4:8]] == ["backward"] * 4
+    assert [one.layers for one in program.operations if one.kind == "backward"] == [("d", "c", "b", "a")]
     assert run(program, pricing).finish == 12 + 14 + 1 + 1 + Fraction(416, 50)
 
 
@@ -215,7 +211,7 @@ def test_types_change_bytes():
 def test_micro_batches(stage, reductions):
     """Stage 1 reduces and copies with the last alone; the update and the all-gather come once."""
     plan = with_rules(replace(ONE_BY_ONE, strategy=stage), micro_batches=3)
-    operations = lower(FOUR, plan, prices(4)).operations
+    operations = STRATEGIES[stage].apart(FOUR, plan, prices(4)).operations
     kinds = [one.kind for one in operations]
     assert [kinds.count(kind) for kind in ("forward", "backward", "all_reduce")] == [12, 12, reductions]
     assert kinds[-2:] == ["update", "all_gather"]

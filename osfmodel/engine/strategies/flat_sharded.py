@@ -147,7 +147,7 @@ class FlatStep(ShardedStep):
         if len(self.freed) >= FREED and not self.rules.unlimited:
             waits = (*waits, self.freed.popleft())
         size = self.gathered[group]
-        self.whole[group] = self.take(WHOLE, size)
+        self.whole[group] = self.take(WHOLE, ("gathered_bytes", group))
         work = ("send", "all_gather", size, self.ranks)
         self.gathers[group] = self.add("all_gather", CHANNEL, self.names[group], work, waits, group)
 

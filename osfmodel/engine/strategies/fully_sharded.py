@@ -62,6 +62,8 @@ class ShardedStep(IssuedStep):
         self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
         if any(block.bytes != layers[block.layer].gradient_bytes for bucket in plan.buckets for block in bucket.blocks):
             raise PlanError("the plan cuts tensors, and shards parameters: each belongs to one group, whole")
+        self.gathered: tuple[int, ...]
+        self.reducing: tuple[int, ...]
         self.gathered, self.reducing = zip(*map(self.exchanged_bytes, self.members), strict=True)
         self.names = [tuple(layer.name for layer in members) for members in self.members]
         self.uses = list(self._uses())
@@ -174,7 +176,7 @@ class ShardedStep(IssuedStep):
         if reshard is not False:
             self.give(self.whole.pop(group))
         if not isinstance(reshard, bool):
-            self.buffers[group] = self.take(WHOLE, self.gathered[group] // reshard)
+            self.buffers[group] = self.take(WHOLE, ("gathered_bytes", group, reshard))
 
     def _drop(self) -> None:
         """Drop the buffer of the last group that was copied out in forward; all-gathers wait for that from now on."""
@@ -200,7 +202,7 @@ class ShardedStep(IssuedStep):
             return
         layers, size = self.names[group], self.gathered[group]
         self.give(self.buffers.get(group))
-        self.buffers[group] = self.take(GATHERED, size)
+        self.buffers[group] = self.take(GATHERED, ("gathered_bytes", group))
         copied = self.add("copy_in", COPY_IN, layers, ("copy_part_in", size, self.ranks), self.after, group)
         among = rules.reshard if backward and not isinstance(rules.reshard, bool) else self.ranks
         work = ("send", "all_gather", size, among)
@@ -209,7 +211,7 @@ class ShardedStep(IssuedStep):
     def _copy_out(self, group: int) -> int:
         """Copy a gathered group out into parameters; the number of the copy."""
         size, waits = self.gathered[group], (self.gathers.pop(group),)
-        self.whole[group] = self.take(WHOLE, size)
+        self.whole[group] = self.take(WHOLE, ("gathered_bytes", group))
         return self.add("copy", COMPUTE, self.names[group], ("copy_out", size), waits, group)
 
     def _leave_backward(self, group: int) -> None:
@@ -256,7 +258,7 @@ class ShardedStep(IssuedStep):
         layers, size, waits = self.names[group], self.reducing[group], self._oldest()
         if group in self.added:
             self._give_gradients(group)
-        taken = self.take(REDUCED, size)
+        taken = self.take(REDUCED, ("reduced_bytes", group))
         packed = self.add("pack", COMPUTE, layers, ("copy_in", size), waits, group)
         self._give_gradients(group)
         self.give(self.added.pop(group, None))
@@ -266,11 +268,22 @@ class ShardedStep(IssuedStep):
         self.inputs.append((self.ends[-1], taken))
         if group not in self.reduced:
             self.reduced.add(group)
-            if self.apart:
-                self.take(GRADIENTS, self.split_bytes(self.members[group]))
+            self.take(GRADIENTS, ("own_bytes", group))
         if self.rules.replicas > 1 and (self.last or self.rules.replicas_each):
             shared: Work = ("send", "all_reduce", size // self.ranks, self.rules.replicas, self.ranks)
             self.ends.append(self.add("all_reduce", REPLICAS, layers, shared, (self.ends[-1],), group))
+
+    def gathered_bytes(self, group: int, ranks: int = 1) -> int:
+        """Bytes of a group as it is gathered, or of a part of it for each of several ranks."""
+        return self.gathered[group] // ranks
+
+    def reduced_bytes(self, group: int) -> int:
+        """Bytes of a group as its gradients are reduced."""
+        return self.reducing[group]
+
+    def own_bytes(self, group: int) -> int:
+        """Bytes of a rank's part of a group, in the type of its parameters."""
+        return self.split_bytes(self.members[group])
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters."""

@@ -15,7 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, product
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from osfmodel.engine.optimizers import state_bytes, update_scratch
 from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Hold, Instant, Program
@@ -31,6 +35,7 @@ OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATH
 """Owners of memory, in the order in which they are shown."""
 ALWAYS = (WEIGHTS, STATE, BUFFERS)
 """Owners that are shown even if they hold nothing."""
+Array: TypeAlias = NDArray[np.int64]
 
 
 def activation_levels(workload: Workload, recompute: Sequence[str]) -> list[int]:
@@ -84,11 +89,14 @@ class Holdings:
 
     def program(self) -> Program:
         """The program with its moments and all of its holds."""
-        fixed = [Hold(owner, held) for owner, held in self.lasting().items() if held or owner in ALWAYS]
-        holds = [*fixed, *self.activations(), *self._scratch(), *self.gradients()]
-        order = {owner: place for place, owner in enumerate(OWNERS)}
-        holds.sort(key=lambda hold: order.get(hold.owner, len(OWNERS)))
-        return replace(self.bare, moments=dict(self._moments()), holds=tuple(holds))
+        holds = sorted([*self.activations(), *self.others()], key=place_of)
+        return replace(self.bare, moments=dict(self.moments()), holds=tuple(holds))
+
+    def others(self) -> Iterator[Hold]:
+        """All holds but those of activations."""
+        yield from (Hold(owner, held) for owner, held in self.lasting().items() if held or owner in ALWAYS)
+        yield from self._scratch()
+        yield from self.gradients()
 
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
@@ -110,7 +118,7 @@ class Holdings:
     def _end(self, kind: str, layer: str) -> Instant:
         return Instant(self.numbers[kind, layer], ended=True)
 
-    def _moments(self) -> Iterator[tuple[int, str]]:
+    def moments(self) -> Iterator[tuple[int, str]]:
         """Moments: forward, backward, hooks, means of sparse buckets or updates of released gradients, and the end."""
         names = {"forward": "forward", "backward": "backward", "hook": "hook"}
         names |= {"update": "update"} if self.plan.release else {"spread": "means"}
@@ -135,36 +143,46 @@ class Holdings:
         return [bucket for bucket in self.plan.buckets if not _sparse(bucket)]
 
     def activations(self) -> Iterator[Hold]:
+        """The holds of :meth:`active`."""
+        for number, ended, until, size in self.active().tolist():
+            since = () if number < 0 else (Instant(number, bool(ended)),)
+            yield Hold(ACTIVATIONS, size, since, None if until < 0 else Instant(until, ended=True))
+
+    def active(self) -> Array:
         """Activations from forward to backward and, if profiled, the extra memory of backward itself.
 
-        If the next forward overlaps, a program begins with the activations of the last one's forward.
+        Rows of (operation with which they come, or -1 for the start; whether with its end; operation with whose end
+        they go, or -1 for the end of the step; bytes). If the next forward overlaps, a program begins with the
+        activations of the last one's forward.
         """
         layers, again = self.workload.layers, self._again()
+        added = [layer.activation_bytes or 0 for layer in layers]
         kept, alive = self._kept(), activation_levels(self.workload, self.plan.recompute)
-        so_far = list(accumulate(kept))
-        for numbers, (place, layer) in product(self._passes(), enumerate(layers)):
-            forward, backward = numbers["forward", layer.name], numbers["backward", layer.name]
-            done, begins = Instant(backward, ended=True), Instant(forward, ended=False)
+        there = list(accumulate(kept))
+        for place, (begun, _) in again.items():
+            there[place] += sum(added[begun : place + 1])
+        scratch = [level - held for level, held in zip(alive, there, strict=True)]
+        found = []
+        for forward, backward in self._passes():
             if self.plan.forward_overlap:
-                yield Hold(ACTIVATIONS, kept[place], (), done)
-                yield Hold(ACTIVATIONS, kept[place], (begins,))
+                found += [_rows(-1, 0, backward, kept), _rows(forward, 0, -1, kept)]
             else:
-                yield Hold(ACTIVATIONS, kept[place], (begins,), done)
-            there = so_far[place]
-            if place in again:
-                begun, last = again[place]
-                there += sum(layer.activation_bytes or 0 for layer in layers[begun : place + 1])
-                since = Instant(numbers["backward", layers[last].name], ended=True)
-                yield Hold(ACTIVATIONS, layer.activation_bytes or 0, (since,), done)
-            yield Hold(ACTIVATIONS, alive[place] - there, (Instant(backward, ended=False),), done)
+                found.append(_rows(forward, 0, backward, kept))
+            last = [backward[end] for _, end in again.values()]
+            found.append(_rows(last, 1, [backward[place] for place in again], [added[place] for place in again]))
+            found.append(_rows(backward, 0, backward, scratch))
+        return np.concatenate(found)
 
-    def _passes(self) -> list[dict[tuple[str, str], int]]:
-        """Numbers of forward and backward by kind and layer, for each micro-batch."""
-        found: dict[tuple[str, str], list[int]] = {}
+    def _passes(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Numbers of the forward and of the backward of each layer, for each micro-batch."""
+        found: dict[str, dict[str, list[int]]] = {"forward": {}, "backward": {}}
         for number, one in enumerate(self.bare.operations):
-            if one.kind in ("forward", "backward"):
-                found.setdefault((one.kind, one.layers[0]), []).append(number)
-        return [dict(zip(found, numbers, strict=True)) for numbers in zip(*found.values(), strict=True)]
+            if one.kind in found:
+                found[one.kind].setdefault(one.layers[0], []).append(number)
+        names = [layer.name for layer in self.workload.layers]
+        by_layer = [[own[name] for name in names] for own in found.values()]
+        for forward, backward in zip(*(zip(*numbers, strict=True) for numbers in by_layer), strict=True):
+            yield list(forward), list(backward)
 
     def _again(self) -> dict[int, tuple[int, int]]:
         """First and last layer of the recomputed segment, by the index of each of its layers but the last."""
@@ -216,6 +234,18 @@ class Holdings:
                 yield Hold(GRADIENTS, bucket.size, (made,), until if self.plan.release else None)
             elif self.plan.release:
                 yield Hold(BUCKETS, bucket.size, (since,), until)
+
+
+def place_of(hold: Hold) -> int:
+    """The place of a hold's owner among all that are shown."""
+    return _PLACES.get(hold.owner, len(OWNERS))
+
+
+_PLACES = {owner: place for place, owner in enumerate(OWNERS)}
+
+
+def _rows(*columns: Sequence[int] | int) -> Array:
+    return np.stack(np.broadcast_arrays(*columns), axis=1).astype(np.int64)
 
 
 def _sparse(bucket: Bucket) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import state_bytes
@@ -18,7 +21,7 @@ from osfmodel.entities.workload import Workload
 GATHERED, WHOLE, REDUCED = "all-gather buffers", "unsharded groups", "reduce-scatter inputs"
 """Owners of memory: buffers in which parameters arrive, whole parameters, and copies of gradients to be reduced."""
 
-SHOWN = ("forward", "backward", "send")
+SHOWN = ("forward", "backward", "packed", "send")
 """Works that are shown where they take no time."""
 UNNOTED = Taken("", 0, 0, 0)
 """Memory that is taken in a step whose memory is not noted."""
@@ -33,7 +36,11 @@ class IssuedStep:
     ranks:  ranks between which each parameter is split
     clock:  seconds of its work
     before: operations for which the next computation waits
+    hooks:  number of hooks of each layer, where backward copies gradients and calls hooks, ``packed_from`` an operation
     """
+
+    hooks: Mapping[str, int] | None = None
+    packed_from = sys.maxsize
 
     def __init__(self, workload: Workload, rules: Sharding, pricing: Pricing, apart: bool = False) -> None:
         self.workload, self.rules, self.pricing, self.apart = workload, rules, pricing, apart
@@ -43,6 +50,7 @@ class IssuedStep:
         self.operations: list[Operation] = []
         self.works: list[Work] = []
         self.taken: list[Taken] = []
+        self.sizes: dict[tuple[Any, ...], int] = {}
         self.before: tuple[int, ...] = ()
 
     def add(
@@ -64,12 +72,20 @@ class IssuedStep:
         self.works.append(work)
         return len(self.operations) - 1
 
-    def take(self, owner: str, size: int) -> Taken:
-        """Memory that is taken now."""
+    def take(self, owner: str, size: int | tuple[Any, ...]) -> Taken:
+        """Memory that is taken now; ``size`` as in Taken."""
         if not self.apart:
             return UNNOTED
         self.taken.append(Taken(owner, size, len(self.operations)))
         return self.taken[-1]
+
+    def bytes_of(self, taken: Taken) -> int:
+        """Bytes of memory that was taken in any step of the same plan."""
+        if isinstance(taken.size, int):
+            return taken.size
+        if taken.size not in self.sizes:
+            self.sizes[taken.size] = getattr(self, taken.size[0])(*taken.size[1:])
+        return self.sizes[taken.size]
 
     def give(self, taken: Taken | None) -> None:
         """Give memory back now, if that was not done before."""
@@ -93,7 +109,7 @@ class IssuedStep:
     def finished(self, streams: Mapping[str, Stream] = PLAIN_STREAMS) -> Program:
         """The program of all operations; where launching a collective blocks, it is another one at other prices."""
         works = () if self.pricing.blocking else tuple(self.works)
-        layers = Layered(self.workload, self.clock.stretch)
+        layers = Layered(self.workload, self.clock.stretch, self.clock.added(self.hooks), self.hooks, self.packed_from)
         return Program(tuple(self.in_turn()), streams, works=works, taken=tuple(self.taken), layers=layers)
 
     def in_turn(self) -> Iterable[Operation]:
@@ -119,14 +135,14 @@ class IssuedHoldings(Holdings):
         """A new step of the plan, without operations. Any prices will do: only its rules and sizes are used."""
         raise NotImplementedError
 
-    def program(self) -> Program:
-        """The program with its moments and all of its holds."""
-        self.step = self.issued()
-        return super().program()
+    @cached_property
+    def step(self) -> IssuedStep:
+        """The step before it is issued."""
+        return self.issued()
 
-    def _moments(self) -> Iterator[tuple[int, str]]:
+    def moments(self) -> Iterator[tuple[int, str]]:
         """Moments of computation, and those in which parameters are copied out, or gradients are copied in."""
-        yield from super()._moments()
+        yield from super().moments()
         names = {"copy": "gather", "pack": "reduce"}
         for number, one in enumerate(self.bare.operations):
             if one.kind in names and one.stream == COMPUTE:
@@ -156,4 +172,4 @@ class IssuedHoldings(Holdings):
             last = len(begins) if taken.until is None else bisect_left(computed, taken.until)
             if first < len(begins):
                 until = begins[last] if last < len(begins) else None
-                yield Hold(taken.owner, taken.bytes, (begins[first],), until)
+                yield Hold(taken.owner, self.step.bytes_of(taken), (begins[first],), until)

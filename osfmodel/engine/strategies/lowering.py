@@ -9,7 +9,8 @@ with ``release`` the compute stream turns to a bucket that has arrived as soon a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
@@ -77,10 +78,8 @@ class Lowering:
 
     def _hooks(self) -> dict[str, float]:
         """Seconds of hooks by layer: those of the buckets that the layer completes."""
-        order = {name: place for place, name in enumerate(self.workload.gradients.names)}
         hooks: dict[str, float] = {}
-        for bucket in self.plan.buckets if self.effects.hook_time else ():
-            last = max((block.layer for block in bucket.blocks), key=order.__getitem__)
+        for last in completing(self.workload, self.plan) if self.effects.hook_time else ():
             hooks[last] = hooks.get(last, 0) + self.effects.hook_time
         return hooks
 
@@ -122,7 +121,7 @@ class Lowering:
             self._barrier(arrivals)
         width, credit = max(min(self.plan.channels, len(arrivals)), 1), self.plan.credit
         streams = {CHANNEL: Stream(width, credit), RELEASE: Stream(between=True)}
-        layers = None if self.apart else Layered(self.workload, self.stretch, self.added)
+        layers = None if self.apart else Layered(self.workload, self.stretch, partial(dict, self.added))
         return Program(tuple(self.operations), streams, layers=layers)
 
     def _unpacking(self, bucket: Bucket) -> tuple[str, float]:
@@ -189,6 +188,13 @@ class Lowering:
             if per_byte and layer.gradient_bytes:
                 self.add(Operation("update", COMPUTE, (layer.name,), per_byte * layer.gradient_bytes, waits=waits))
             self.add(self._forward([layer], waits))
+
+
+def completing(workload: Workload, plan: Plan) -> Iterator[str]:
+    """The layer that completes each bucket of the plan."""
+    order = {name: place for place, name in enumerate(workload.gradients.names)}
+    for bucket in plan.buckets:
+        yield max((block.layer for block in bucket.blocks), key=order.__getitem__)
 
 
 class Strategy(NamedTuple):

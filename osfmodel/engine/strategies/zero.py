@@ -18,7 +18,9 @@ largest tensor that is left goes to the rank that has least. With replicas the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 
@@ -27,7 +29,8 @@ from osfmodel.engine.optimizers import state_bytes
 from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
 from osfmodel.engine.strategies.handover import handovers
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, Holdings
-from osfmodel.engine.strategies.lowering import Lowering, Strategy
+from osfmodel.engine.strategies.issued import IssuedStep
+from osfmodel.engine.strategies.lowering import Strategy, completing
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import OWNERS
@@ -41,85 +44,83 @@ DEFAULTS = Sharding(())
 """Rules of plans that state none."""
 
 
-class ZeroStep(Lowering):
+class ZeroStep(IssuedStep):
     """A program under construction.
 
     each:       whether every micro-batch reduces its gradients, as in stage 2
     owners:     whether ranks own whole tensors, and broadcast them
-    left:       micro-batches that have not begun their backward
+    completed:  number of buckets that each layer completes
+    handed:     numbers of the buckets that are sent after each layer, by its place
     reductions: numbers of the reductions so far
-    stall:      operations for which the next computation waits
     """
 
-    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing, each: bool, owners: bool) -> None:
-        """Begin with the forward and the backward of the first micro-batch."""
-        self.rules, self.each, self.owners = rules_of(plan), each, owners
-        self.left = self.rules.micro_batches
+    def __init__(
+        self, workload: Workload, plan: Plan, pricing: Pricing, each: bool, owners: bool, apart: bool = False
+    ) -> None:
+        super().__init__(workload, rules_of(plan), pricing, apart)
+        self.plan, self.each, self.owners = plan, each, owners
+        self.hooks = self.completed = Counter(completing(workload, plan))
         self.reductions: list[int] = []
-        self.stall: tuple[int, ...] = ()
-        self.handed = handovers(workload, plan)
+        places = {layer.name: place for place, layer in enumerate(workload.layers)}
+        self.handed = {places[name]: numbers for name, numbers in handovers(workload, plan).items()}
         self.own = {layer.name: layer for layer in workload.layers}
-        super().__init__(workload, plan, pricing)
 
     def program(self) -> Program:
-        """The whole step: the other micro-batches, the update of the shards, and the all-gathers or broadcasts."""
-        while self.left:
-            for layer in self.workload.layers:
-                self.add(self._forward([layer], self._stalled()))
-            self._backward()
-        ranks = self.rules.ranks(self.pricing.workers)
-        time = self.workload.update_time / ranks
-        update = self.add(Operation("update", COMPUTE, (), time, waits=tuple(self.reductions), quiet=True))
-        self._broadcast(update, ranks) if self.owners else self._gather(update)
-        return Program(tuple(self.operations))
+        """The whole step: micro-batches, the update of the shards, and the all-gathers or broadcasts."""
+        for left in reversed(range(self.rules.micro_batches)):
+            for first, end in self.stretches():
+                self.compute("forward", first, end)
+            self._reduced_backward() if self.each or not left else self._backward()
+        update = self.add("update", COMPUTE, (), ("update", self.ranks), tuple(self.reductions))
+        self._broadcast(update) if self.owners else self._gather(update)
+        made = self.finished()
+        # Times of release are in the operations.
+        return replace(made, works=()) if any(bucket.release_time for bucket in self.plan.buckets) else made
 
-    def _broadcast(self, update: int, ranks: int) -> None:
+    def in_turn(self) -> Iterable[Operation]:
+        """The operations; a library that blocks is in what each waits for already."""
+        return self.operations
+
+    def _broadcast(self, update: int) -> None:
         """Add a broadcast for each rank that owns tensors, between the ranks of a replica."""
-        prices = self.pricing.between(ranks)
-        for layers in owned(trained(self.workload), ranks):
+        for layers in owned(trained(self.workload), self.ranks):
             size = sum(_elements(one) * element_bytes(self.rules.gather_dtype or one.dtype) for one in layers)
-            startup, transfer = prices.split(BROADCAST, size)
             names = tuple(one.name for one in layers)
-            self.add(Operation(BROADCAST, CHANNEL, names, startup, transfer, (update,), size=size))
+            self.add(BROADCAST, CHANNEL, names, ("send", BROADCAST, size, self.ranks), (update,))
 
     def _gather(self, update: int) -> None:
         """Add an all-gather for each dtype."""
+        ranks = self.pricing.workers
         for dtype in dict.fromkeys(layer.dtype for layer in trained(self.workload)):
             layers = [layer for layer in trained(self.workload) if layer.dtype == dtype]
-            size = gathered_bytes(self.rules, layers, self.pricing.workers)
-            startup, transfer = self.pricing.split("all_gather", size)
-            names = tuple(layer.name for layer in layers)
-            self.add(Operation("all_gather", CHANNEL, names, startup, transfer, (update,), size=size))
+            names, size = tuple(layer.name for layer in layers), gathered_bytes(self.rules, layers, ranks)
+            self.add("all_gather", CHANNEL, names, ("send", "all_gather", size, ranks), (update,))
 
     def _backward(self) -> None:
-        """Add the backward of a micro-batch and, if it reduces, its copies, hooks and reductions."""
-        self.left -= 1
-        reduces = self.each or not self.left
-        hooks, copy_in = (self._hooks(), self.effects.copy_in) if reduces else ({}, 0)
-        for layer in reversed(self.workload.layers):
-            time = layer.backward_time * self.stretch + copy_in * layer.gradient_bytes + hooks.get(layer.name, 0)
-            number = self.add(Operation("backward", COMPUTE, (layer.name,), time, waits=self._stalled()))
-            self.ready[layer.name] = number
-            for bucket in self.handed.get(layer.name, ()) if reduces else ():
-                self._reduce(bucket, number)
-        self.stall = tuple(self.reductions)
+        """Add the backward of a micro-batch that adds its gradients up."""
+        for first, end in reversed(self.stretches()):
+            self.compute("backward", first, end)
 
-    def _stalled(self) -> tuple[int, ...]:
-        """The operations for which the next computation waits; those after it need not."""
-        stall, self.stall = self.stall, ()
-        return stall
+    def _reduced_backward(self) -> None:
+        """Add the backward of a micro-batch with its copies and hooks, and the reductions."""
+        self.packed_from = min(self.packed_from, len(self.operations))
+        for first, end in reversed(self.stretches(self.handed)):
+            hooks = sum(self.completed[name] for name in self.names_of[first:end])
+            waits, self.before = self.before, ()
+            number = self.add("backward", COMPUTE, self.names_of[first:end][::-1], ("packed", first, end, hooks), waits)
+            for bucket in self.handed.get(first, ()):
+                self._reduce(bucket, number)
+        self.before = tuple(self.reductions)
 
     def _reduce(self, number: int, ready: int) -> None:
         """Hand a bucket over once the operation ``ready`` has ended, and let the next computation wait."""
         bucket = self.plan.buckets[number]
         layers, size = tuple(dict.fromkeys(block.layer for block in bucket.blocks)), self._reduced_bytes(bucket)
-        startup, transfer = self.pricing.split("all_reduce", size)
-        operation = Operation(
-            "all_reduce", CHANNEL, layers, startup, transfer, (ready,), bucket.release_time, size, bucket=number
-        )
-        self.reductions.append(self.add(operation))
+        work = ("send", "all_reduce", size, self.pricing.workers)
+        self.reductions.append(self.add("all_reduce", CHANNEL, layers, work, (ready,), number))
+        self.operations[-1] = self.operations[-1]._replace(not_before=bucket.release_time)
         last = len(self.reductions) - (self.rules.asynchronous and not self.pricing.blocking)
-        self.stall = tuple(self.reductions[max(0, last - 1) : last])
+        self.before = tuple(self.reductions[max(0, last - 1) : last])
 
     def _reduced_bytes(self, bucket: Bucket) -> int:
         """Bytes of a bucket in the type in which it is reduced."""
@@ -224,22 +225,31 @@ class ReducedHoldings(ZeroHoldings):
                     yield Hold(GRADIENTS, -(-bucket.size // self.workers), (ended,), self._updated())
 
 
-def lower(workload: Workload, plan: Plan, pricing: Pricing, each: bool, owners: bool = False) -> Program:
-    """The program of one step; ``each``: whether every micro-batch reduces its gradients; ``owners``: as in ZeroStep.
+def lower(
+    workload: Workload, plan: Plan, pricing: Pricing, each: bool, owners: bool = False, apart: bool = False
+) -> Program:
+    """The program of one step; ``each``: whether every micro-batch reduces its gradients; others: as in ZeroStep.
 
     Raises PlanError if the plan asks for what none of these frameworks does.
     """
-    return ZeroStep(workload, plan, pricing, each, owners).program()
+    return ZeroStep(workload, plan, pricing, each, owners, apart).program()
 
 
 FIRST = Strategy(
-    partial(lower, each=False), "gradients reduced, shards updated, parameters gathered (ZeRO-1)", ZeroHoldings
+    partial(lower, each=False),
+    "gradients reduced, shards updated, parameters gathered (ZeRO-1)",
+    ZeroHoldings,
+    partial(lower, each=False, apart=True),
 )
 SECOND = Strategy(
-    partial(lower, each=True), "as zero-1, and only a share of the gradients kept (ZeRO-2)", ReducedHoldings
+    partial(lower, each=True),
+    "as zero-1, and only a share of the gradients kept (ZeRO-2)",
+    ReducedHoldings,
+    partial(lower, each=True, apart=True),
 )
 OWNERS_STRATEGY = Strategy(
     partial(lower, each=False, owners=True),
     "as zero-1, and each rank broadcasts the tensors that it owns",
     ZeroHoldings,
+    partial(lower, each=False, owners=True, apart=True),
 )

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.nccl_constants import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
-from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, workload_of
+from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, ideal_time, workload_of
 from osfmodel.counting.words import model_of, on_gpu, parse_words
+from osfmodel.engine.alike import kept
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.gpus import same_chip
@@ -51,15 +52,16 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
         )
     parsed = parse_words(words)
     model = model_of(parsed)
-    whole = workload_of(model, parsed.setting, words)
     try:
         prices = _prices(cluster, groups)
     except CostError as error:
         raise CostError(f"{groups.words}: {error}") from None
-    stages = [_workload(part, parsed.setting, words, prices) for part in stages_of(model, groups)]
+    shards, places = stages_of(model, groups)
+    stages = [_workload(part, parsed.setting, words, prices) for part in shards]
     slowest = max(stages, key=lambda one: one.compute_time)
-    ideal = None if whole.ideal_time is None else whole.ideal_time / groups.gpus
-    return replace(slowest, ideal_time=ideal)
+    _sizes.pop((words, groups), None)  # of a file that may have changed
+    kept(_sizes, (words, groups), lambda: _sizes_of(stages, places))
+    return replace(slowest, ideal_time=ideal_time(model, parsed.setting) / groups.gpus)
 
 
 def on_gpu_of(workload: str, cluster: str) -> str:
@@ -196,17 +198,28 @@ def _beside(workload: Workload, groups: Parallelism, micro_batches: int, ranks: 
     """
     own = max(layer.peak_bytes or 0 for layer in workload.layers)
     most = 0.0
-    for stage, one in enumerate(_stages(workload.name, groups)):
+    sizes = kept(_sizes, (workload.name, groups), lambda: _sizes_in_words(workload.name, groups))
+    for stage, (active, peak, gradients) in enumerate(sizes):
         flying = min(groups.pipeline - stage, micro_batches)
-        kept = sum(layer.activation_bytes or 0 for layer in one.layers)
-        peak = max(layer.peak_bytes or 0 for layer in one.layers) + (flying - 1) * kept
-        longer = max(0, one.gradient_bytes - workload.gradient_bytes) * _kept_each(workload) / ranks
-        most = max(most, peak + longer)
+        longer = max(0, gradients - workload.gradient_bytes) * _kept_each(workload) / ranks
+        most = max(most, peak + (flying - 1) * active + longer)
     return most - own
 
 
-@lru_cache(maxsize=8)
-def _stages(words: str, groups: Parallelism) -> tuple[Workload, ...]:
-    """The workloads of all stages, without the times of collectives."""
+_sizes: dict[tuple[str, Parallelism], list[tuple[int, int, int]]] = {}
+"""For the stages of the last replicas: bytes of activations that stay, of their peak in backward, and of gradients."""
+
+
+def _sizes_in_words(words: str, groups: Parallelism) -> list[tuple[int, int, int]]:
+    """The sizes of a replica that was made in another process."""
     parsed = parse_words(words)
-    return tuple(workload_of(one.model, parsed.setting, words) for one in stages_of(model_of(parsed), groups))
+    shards, places = stages_of(model_of(parsed), groups)
+    return _sizes_of([workload_of(one.model, parsed.setting, words) for one in shards], places)
+
+
+def _sizes_of(stages: Sequence[Workload], places: Sequence[int]) -> list[tuple[int, int, int]]:
+    found = []
+    for stage in stages:
+        active = sum(layer.activation_bytes or 0 for layer in stage.layers)
+        found.append((active, max(layer.peak_bytes or 0 for layer in stage.layers), stage.gradient_bytes))
+    return [found[place] for place in places]

@@ -193,13 +193,15 @@ class ScaleTask:
         what_if, groups = self.options.what_if, self.options.groups
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
         plans = [in_stages(name, groups) for name in self.options.plans]
-        found = strategies_at(self.subjects.of(self.changed(workload, workers), self.cluster, ranks), plans)
+        grouped = in_groups(workload, groups, what_if.accumulate, workers)
+        changed = what_if.of_workload(grouped, replicas)
+        found = strategies_at(self.subjects.of(changed, self.cluster, ranks), plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
         rows = tuple(strategy_row(one, ranks, self.limit, self.sized) for one in found if alike[one.plan] is one)
         size = what_if.share(replicas) or workload.batch_size
         samples = None if size is None else size * what_if.accumulate * replicas
         single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
-        each = single.of_workload(in_groups(workload, groups, what_if.accumulate, workers), replicas)
+        each = single.of_workload(grouped, replicas)
         taken = _taken(rows)
         inside = workers // groups.tensor <= self.cluster.gpus_per_node
         training = self.options.training
