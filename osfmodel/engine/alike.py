@@ -8,7 +8,7 @@ many such steps one after the other: the last MOST of each kind are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from osfmodel.engine.run import issued_run
 from osfmodel.engine.strategies import strategy_of
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, Array, Holdings, place_of
 from osfmodel.entities.executors import Storage
+from osfmodel.entities.hashed import Hashed
 from osfmodel.entities.modules import SHARDING
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
@@ -30,6 +31,8 @@ MOST = 256
 """Number of timed programs, of outlines and of activations that are kept."""
 LONG = 64
 """Number of programs with each layer apart that are kept."""
+FEW = 16
+"""Number of workloads, and of plans, whose keys are kept."""
 T = TypeVar("T")
 
 
@@ -43,6 +46,26 @@ def kept(known: dict[Any, T], key: Hashable, make: Callable[[], T], most: int = 
     return known[key]
 
 
+def form_of(workload: Workload) -> Hashed:
+    """All of a workload on which its programs, and their memory but for activations, depend."""
+    return kept(_forms, id(workload), lambda: (workload, _form(workload)), FEW)[1]
+
+
+def _form(workload: Workload) -> Hashed:
+    tensors = [(one.name, one.gradient_bytes, one.dtype, one.held_bytes, one.shape) for one in workload.layers]
+    segments = [(one.name, one.first, one.last) for one in workload.segments]
+    sizes = (workload.state_bytes, workload.update_bytes, workload.fixed_bytes)
+    return Hashed((tuple(tensors), tuple(segments), sizes, workload.sent_as, workload.computed_in))
+
+
+def rules_of(plan: Plan) -> Hashed:
+    """All of a plan on which its programs depend: the name of its workload is not."""
+    return kept(_rules, id(plan), lambda: (plan, Hashed(tuple([getattr(plan, name) for name in _RULES]))), FEW)[1]
+
+
+_RULES = [one.name for one in fields(Plan) if one.compare and one.name != "workload"]
+_forms: dict[int, tuple[Workload, Hashed]] = {}
+_rules: dict[int, tuple[Plan, Hashed]] = {}
 _steps: dict[Any, Timeline] = {}
 
 
@@ -50,7 +73,7 @@ def timeline_alike(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline
     """The timeline of :func:`~osfmodel.engine.predict_timeline`; a plan that shards is lowered once for many prices."""
     if plan.sharding is None and plan.strategy not in SHARDING:
         return predict_timeline(workload, plan, pricing)
-    key = (workload.form, plan.form, pricing.workers, pricing.per_host, pricing.blocking)
+    key = (form_of(workload), rules_of(plan), pricing.workers, pricing.per_host, pricing.blocking)
     found = predict_timeline(workload, plan, pricing, _steps.get(key))
     if issued_run(found, short=True):
         kept(_steps, key, lambda: found)
@@ -68,7 +91,7 @@ def computed_alike(workload: Workload, plan: Plan, make: Callable[[], Program]) 
     rules = plan.sharding
     if rules is not None and rules.replicas > 1:
         plan = replace(plan, sharding=replace(rules, replicas=2))
-    return kept(_programs, (workload.form, plan.form), make, LONG)
+    return kept(_programs, (form_of(workload), rules_of(plan)), make, LONG)
 
 
 _programs: dict[Any, Program] = {}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.alike import Outline, computed_alike, kept, outline_of
+from osfmodel.engine.alike import Outline, computed_alike, form_of, kept, outline_of, rules_of
 from osfmodel.engine.levels import Footprint, Level, Memory, curve, highest, times_of
 from osfmodel.engine.optimizers import require_mirrorable
 from osfmodel.engine.program import Program
@@ -84,7 +84,7 @@ def peak_as_known(
     """The peak of :func:`memory_as_known`, in less time, above all for steps that differ in batch and prices only."""
     asked = (workers, keeper, optimizer, communicator)
     make, bare = partial(_holdings, workload, plan), partial(_bare, workload, plan, timeline, workers)
-    key = (workload.form, plan.form, *asked)
+    key = (form_of(workload), rules_of(plan), *asked)
     outline = kept(_outlines, key, lambda: outline_of(make(computed_alike(workload, plan, bare), *asked)))
     return highest(*_executed(make(bare(), *asked), timeline)) if outline is None else outline.peak(workload, plan)
 

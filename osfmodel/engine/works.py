@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Layered, Program
 from osfmodel.entities.effects import Effects
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 
 Work: TypeAlias = tuple[Any, ...]
@@ -38,11 +39,11 @@ class Clock:
 
     def forward(self, first: int, end: int) -> Seconds:
         """The forward of the layers from ``first`` to before ``end``."""
-        return self.workload.computed(first, end)[0] * self.stretch, 0
+        return plain_sum(layer.forward_time for layer in self.layers[first:end]) * self.stretch, 0
 
     def backward(self, first: int, end: int) -> Seconds:
         """The backward of the layers from before ``end`` to ``first``."""
-        return self.workload.computed(first, end)[1] * self.stretch, 0
+        return plain_sum(layer.backward_time for layer in self.layers[first:end]) * self.stretch, 0
 
     def packed(self, first: int, end: int, hooks: int) -> Seconds:
         """The same, with the copies of gradients into buckets and so many hooks."""

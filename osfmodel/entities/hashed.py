@@ -18,6 +18,3 @@ class Hashed:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Hashed) and self.value == other.value)
-
-    def __reduce__(self) -> tuple[type[Hashed], tuple[Hashable]]:
-        return Hashed, (self.value,)  # the hash of a text is another one in another process

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.compression import require_density
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError, require_count, require_time
-from osfmodel.entities.hashed import Hashed
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 
@@ -161,7 +160,6 @@ class Plan:
     searched: Search | None = field(default=None, compare=False)
     _fits: tuple[object, ...] = field(init=False, repr=False, compare=False, default=())
     _last: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
-    _form: Hashed | None = field(init=False, repr=False, compare=False, default=None)
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __post_init__(self) -> None:
@@ -237,15 +235,6 @@ class Plan:
         return replace(
             self, channels=objective.channels, forward_overlap=objective.forward_overlap, strategy=objective.strategy
         )
-
-    @property
-    def form(self) -> Hashed:
-        """All on which its programs depend: the name of its workload is not."""
-        if self._form is None:
-            names = [one.name for one in fields(self) if one.compare and one.name != "workload"]
-            object.__setattr__(self, "_form", Hashed(tuple([getattr(self, name) for name in names])))
-        assert self._form is not None
-        return self._form
 
     def require_valid(self, workload: Workload) -> None:
         """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once.

@@ -16,7 +16,6 @@ from osfmodel.entities.errors import (
     require_time,
     require_unique,
 )
-from osfmodel.entities.hashed import Hashed
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment, require_segments, span_of
 from osfmodel.entities.source import Source
@@ -189,10 +188,6 @@ class Workload:
     gradients: Gradients = field(init=False, repr=False, compare=False)
     _computation: tuple[Span, ...] = field(init=False, repr=False, compare=False, default=())
     _variants: dict[object, Workload] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _sums: dict[tuple[int, int], tuple[float, float]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
-    _form: Hashed | None = field(init=False, repr=False, compare=False, default=None)
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __post_init__(self) -> None:
@@ -244,26 +239,6 @@ class Workload:
         if not self._computation:
             object.__setattr__(self, "_computation", tuple(_spans(self.layers, self.forward_time)))
         return self._computation
-
-    @property
-    def form(self) -> Hashed:
-        """All on which programs of the workload, and their memory but for activations, depend."""
-        if self._form is None:
-            tensors = [(one.name, one.gradient_bytes, one.dtype, one.held_bytes, one.shape) for one in self.layers]
-            segments = [(one.name, one.first, one.last) for one in self.segments]
-            sizes = (self.state_bytes, self.update_bytes, self.fixed_bytes)
-            made = Hashed((tuple(tensors), tuple(segments), sizes, self.sent_as, self.computed_in))
-            object.__setattr__(self, "_form", made)
-        assert self._form is not None
-        return self._form
-
-    def computed(self, first: int, end: int) -> tuple[float, float]:
-        """Seconds of forward and of backward of the layers from ``first`` to before ``end``, added up once."""
-        if (first, end) not in self._sums:
-            layers = self.layers[first:end]
-            forward, backward = (one.forward_time for one in layers), (one.backward_time for one in layers)
-            self._sums[first, end] = plain_sum(forward), plain_sum(backward)
-        return self._sums[first, end]
 
     @property
     def gradient_bytes(self) -> int:

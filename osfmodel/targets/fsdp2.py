@@ -18,7 +18,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.alike import kept
+from osfmodel.engine.alike import form_of, kept
 from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
@@ -48,7 +48,7 @@ def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
     Raises DataError for a workload from a trace without module names: there is nothing to group.
     """
     replicas = replicas_in(pricing) if knobs.replicas is None else knobs.replicas
-    key = (workload.name, workload.grain, workload.form, knobs, replicas)
+    key = (workload.name, workload.grain, form_of(workload), knobs, replicas)
     return kept(_plans, key, lambda: _plan(knobs, workload, replicas))
 
 

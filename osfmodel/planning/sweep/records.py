@@ -10,6 +10,7 @@ from dataclasses import replace
 from threading import current_thread, main_thread
 
 from osfmodel.entities.errors import OsfError
+from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import ScalePoint, TrainingLength
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
@@ -22,11 +23,21 @@ MILLION = 1e6
 
 def records(batch: Batch) -> list[Record]:
     """The record of each point of a batch. An impossible point has an ``error`` and nothing that is predicted."""
-    # A workload of its own: changed ones, which are kept on it, go with the batch.
-    batch = batch if batch.workload is None else batch._replace(workload=replace(batch.workload))
+    batch = batch if batch.workload is None else batch._replace(workload=_own(batch.workload))
     subjects = PricedSubjects()
     with _seldom_collected():
         return [_record(batch, subjects, key, point) for key, point in batch.points]
+
+
+def _own(workload: Workload) -> Workload:
+    """A workload of the sweep's own: changed ones, which are kept on it, go with the last batch of an equal one."""
+    found = _last.get("workload")
+    if found != workload:
+        found = _last["workload"] = replace(workload)
+    return found
+
+
+_last: dict[str, Workload] = {}
 
 
 @contextmanager

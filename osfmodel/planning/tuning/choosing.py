@@ -21,6 +21,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -119,7 +120,7 @@ def _choice(
     if not room:
         return StrategyChoice(workers, rows)
     base = min(room.values(), key=lambda row: STRATEGY_PLANS[row.name])
-    fastest = min(room.values(), key=lambda row: row.time)
+    fastest = least(room.values(), lambda row: row.time)
     if fastest.time > base.time * (1 - WORTHWHILE):
         return StrategyChoice(workers, rows, base, base, base)
     found = _chance(workload, cluster, workers, fastest.prediction, base.prediction)
