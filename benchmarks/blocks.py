@@ -3,8 +3,8 @@
     python benchmarks/blocks.py [--repeats 7]
 
 The linear programme at 200 boundaries on a profile of 467 tensors with forward overlap: the first solve of a fresh
-process (compilation by cvxpy included, import of cvxpy not), a solve with other Parameters, and for comparison HiGHS by
-scipy.optimize.linprog on the same matrices; then the whole scheduler, and the mixed-integer programme on small ones.
+process (import of highspy not included), and a later one; then the whole scheduler, and the mixed-integer programme on
+small ones.
 Each figure is the median of repeats, with the smallest and the largest.
 """
 
@@ -19,8 +19,6 @@ from collections.abc import Callable
 
 import block_choice
 import numpy as np
-from scipy import sparse
-from scipy.optimize import linprog
 
 import osfmodel as osf
 from osfmodel import Layer, Workload
@@ -58,21 +56,10 @@ def instance(workload: Workload, pricing: Pricing) -> tuple[resize.SizingProblem
     return resize.problem_of(workload, pricing, OVERLAP), laid, cuts
 
 
-def direct(figures: programme.Figures, scale: float) -> float:
-    """The same programme by scipy.optimize.linprog; seconds of the iteration."""
-    parts = programme.matrices(programme.shape_of(figures))
-    slopes, offsets, bounds = programme.parameters(figures, scale)
-    rows = sparse.vstack([sparse.diags_array(slopes) @ parts.sizes - parts.moving, -parts.fixed]).tocsc()
-    goal = np.zeros(rows.shape[1])
-    goal[-1] = 1
-    found = linprog(goal, A_ub=rows, b_ub=-np.concatenate([offsets, bounds]), bounds=(None, None), method="highs")
-    return float(found.fun) * scale
-
-
 def first() -> None:
-    """In a fresh process: print the milliseconds of the first solve, and of importing cvxpy before it."""
+    """In a fresh process: print the milliseconds of the first solve, and of importing highspy before it."""
     start = time.perf_counter()
-    import cvxpy  # noqa: F401, PLC0415
+    import highspy  # noqa: F401, PLC0415
 
     imported = time.perf_counter()
     workload = long_workload()
@@ -105,8 +92,8 @@ def linear_programme(repeats: int) -> None:
     """The linear programme at 200 boundaries."""
     command = [sys.executable, __file__, "--first"]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(repeats)]
-    show("first solve of a process, compilation included", [float(run.split()[0]) for run in runs], AIM_FIRST_MS)
-    show("import of cvxpy before it", [float(run.split()[1]) for run in runs])
+    show("first solve of a process", [float(run.split()[0]) for run in runs], AIM_FIRST_MS)
+    show("import of highspy before it", [float(run.split()[1]) for run in runs])
     workload, cluster = long_workload(), osf.load_cluster("v100-10gbe")
     problems = [instance(workload, pricing_of(cluster, workers)) for workers in (16, 16)]
     slow = pricing_of(cluster, 16)
@@ -114,15 +101,11 @@ def linear_programme(repeats: int) -> None:
     turn = iter(range(10**9))
     problem, laid, cuts = problems[0]
     scale = resize.time_of(problem, laid, cuts)
-    figures = resize.figures_of(problem, laid, cuts)
     others = [resize.figures_of(*problem) for problem in problems]
     again = timed(lambda: programme.solve_program(others[next(turn) % 2], scale), repeats)
-    show("solve again, other Parameters", again, AIM_AGAIN_MS)
+    show("solve again, other figures", again, AIM_AGAIN_MS)
     whole = timed(lambda: resize.resized(*problems[next(turn) % 2]), repeats)
     show("  with the figures before it and the time of the sequence after it", whole)
-    show("the same by scipy.optimize.linprog, matrices included", timed(lambda: direct(figures, scale), repeats))
-    through = programme.solve_program(figures, scale).value
-    print(f"both give the same time: {through:.9f} s and {direct(figures, scale):.9f} s")
 
 
 def schedulers(repeats: int) -> None:

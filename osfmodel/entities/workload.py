@@ -303,7 +303,9 @@ class Workload:
             raise DataError(f"the lead of the host is {lead!r}: it must be 1 or more")
         times = dict(zip(self.gradients.names, self.gradients.ready_times, strict=True))
         layers = tuple(
-            replace(layer, enqueue_time=times[layer.name] / lead) if layer.gradient_bytes else layer
+            layer.retimed(layer.forward_time, layer.backward_time, times[layer.name] / lead)
+            if layer.gradient_bytes
+            else layer
             for layer in self.layers
         )
         return replace(self, layers=layers)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
@@ -197,10 +198,10 @@ def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits(), pairs
     prefix, ready = _arrays(gradients)
     caps, complete = candidate_caps(gradients)
     cap = _best_cap(prefix, ready, caps, cost)
-    whole_mib = _best_cap(prefix, ready, np.unique(-(-caps // MIB)) * MIB, cost) // MIB
+    whole_mib = _best_cap(prefix, ready, distinct(-(-caps // MIB)) * MIB, cost) // MIB
     most = max(1, MOST_PAIR_CELLS // len(ready))
     exhaustive = pairs and complete and len(caps) <= most
-    chosen = caps if len(caps) <= most else np.union1d(_thinned(caps, most), [cap])
+    chosen = caps if len(caps) <= most else distinct(np.sort(np.append(_thinned(caps, most), cap)))
     pair = _best_pair(prefix, ready, chosen, cost) if pairs else (cap, cap)
     return CapSearch(cap, whole_mib, pair, complete, exhaustive)
 
@@ -221,7 +222,7 @@ def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits, tie: float = A
         layouts = {cap: bucket_layout(gradients, [cap]) for cap in tried.tolist()}
         return _best_of(layouts, gradients, cost, limits, tie)
 
-    cap, whole = best(caps), best(np.unique(-(-caps // MIB)) * MIB)
+    cap, whole = best(caps), best(distinct(-(-caps // MIB)) * MIB)
     if cap is None:
         return None
     whole_mib = None if whole is None else whole // MIB
@@ -240,7 +241,7 @@ def _thinned(caps: Array, most: int) -> Array:
     """At most ``most`` of ``caps``, evenly spread over their ranks, the largest included."""
     if len(caps) <= most:
         return caps
-    return np.unique(caps[np.linspace(0, len(caps) - 1, most).astype(int)])
+    return distinct(caps[np.linspace(0, len(caps) - 1, most).astype(int)])
 
 
 def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
@@ -249,15 +250,25 @@ def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
     They are in the unit of the sizes of ``gradients``, which are those in memory. For more than MOST_CAPS an eighth of
     so many, evenly spread, and False.
     """
-    prefix = _prefix(gradients.held_sizes)
+    return _candidates(gradients.held_sizes)
+
+
+@lru_cache(maxsize=8)
+def _candidates(sizes: tuple[int, ...]) -> tuple[Array, bool]:
+    prefix = _prefix(sizes)
     count = len(prefix) - 1
     stride = 1 + count * count // (8 * MOST_CAPS)
     runs = [prefix[i + 1 :] - prefix[i] for i in range(0, count, stride)]
-    caps = np.sort(np.concatenate(runs))
-    caps = caps[np.append(True, np.diff(caps) > 0)]  # faster than the hash table of np.unique
+    caps = distinct(np.sort(np.concatenate(runs)))
     if stride > 1 or len(caps) > MOST_CAPS:
         return _thinned(caps, MOST_CAPS // 8), False
     return caps, True
+
+
+def distinct(values: Array) -> Array:
+    """Sorted values without repeats; faster than np.unique, which loads numpy.ma besides."""
+    found: Array = values[np.append(True, np.diff(values) > 0)]
+    return found
 
 
 def _best_cap(

@@ -169,7 +169,7 @@ class Status(Enum):
     BEYOND_LIMITS = "beyond the limits: this rule knows no limits and breaks them here; take the exact solver, optimal"
     TOO_LARGE = "too large for this solver: take the exact solver, optimal"
     NOT_CONVERGED = "not converged: this is the best plan found before the solver stopped; allow it more time"
-    NO_SOLVER = "no solver: cvxpy finds none that this programme needs; install highspy"
+    NO_SOLVER = "no solver: this programme needs highspy; install it"
     NOT_LINEAR = (
         "not linear: block sizes need one channel, static order, no slowdown and no hooks; take another planner"
     )

@@ -116,10 +116,10 @@ def as_timed(workload: Workload, timeline: Timeline) -> Workload:
     """
     took = {(span.kind, span.layers[0]): span.duration for span in timeline.spans if len(span.layers) == 1}
     layers = tuple(
-        replace(
-            layer,
-            forward_time=took.get(("forward", layer.name), layer.forward_time),
-            backward_time=took.get(("backward", layer.name), layer.backward_time),
+        layer.retimed(
+            took.get(("forward", layer.name), layer.forward_time),
+            took.get(("backward", layer.name), layer.backward_time),
+            layer.enqueue_time,
         )
         for layer in workload.layers
     )

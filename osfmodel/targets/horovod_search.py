@@ -59,6 +59,9 @@ def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop 
     """The threshold and cycle whose worst case is best; all else as in ``start``. None if none keeps the limits."""
     search = _Grid(cases, limits, start)
     total = max(case.workload.gradient_bytes for case in cases)
+    for threshold in reversed(_coarse(total)):  # large ones take less time, and rule out small ones by their messages
+        for cycle in CYCLES:
+            search(threshold, cycle)
     grid = [(search(threshold, cycle), threshold, cycle) for cycle in CYCLES for threshold in _coarse(total)]
     value, threshold, cycle = least(grid, itemgetter(0), tie=SAME)
     cycle = search.around(threshold, cycle)

@@ -115,11 +115,10 @@ class TuningProblem:
         A split plan that loses its priorities by that may be slower than one of all-reduces, which is asked for too.
         """
         solution = self._rule.solve(question)
-        if solution.plan is None or not self.target.executes:
+        if solution.plan is None or solution.plan.credit is None or not self.target.executes:
             return solution
-        if solution.plan.credit is not None:
-            plan = without_priority(question.workload, solution.plan, question.pricing)
-            solution = Solution(question, plan, Status.HEURISTIC)
+        plan = without_priority(question.workload, solution.plan, question.pricing)
+        solution = Solution(question, plan, Status.HEURISTIC)
         if not question.objective.split:
             return solution
         whole = self._planner(replace(question, objective=replace(question.objective, strategy=REPLICATED)))

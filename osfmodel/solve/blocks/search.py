@@ -18,12 +18,13 @@ from operator import itemgetter
 import numpy as np
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import Array
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.blocks.resize import PROGRESS, Sized, SizingProblem, problem_of, resized, time_of
-from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
+from osfmodel.solve.blocks.tape import CostPiece, Cut, Tape, laid_out, line_at, plan_of, tape_of
 from osfmodel.solve.exact import merge, optimal
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
@@ -175,12 +176,12 @@ def _turned(workload: Workload, problem: SizingProblem, objective: Objective, pr
         return []
     row = merge.sweep(merge.MergeProblem.of(gradients, Limits()), pricing.cost())
     step = 1 + count // TURNS
+    priority = _Priority(problem, laid_out(workload, range(count)[::-1]))
     found: dict[int, list[Sized]] = {}
 
     def look(turns: Iterable[int]) -> None:
         for turn in turns:
-            start = max(row.finish[turn], gradients.ready_times[-1]) - workload.forward_time
-            found.setdefault(turn, list(_turns(workload, problem, _ends(row, turn), start)))
+            found.setdefault(turn, list(_turns(workload, problem, _ends(row, turn), priority)))
 
     look(range(0, count, step))
     best = least(found, lambda turn: min(map(_value, found[turn])))
@@ -197,43 +198,67 @@ def _ends(row: merge.MergeTable, end: int) -> list[int]:
     return ends[::-1]
 
 
-def _turns(workload: Workload, problem: SizingProblem, ends: Sequence[int], start: float) -> Iterator[Sized]:
-    """Sequences of collectives that end at ``ends`` in ready order, with the rest by priority, not before ``start``."""
+def _turns(workload: Workload, problem: SizingProblem, ends: Sequence[int], priority: _Priority) -> Iterator[Sized]:
+    """Sequences of collectives that end at ``ends`` in ready order, with the rest by priority."""
     turn, count = (ends[-1] if ends else 0), len(workload.gradients)
     tape = laid_out(workload, [*range(turn), *reversed(range(turn, count))])
-    for edges in _priority(problem, tape, turn, start):
-        yield _sized(problem, tape, [Cut(edge - 1, edge, tape.starts[edge]) for edge in [*ends, *edges]])
+    for cuts in priority.cuts(count - turn):
+        edges = [*ends, *(turn + cut for cut in cuts)]
+        yield _sized(problem, tape, [Cut(edge - 1, edge, tape.starts[edge]) for edge in edges])
 
 
-def _priority(problem: SizingProblem, tape: Tape, first: int, start: float) -> Iterator[list[int]]:
-    """Numbers of the segments before which to cut the tape from segment ``first`` on, all ready at ``start``, into n
-    collectives: for the best n, and those beside it.
+class _Priority:
+    """Cuts of the first m segments by priority, all ready at once, into n collectives.
 
-    With V_n(m) the least time at which an iteration can end whose first m segments go in n collectives (see
-    planning.md),  V_n(m) = min_l max(V_{n-1}(l), start + n a + b S_m + q_l),  where q_l is what follows the arrival of
+    With V_n(m) the least time from then on at which an iteration can end whose first m segments go in n collectives
+    (see planning.md),  V_n(m) = min_l max(V_{n-1}(l), n a + b S_m + q_l),  where q_l is what follows the arrival of
     segment l, the first of the last collective. Exact for one line; a seed takes one line of several.
     """
-    sent = np.array(tape.starts[first:], dtype=float) - tape.starts[first]
-    tails = np.array([problem.times.tails[segment.layer] for segment in tape.segments[first:]])
-    line = line_at(problem.lines[0], sent[-1] / 4)
-    best, choices = np.where(sent > 0, np.inf, 0.0), []
-    values: list[float] = []
-    last = start + line.slope * sent[None, :] + tails[:, None]
-    last[np.tri(*last.shape) > 0] = np.inf
-    for count in range(1, min(PARTS, len(tails)) + 1):
-        reached = np.maximum(best[:-1, None], last + count * line.latency)
-        best = reached.min(axis=0)
-        choices.append((reached <= within(1.0) * best).argmax(axis=0))
-        values.append(float(best[-1]))
-        if len(values) > 2 and values[-1] > values[-2] > values[-3]:
-            break
-    likely = least(range(1, len(values) + 1), lambda number: values[number - 1])
-    for count in sorted({max(1, likely - 1), likely, min(len(values), likely + 1)}):
-        cuts, end = [], len(tails)
-        for chosen in reversed(choices[1:count]):
-            end = int(chosen[end])
-            cuts.append(first + end)
-        yield cuts[::-1]
+
+    def __init__(self, problem: SizingProblem, tape: Tape) -> None:
+        """``tape``: all segments by priority."""
+        self.lines, self.sent = problem.lines[0], np.array(tape.starts, dtype=float)
+        self.tails = np.array([problem.times.tails[segment.layer] for segment in tape.segments])
+        self.known: dict[CostPiece, list[Array]] = {}
+
+    def cuts(self, end: int) -> Iterator[list[int]]:
+        """The segments before which to cut the first ``end``, for the best number of collectives and those beside."""
+        line = line_at(self.lines, self.sent[end] / 4)
+        rows = self.known.setdefault(line, [np.where(self.sent > 0, np.inf, 0.0)])
+        values: list[float] = []
+        while len(values) < min(PARTS, end) and not (len(values) > 2 and values[-1] > values[-2] > values[-3]):
+            number = len(values) + 1
+            if number == len(rows):
+                rows.append(_one_more(rows[-1], number * line.latency + line.slope * self.sent, self.tails))
+            values.append(float(rows[number][end]))
+        likely = least(range(1, len(values) + 1), lambda number: values[number - 1])
+        for count in sorted({max(1, likely - 1), likely, min(len(values), likely + 1)}):
+            cuts, last = [], end
+            for number in range(count, 1, -1):
+                begin = number * line.latency + line.slope * self.sent[last]
+                reached = np.maximum(rows[number - 1][:last], begin + self.tails[:last])
+                last = int((reached <= within(1.0) * rows[number][last]).argmax())
+                cuts.append(last)
+            yield cuts[::-1]
+
+
+def _one_more(before: Array, begin: Array, tails: Array) -> Array:
+    """V_n(m) for all m from V_{n-1} and ``begin``, n a + b S_m of each m; tails fall along the tape.
+
+    With M the least of V_{n-1}(l) for l from some k up to m, it is the least over k of max(M, n a + b S_m + q_k): M
+    grows with k and the other falls. So the first k where M is no less is found by steps of powers of two down from m.
+    """
+    lows = [before]
+    while 1 << len(lows) < len(before):
+        half = 1 << len(lows) - 1
+        lows.append(np.append(np.minimum(lows[-1][:-half], lows[-1][half:]), lows[-1][-half:]))
+    place, low = np.arange(len(before)), np.full(len(before), np.inf)
+    for power in reversed(range(len(lows))):
+        start = np.maximum(place - (1 << power), 0)
+        lower = np.minimum(low, lows[power][start])
+        more = (lower >= begin + tails[np.minimum(start, len(tails) - 1)]) & (start + (1 << power) == place)
+        place, low = np.where(more, start, place), np.where(more, lower, low)
+    return np.where(place > 0, np.minimum(low, begin + tails[place - 1]), low)
 
 
 RULE = PlanRule(

@@ -153,10 +153,17 @@ def line_at(lines: Sequence[CostPiece], size: float, last: CostPiece | None = No
     if len(lines) == 1:
         return lines[0]
     slack = 1e-9 * lines[-1].most
-    valid = [line for line in lines if line.least - slack <= size <= line.most + slack]
-    if len(valid) > 1 and last in valid and lines[0].most < lines[-1].most:
+    if lines[0].most == lines[-1].most:
+        return min(lines, key=lambda line: line.latency + line.slope * size)
+    after = bisect_right(lines, size + slack, key=_least)
+    valid = [line for line in lines[max(after - 2, 0) : after] if size <= line.most + slack]
+    if len(valid) > 1 and last in valid:
         valid.remove(last)
     return min(valid, key=lambda line: line.latency + line.slope * size)
+
+
+def _least(line: CostPiece) -> float:
+    return line.least
 
 
 def _tape(segments: Sequence[Block]) -> Tape:

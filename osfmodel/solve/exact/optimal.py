@@ -22,7 +22,7 @@ from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import PLAIN, grouped_plan
 from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
+from osfmodel.solve.caps import DDP_LIMITS, bucket_layout, distinct
 from osfmodel.solve.exact import merge
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, allowed, alternate, finish, rank_of
 
@@ -177,9 +177,8 @@ def _neighbours(groups: list[list[int]], gradients: Gradients) -> Iterator[list[
 def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:
     """Plans that close a bucket at a cap, each dtype by itself, for caps spread evenly in the logarithm."""
     total = sum(gradients.sizes)
-    for cap in np.unique(
-        np.geomspace(max(1, min(gradients.sizes)), max(total, 1), CAPS_TRIED).astype(np.int64)
-    ).tolist():
+    caps = np.geomspace(max(1, min(gradients.sizes)), max(total, 1), CAPS_TRIED).astype(np.int64)
+    for cap in distinct(caps).tolist():
         closes = _closing(cap, limits.max_bucket_bytes)
         groups = [bucket for chain in chains for _, bucket in fill(chain, gradients.sizes, closes)]
         yield sorted(groups, key=lambda group: group[-1])
