@@ -21,7 +21,6 @@ from osfmodel.engine.run import issued_run
 from osfmodel.engine.strategies import strategy_of
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, Array, Holdings, place_of
 from osfmodel.entities.executors import Storage
-from osfmodel.entities.hashed import Hashed
 from osfmodel.entities.modules import SHARDING
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
@@ -34,6 +33,21 @@ LONG = 64
 FEW = 16
 """Number of workloads, and of plans, whose keys are kept."""
 T = TypeVar("T")
+
+
+class Hashed:
+    """A key that is looked up again and again, such as a long tuple: its hash is computed once."""
+
+    __slots__ = ("_hash", "value")
+
+    def __init__(self, value: Hashable) -> None:
+        self.value, self._hash = value, hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Hashed) and self.value == other.value)
 
 
 def kept(known: dict[Any, T], key: Hashable, make: Callable[[], T], most: int = MOST) -> T:

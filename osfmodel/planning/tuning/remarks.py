@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from osfmodel.engine.levels import Footprint
-from osfmodel.engine.memory import known
-from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import WORTHWHILE, Outcome
 from osfmodel.planning.tuning.task import NEGLIGIBLE, SettledTask, TuningProblem
-from osfmodel.solve.room import peak_of, peak_within, shortfall
 from osfmodel.solve.solution import MEMORY, MemoryLimit
+
+if TYPE_CHECKING:
+    from osfmodel.engine.levels import Footprint
 
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
 """Factors of network slowness at which a plan is compared with the default."""
@@ -60,6 +59,9 @@ def _memory(more: int) -> str:
 
 def _peak(task: TuningProblem, knobs: Any) -> int:
     """Bytes of the highest level; with any optimizer, where none is known, as differences do not depend on it."""
+    from osfmodel.engine.optimizers import OPTIMIZERS  # not loaded for one micro-batch
+    from osfmodel.solve.room import peak_of
+
     plan, timeline = task.planned(knobs)[0]
     room = task.limits.memory
     optimizer = room.optimizer if room is not None else None
@@ -73,6 +75,9 @@ def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
     room = task.limits.memory
     if room is None:
         return ["groups are freed after forward: --memory SIZE keeps those that fit, and saves their second all-gather"]
+    from osfmodel.engine.memory import known  # not loaded without a limit
+    from osfmodel.solve.room import shortfall
+
     level, plan = _level(task, knobs, room), task.planned(knobs)[0][0]
     groups = [group for group in plan.sharding.groups if group.modules] if plan.sharding else []
     kept = sum(group.reshard is not True for group in groups)
@@ -91,6 +96,8 @@ def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
 
 def _level(task: TuningProblem, knobs: Any, room: MemoryLimit) -> Footprint:
     """The highest level of memory of these settings."""
+    from osfmodel.solve.room import peak_within
+
     plan, timeline = task.planned(knobs)[0]
     return peak_within(room, task.workload, plan, timeline, task.pricings[0].workers)
 
