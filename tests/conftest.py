@@ -57,8 +57,9 @@ def checked() -> tuple[Checked, ...]:
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``osf tune`` takes what was tuned before from what is kept."""
+    """``osf tune`` takes what was tuned before from what is kept, and ``osf check`` the whole ledger."""
     monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
+    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: kept(check, *(given if any(given) else ())))
 
 
 @pytest.fixture

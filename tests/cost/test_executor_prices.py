@@ -20,8 +20,8 @@ def workload():
 @pytest.mark.parametrize(
     "rules", [Objective(strategy="split"), Objective(2, strategy="split"), Objective(1, True, "split")], ids=str
 )
-def test_tuning_gives_what_the_executor_carries_out(workload, rules):
-    found = tune(workload, load_cluster("v100-10gbe"), 64, "runtime", objective=rules)
+def test_tuning_gives_what_the_executor_carries_out(rules):
+    found = tune(load_workload("vgg13-h100"), load_cluster("v100-10gbe"), 64, "runtime", objective=rules)
     assert found.plan.credit is None
     assert not any(bucket.release_time for bucket in found.plan.buckets)
 

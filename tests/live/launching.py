@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +37,21 @@ class Ended(NamedTuple):
     stderr: str
 
 
+def places(world: int, **changes: str) -> list[dict[str, str]]:
+    """The environment of each rank of a job on this machine, which meets at a free port; ``changes`` replace others."""
+    job = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)}
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [{**job, "RANK": str(rank), **changes} for rank in range(world)]
+
+
 def launched(module: str, names: Sequence[str], world: int) -> list[Ended]:
     """Every rank of ``python -m MODULE NAME...``, ended."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    started = [Process(["-m", module, *names], ROOT, {**environment, "RANK": str(rank)}) for rank in range(world)]
+    return trained(["-m", module, *names], ROOT, places(world))
+
+
+def trained(words: Sequence[str], folder: Path, environments: Sequence[Mapping[str, str]]) -> list[Ended]:
+    """Every rank of ``python WORDS`` in the folder, ended; none is left."""
+    started = [Process(words, folder, environment) for environment in environments]
     try:
         said = [process.communicate(timeout=TRAINING_LIMIT) for process in started]
     finally:
@@ -56,15 +67,18 @@ def found(module: str, names: Sequence[str], world: int = 2) -> list[Any]:
     return [dict(pair for line in rank.stdout.splitlines() for pair in json.loads(line).items()) for rank in ended]
 
 
-def told(script: str, ranks: int, folder: Path, *words: str) -> Any:
-    """The JSON that a script writes to the file named by its first argument, on ``ranks`` ranks of torchrun."""
-    program, answer = folder / "train.py", folder / "found.json"
-    program.write_text(script + ENDING)
-    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [*launch, "--nproc-per-node", str(ranks), str(program), str(answer), *words]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert ran.returncode == 0, ran.stderr[-3000:]
+def under_torchrun(words: Sequence[str], ranks: int, folder: Path, **changes: str) -> None:
+    """``python WORDS`` in the folder on ``ranks`` ranks that know what torchrun tells; all must end well."""
+    told = {"CUDA_VISIBLE_DEVICES": "", "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": str(ranks), **changes}
+    environments = [{**place, **told, "LOCAL_RANK": place["RANK"]} for place in places(ranks)]
+    ended = trained(words, folder, environments)
+    assert [rank.code for rank in ended] == [0] * ranks, "".join(rank.stderr[-3000:] for rank in ended)
+
+
+def told(script: str, ranks: int, folder: Path, *words: str, **changes: str) -> Any:
+    """The JSON that a script writes to the file named by its first argument, on ``ranks`` ranks as of torchrun."""
+    answer = folder / "found.json"
+    under_torchrun(["-c", script + ENDING, str(answer), *words], ranks, folder, **changes)
     return json.loads(answer.read_text())
 
 
@@ -75,17 +89,22 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+BRIEF = """
+from osfmodel.cli import run
+from osfmodel.runtime.bench import slowdown
+
+slowdown.SECONDS = 0.05
+run()
+"""
+"""``osf`` that measures for a short time only how much collectives slow computation, as a script of ``python -c``."""
 Rank = Process | subprocess.Popen[str]
 
 
 def start(words: list[str], world: int, folder: Path, **changes: str) -> list[Rank]:
     """One process per rank that meet at a free port; ``changes`` replace environment variables."""
-    port = str(free_port())
     started: list[Rank] = []
-    for rank in range(world):
-        place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **place, **changes}
-        command = ["-m", "osfmodel", *words]
+    for environment in places(world, **changes):
+        command = ["-c", BRIEF, *words]
         if READ_WHILE_IMPORTED.isdisjoint(changes):
             started.append(Process(command, folder, environment))
         else:
@@ -121,18 +140,17 @@ def on_a_terminal(words: list[str], folder: Path) -> Ended:
     import pty
 
     ours, theirs = pty.openpty()
-    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "OMP_NUM_THREADS": "1", **place}
-    command = [sys.executable, "-m", "osfmodel", *words]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=theirs, timeout=LIMIT,
-            check=False,
-        )  # fmt: skip
-    finally:
-        os.close(theirs)
+    (environment,) = places(1, PYTHONPATH=f"{ROOT}:{folder}")
+    with tempfile.TemporaryFile("w+") as said, os.fdopen(theirs, "w") as terminal:
+        process = Process(["-m", "osfmodel", *words], folder, environment, (said, terminal))
+        try:
+            process.wait(LIMIT)
+        finally:
+            process.kill()
+        said.seek(0)
+        stdout = said.read()
     with open(ours, "rb", buffering=0) as terminal:
-        return Ended(done.returncode, done.stdout, terminal.read(65_536).decode().replace("\r\n", "\n"))
+        return Ended(process.returncode or 0, stdout, terminal.read(65_536).decode().replace("\r\n", "\n"))
 
 
 def tiny_workload(folder, tensors):

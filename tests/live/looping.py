@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from copy import deepcopy
 from dataclasses import replace
@@ -488,15 +487,18 @@ def trained(kind, rule):
     return [tensor.detach().clone() for tensor in loop.result()]
 
 
-def loops():
+def cases(turns=False):
+    """{loop: the rules that it is trained under}: all, or two by turns."""
+    kinds = enumerate((*TURNED_WRONG, *OTHERS))
+    return {kind: (UNDER[k % 6], UNDER[(k + 2) % 6]) if turns else UNDER for k, kind in kinds}
+
+
+def loops(turns=False):
     """{loop and rule: distance from DDP, or what is told}"""
-    trained(Loop, "ddp")
-    gc.collect()
-    gc.freeze()  # execute() looks through all objects for wrappers, of which there are few then
     found = {}
-    for kind in (*TURNED_WRONG, *OTHERS):
+    for kind, under in cases(turns).items():
         reference = trained(kind, "ddp")
-        for rule in UNDER:
+        for rule in under:
             made = []
             error = told(partial(lambda made, kind, rule: made.extend(trained(kind, rule)), made, kind, rule))
             found[f"{kind.__name__} {rule}"] = apart(made, reference) if made else error
@@ -507,14 +509,14 @@ def _all(words):
     return (words,) if isinstance(words, str) else words
 
 
-def expected():
+def expected(turns=False):
     """{loop and rule: (beginnings of what is told, if anything, and whether all may go well in spite of it)}"""
     return {
         f"{kind.__name__} {rule}": (_all(kind.refused.get(rule, ())), rule == kind.raced)
-        for kind in (*TURNED_WRONG, *OTHERS)
-        for rule in UNDER
+        for kind, under in cases(turns).items()
+        for rule in under
     }
 
 
 if __name__ == "__main__":
-    main({"loops": loops}, *sys.argv[1:])
+    main({"loops": loops, "turns": partial(loops, turns=True)}, *sys.argv[1:])

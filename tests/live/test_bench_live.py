@@ -11,12 +11,13 @@ import pytest
 import osfmodel as osf
 from osfmodel.cost.clusters import pricing_of
 from tests.live import cluster
+from tests.live.launching import BRIEF
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 pytestmark = pytest.mark.live
-BENCH = [sys.executable, "-m", "osfmodel", "bench", "--backend", "gloo"]
+BENCH = [sys.executable, "-c", BRIEF, "bench", "--backend", "gloo"]
 QUICK = ["--max-size", "16KiB", "--repeat", "3", "--timeout", "30s", "--network", "none to speak of"]
 AT_FOURTH = """
 import os, signal, sys, threading, time

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import osfmodel as osf
 from osfmodel.targets import deepspeed
 from tests.conftest import workload_of
+from tests.live.launching import told
 
 if not os.environ.get("OSFMODEL_REQUIRE_DEEPSPEED") and importlib.util.find_spec("deepspeed") is None:
     pytest.skip("DeepSpeed is not installed: DS_BUILD_OPS=0 pip install deepspeed", allow_module_level=True)
@@ -30,11 +28,12 @@ KNOBS = [
     deepspeed.DeepSpeedKnobs(),
 ]
 SCRIPT = """
-import json, os, sys
-import deepspeed, torch
+import json, pathlib, sys
+import deepspeed, torch, torch.distributed as dist
 from deepspeed.runtime.zero import config as zero_config, stage_1_and_2 as zero
 
-folder, sizes = sys.argv[1], json.loads(sys.argv[2])
+answer, folder, *given = sys.argv[1:]
+sizes, tuned = map(json.loads, given)
 deepspeed.init_distributed(dist_backend="gloo")
 
 class Chain(torch.nn.Module):
@@ -61,14 +60,11 @@ def formed(path):
     engine.step()
     return sent, [round(float(tensor[0]), 6) for tensor in model.tensors]
 
-import pathlib
-read = zero_config.DeepSpeedZeroConfig(**json.loads(sys.argv[3]))
+read = zero_config.DeepSpeedZeroConfig(**tuned)
 paths = sorted(pathlib.Path(folder).glob("*.json"))
 found = [formed(str(path)) for path in paths], [int(read.stage), read.reduce_bucket_size, read.overlap_comm]
-if torch.distributed.get_rank() == 0:
-    pathlib.Path(folder, "found.txt").write_text(json.dumps(found))
-torch.distributed.barrier()
-os._exit(0)  # what DeepSpeed still holds keeps gloo's threads alive, which at times abort an interpreter that ends
+if dist.get_rank() == 0:
+    pathlib.Path(answer).write_text(json.dumps(found))
 """
 
 
@@ -86,15 +82,9 @@ def found(tmp_path_factory):
         lines = deepspeed.TARGET.text.render(knobs, workload)
         own = '{\n  "train_micro_batch_size_per_gpu": 1,\n  "zero_allow_untested_optimizer": true,'
         folder.joinpath(f"{number}.json").write_text(lines.replace("{", own, 1))
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
-    tuned = json.dumps(tuning().config["zero_optimization"])
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    command = [*launch, str(folder), json.dumps(SIZES), tuned]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    return workload, *json.loads(Path(folder, "found.txt").read_text())
+    words = str(folder), json.dumps(SIZES), json.dumps(tuning().config["zero_optimization"])
+    answer = tmp_path_factory.mktemp("answer")
+    return workload, *told(SCRIPT, 2, answer, *words, DS_ACCELERATOR="cpu")
 
 
 def test_real_all_reduces_are_those_predicted(found):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -15,6 +13,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.solve import Limits
 from tests.conftest import workload_of
+from tests.live.launching import told
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     for package in ("torch", "accelerate", "lightning", "transformers"):
@@ -25,10 +24,10 @@ SIZES = [600_000, 40_000, 900_000, 4_000, 350_000, 1_200_000]
 """Bytes, in the order in which gradients become ready."""
 ENDS = [2, 3, 6]
 SCRIPT = """
-import json, os, sys
-import torch
+import json, sys
+import torch, torch.distributed as dist
 
-folder, sizes, parts = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+answer, folder, sizes, parts = *sys.argv[1:3], json.loads(sys.argv[3]), sys.argv[4:]
 
 class Chain(torch.nn.Module):
     def __init__(self):
@@ -95,10 +94,8 @@ def on_lightning(lines):
 
 accelerate, lightning = parts
 found = [on_accelerate(accelerate), on_trainer(accelerate), on_lightning(lightning)]
-if torch.distributed.get_rank() == 0:
-    open(folder + "/found.json", "w").write(json.dumps(found))
-torch.distributed.barrier()
-os._exit(0)  # what the frameworks still hold keeps gloo's threads alive, which at times abort an interpreter that ends
+if dist.get_rank() == 0:
+    open(answer, "w").write(json.dumps(found))
 """
 
 
@@ -112,12 +109,5 @@ def test_they_form_the_plan(tmp_path):
             target.convert.from_plan(plan, workload, pricing, Limits()), workload, [pricing], Limits()
         )
         lines.append(target.text.render(knobs, workload))
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [*launch, str(script), str(tmp_path), json.dumps(SIZES), *lines]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    expected = [bucket.size for bucket in plan.buckets]
-    assert json.loads((tmp_path / "found.json").read_text()) == [expected] * 3
+    found = told(SCRIPT, 2, tmp_path, str(tmp_path), json.dumps(SIZES), *lines, ACCELERATE_USE_CPU="true")
+    assert found == [[bucket.size for bucket in plan.buckets]] * 3

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.live.launching import ENDING, free_port
+from tests.live.launching import ENDING, free_port, under_torchrun
 from tests.repository.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -87,7 +87,7 @@ def test_the_loops_train_as_with_ddp(part, tmp_path):
     """As they stand, on from a checkpoint, and without what must wait for all gradients; bitwise, under two plans."""
     if part != "own" and find_spec(part) is None:
         pytest.skip(f"{part} is not installed: pip install {part}")
-    run(["torchrun", "--nproc-per-node", "2", "-m", "tests.live.guiding", part], tmp_path)
+    under_torchrun(["-m", "tests.live.guiding", part], 2, tmp_path)
     for rank in range(2):
         told: dict[str, Any] = json.loads((tmp_path / f"{part}-{rank}.json").read_text())
         if part == "lightning":
@@ -99,7 +99,7 @@ def test_the_loops_train_as_with_ddp(part, tmp_path):
 
 def test_release_and_sparse_buckets_train_as_the_page_says(tmp_path):
     """Bit for bit: with release and recomputation as without; sparse buckets saved and resumed as if never ended."""
-    run(["torchrun", "--nproc-per-node", "2", "-m", "tests.live.guiding", "less"], tmp_path)
+    under_torchrun(["-m", "tests.live.guiding", "less"], 2, tmp_path)
     for rank in range(2):
         told: dict[str, float] = json.loads((tmp_path / f"less-{rank}.json").read_text())
         assert told.pop("dense") > 0

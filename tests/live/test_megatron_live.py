@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -15,6 +13,7 @@ from osfmodel.cost.shapes import FREE
 from osfmodel.solve.caps import in_elements
 from osfmodel.targets import megatron
 from tests.conftest import workload_of
+from tests.live.launching import told
 
 if not os.environ.get("OSFMODEL_REQUIRE_MEGATRON") and importlib.util.find_spec("megatron") is None:
     pytest.skip("Megatron is not installed: pip install megatron-core", allow_module_level=True)
@@ -31,8 +30,8 @@ torch.cuda.current_device = lambda: "cpu"  # where Megatron puts its buffers
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBuffer
 
-sizes, limits = json.loads(sys.argv[1])
-dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+sizes, limits = json.loads(sys.argv[2])
+dist.init_process_group("gloo")
 
 class Groups:
     tp = dp_cp = dist.group.WORLD
@@ -46,18 +45,15 @@ def laid_out(limit, distributed):
     )
     return [[len(sizes) - 1 - int(names[param]) for param in bucket.params_list] for bucket in buffer.buckets]
 
-print(json.dumps([[laid_out(limit, distributed) for limit in limits] for distributed in (False, True)]))
-dist.destroy_process_group()
+with open(sys.argv[1], "w") as answer:
+    json.dump([[laid_out(limit, distributed) for limit in limits] for distributed in (False, True)], answer)
 """
 
 
 @pytest.fixture(scope="module")
-def laid_out():
+def laid_out(tmp_path_factory):
     """Positions in ready order in each bucket under each of LIMITS: plain, and with the distributed optimizer."""
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, json.dumps([SIZES, LIMITS])]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    return json.loads(ran.stdout.splitlines()[-1])
+    return told(SCRIPT, 1, tmp_path_factory.mktemp("megatron"), json.dumps([SIZES, LIMITS]))
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from osfmodel.runtime.profiler.driving import default_device
 from osfmodel.runtime.profiler.steps import INPUT, LOSS, alike
 from tests.conftest import ROOT
 from tests.live.launching import on_a_terminal
+from tests.live.warm import Process
 from tests.repository.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -471,10 +472,9 @@ for number in range(9):
 
 def test_a_trainer_that_tells_nobody_of_its_failure_keeps_what_was_measured(tmp_path):
     """The Trainer of transformers has no callback for it."""
-    command = [sys.executable, "-c", BREAKS_OFF, str(tmp_path / "broken.json")]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
-    assert ended.stderr.rstrip().endswith("ZeroDivisionError")
+    process = Process(["-c", BREAKS_OFF, str(tmp_path / "broken.json")], ROOT, os.environ)
+    _, errors = process.communicate(timeout=90)
+    assert errors.rstrip().endswith("ZeroDivisionError")
     assert "stopped before the 20 steps" in osf.load_workload(tmp_path / "broken.json").source.conditions
 
 
@@ -719,6 +719,12 @@ def test_a_model_of_transformers(tmp_path):
     assert "transformer.wte.weight" in [row["name"] for row in document["layers"]]
 
 
+def slow_run(factories, folder):
+    """``osf profile`` of the slow factory, begun."""
+    words = ["-m", "osfmodel", "profile", f"{factories}:slow", "--steps", "500", "-o", "slow.json"]
+    return Process(words, folder, {**os.environ, "PYTHONPATH": str(ROOT)})
+
+
 HEARD = "\nimport signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """Makes a module hear Ctrl-C, which shells let what runs in the background ignore."""
 
@@ -726,13 +732,11 @@ HEARD = "\nimport signal\nsignal.signal(signal.SIGINT, signal.default_int_handle
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_its_results(factories, tmp_path, number):
     """In the middle of the steps: a profile of those there are, whole, and exit 130."""
-    command = [sys.executable, "-m", "osfmodel", "profile", f"{factories}:slow", "--steps", "500", "-o", "slow.json"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     started = tmp_path / "started"
     source = (tmp_path / f"{factories}.py").read_text()
     counted = source.replace("time.sleep(0.05)", f"open({str(started)!r}, 'a').write('x'); time.sleep(0.05)")
     (tmp_path / f"{factories}.py").write_text(counted + HEARD)
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = slow_run(factories, tmp_path)
     try:
         while process.poll() is None and not (started.exists() and started.stat().st_size > 12):
             with pytest.raises(subprocess.TimeoutExpired, match="timed out after"):
@@ -757,11 +761,10 @@ def kill(_):
     os.kill(os.getpid(), signal.SIGINT)
 """
     (tmp_path / f"{factories}.py").write_text(source.replace("time.sleep(0.05)", lost) + HEARD + made)
-    command = [sys.executable, "-m", "osfmodel", "profile", f"{factories}:slow", "--steps", "500", "-o", "slow.json"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    assert "Exception ignored" in ended.stderr
-    assert ended.returncode == 130, ended.stderr
+    process = slow_run(factories, tmp_path)
+    _, errors = process.communicate(timeout=200)
+    assert "Exception ignored" in errors
+    assert process.returncode == 130, errors
     assert "stopped before the 500 steps" in osf.load_workload(tmp_path / "slow.json").source.conditions
 
 

@@ -16,6 +16,8 @@ else:
 pytestmark = pytest.mark.live
 GROUPS = {"memory": 4 * 5, "ends": 51, "loops": 67}
 """{group of cases: how many there are, each under each plan}"""
+TURNS = {"turns": 36}
+"""Each case of all groups under one plan, with each of the plans."""
 REFUSED = {
     "reformatted": (
         "UsageError: '1.weight' has shape, type and strides ((3, 2, 2, 2), 'float32', (8, 1, 4, 2)), and had "
@@ -47,20 +49,22 @@ def two():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_they_train_as_under_ddp(two, group):
-    assert_same(two, group)
+    assert_same(two, group, GROUPS[group])
 
 
-def test_three_ranks_begin_and_go_on_alike():
-    """The same cases."""
-    three = launching.found("tests.live.unusual", tuple(GROUPS), 3)
-    for group in GROUPS:
-        assert_same(three, group)
+@pytest.mark.parametrize("groups", [TURNS, pytest.param(GROUPS, marks=pytest.mark.long)], ids=["turns", "all"])
+def test_three_ranks_begin_and_go_on_alike(groups):
+    """The same cases, every day each under one plan."""
+    three = launching.found("tests.live.unusual", tuple(groups), 3)
+    for group, count in groups.items():
+        assert_same(three, group, count)
+    assert len({case.rpartition(": ")[2] for group in groups for case in three[0][group]}) == 6
 
 
-def assert_same(ranks, group):
+def assert_same(ranks, group, count):
     """No parameter and no buffer differs from that under DDP, on any rank."""
     for rank in ranks:
-        assert len(rank[group]) == GROUPS[group]
+        assert len(rank[group]) == count
         assert {case: said for case, said in rank[group].items() if said} == {}
 
 

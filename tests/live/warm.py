@@ -9,6 +9,7 @@ that PyTorch reads while it is imported.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import json
 import os
@@ -197,4 +198,6 @@ if __name__ == "__main__":
     for name in PRELOADED:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what collects or looks through all objects leaves out those of the libraries
     become(*serve(sys.argv[1]))

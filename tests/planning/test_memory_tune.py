@@ -112,6 +112,7 @@ def test_a_larger_batch_than_the_largest_does_not_fit():
     assert max(fit.batch_size for fit in found.tried) <= found.largest
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("density", [None, 0.01])
 @pytest.mark.parametrize("limit", [GIB // 2, GIB])
 def test_no_other_batch_size_is_much_faster(limit, density):

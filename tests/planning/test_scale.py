@@ -184,7 +184,7 @@ def test_every_answer_is_met_by_what_it_says():
 
 
 def test_an_answer_without_an_error_band_says_so():
-    workload, fast = osf.load_workload(WORDS), osf.load_cluster(CLUSTER)
+    workload, fast = osf.load_workload("llama3.2-1b:h100,seq4096,batch2,bf16,ac=full"), osf.load_cluster(CLUSTER)
     options = ScaleOptions(plans=("blocks",), limit=MemoryLimit(2**38))
     curve = scale(workload, fast, [1024], options)
     assert curve.points[0].band is None

@@ -156,7 +156,10 @@ OTHERS = {
     "osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786": "no scheduler is there",
 }
 """Lines for which no stand-in serves, and why."""
-SLOW = {"commands/scale.md", "commands/tune.md", "commands/report.md"}
+SLOW = {
+    "commands/report.md", "commands/scale.md", "commands/tune.md", "how-to/check-horovod.md",
+    "how-to/fit-into-memory.md", "how-to/train-under-a-plan.md",
+}  # fmt: skip
 """Pages with many commands that take seconds. Every day their options are looked up; as long tests they run."""
 
 
