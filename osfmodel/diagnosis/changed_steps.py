@@ -97,8 +97,8 @@ def with_buckets(replays: Replays, sizes: Sequence[int], price: Callable[[int], 
 
     scene = replays.traced_without(waking)
     old = [one for one in scene.messages if one.key in now]
-    if not old:
-        raise DataError("the trace does not show which messages carry gradients")
+    if not old or not all(any(one.key in now for one in rank.sent) for rank in replays.ranks):
+        raise DataError("the trace does not show which messages carry gradients on every rank")
     priced = plain_sum(price(one.collective.bytes or 0) for one in replays.usual.sent if one.key in now)
     scale = plain_sum(one.seconds for one in old) / priced if priced else 0.0
     new: list[Key] = [("bucket", place) for place in range(len(sizes))]

@@ -135,6 +135,16 @@ def test_micro_batches_need_a_backward():
         with_buckets(replays[0], [12_000_000], float)
 
 
+def test_a_rank_without_messages_of_gradients_has_no_other_buckets():
+    trace = trace_of(JOB)
+    silent = trace.ranks[-1]
+    steps = tuple(replace(step, collectives=()) for step in silent.steps)
+    osf.explain(trace := replace(trace, ranks=(*trace.ranks[:-1], replace(silent, steps=steps))))
+    _, replays = replayed_trace(trace, LINE)
+    with pytest.raises(DataError, match="carry gradients on every rank"):
+        with_buckets(replays[0], SIZES, price)
+
+
 @pytest.mark.parametrize("job", [JOB, BESIDE, BACKWARDS], ids=["plain", "beside", "backwards"])
 def test_fewer_bytes_take_what_the_job_takes_with_them(job):
     """Other collectives are as long as before."""
