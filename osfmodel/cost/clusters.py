@@ -45,6 +45,13 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     return read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
 
 
+def require_nouns(workload: object, cluster: object) -> None:
+    """Raise UsageError, saying how to get one, if either is not a Workload or not a Cluster."""
+    for value, noun, load in ((workload, Workload, "load_workload"), (cluster, Cluster, "load_cluster")):
+        if not isinstance(value, noun):
+            raise UsageError(f"{value!r} is not a {noun.__name__}: get one with osfmodel.{load}(name or path)")
+
+
 def pricing_of(
     cluster: Cluster,
     workers: int,

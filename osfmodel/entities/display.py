@@ -111,3 +111,8 @@ def _repr_html_(noun: Any) -> str:
 
 VIEWED = (to_dict, to_records, to_frame, _repr_html_)
 """Methods of every noun and result that has a document."""
+
+
+def little(gain: float) -> str:
+    """A gain that is not worth having: ``only 0.2%``, or ``less than 0.1%``."""
+    return f"only {show_share(gain)}" if gain >= 0.0005 else "less than 0.1%"

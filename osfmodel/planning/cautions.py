@@ -20,7 +20,6 @@ from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
-from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files.usual_effects import gpu_unknown
 from osfmodel.entities.gpus import generation_of
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED
@@ -40,7 +39,7 @@ SIZED = "record a trace with record_shapes=True, import it with --model, or use 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What is known of a finished prediction or tuning.
+    """A finished prediction or tuning, as far as cautions look at it.
 
     workload: of one micro-batch, where the plan accumulates
     stock:    prices for the framework, at each number of workers
@@ -49,7 +48,7 @@ class Finished:
     seconds:  of an iteration at the first number of workers
     alone:    seconds of a single worker
     ours:     whether our own engine made it, with all effects
-    engine:   what the engine says of its predictions
+    engine:   caveats of the engine
     """
 
     workload: Workload
@@ -70,11 +69,11 @@ class Finished:
 
     def warnings(self) -> tuple[str, ...]:
         """Warnings about workload, cluster, and prices beyond what was measured."""
-        return tuple(dict.fromkeys(said for row in CAUTIONS if row.warns for said in row.told(self)))
+        return tuple(dict.fromkeys(said for row in CAUTIONS.values() if row.warns for said in row.told(self)))
 
     def caveats(self) -> tuple[str, ...]:
         """Assumptions of the result."""
-        rows = [row for row in CAUTIONS if not row.warns and (self.ours or not row.ours)]
+        rows = [row for row in CAUTIONS.values() if not row.warns and (self.ours or not row.ours)]
         return tuple(said for row in rows for said in row.told(self))
 
 
@@ -87,7 +86,7 @@ class Caution(NamedTuple):
 
     when:     yields the words of the sentence, once for each time that it is to be said
     sentence: with the names of the words in braces
-    remedy:   what to do about it
+    remedy:   the words to do about it; "" for none
     warns:    whether it is a warning, told on stderr also
     ours:     whether it is about our own engine only
     """
@@ -102,13 +101,6 @@ class Caution(NamedTuple):
         """The sentences with their remedies."""
         for words in self.when(found):
             yield (f"{self.sentence}: {self.remedy}" if self.remedy else self.sentence).format(**words)
-
-
-def require_nouns(workload: object, cluster: object) -> None:
-    """Raise UsageError, saying how to get one, if either is not a Workload or not a Cluster."""
-    for value, noun, load in ((workload, Workload, "load_workload"), (cluster, Cluster, "load_cluster")):
-        if not isinstance(value, noun):
-            raise UsageError(f"{value!r} is not a {noun.__name__}: get one with osfmodel.{load}(name or path)")
 
 
 def cpu_share(cluster: Cluster, plan: Plan, workers: int, seconds: float) -> float | None:
@@ -140,12 +132,12 @@ def once(applies: object, **words: object) -> list[Words]:
 
 
 def unpadded(workload: Workload, plan: Plan) -> list[Words]:
-    """Where FSDP2's padding of parameters is left out, since the workload has no shapes."""
+    """Whether FSDP2's padding of parameters is left out, since the workload has no shapes."""
     return once(plan.strategy in SHARDED and not all(one.shape for one in workload.layers if one.gradient_bytes))
 
 
 def apart(cluster: Cluster) -> list[Words]:
-    """Where groups of ranks that are apart are priced on a cluster that was measured between consecutive ones."""
+    """Whether groups of ranks apart are priced on a cluster that was measured between consecutive ones."""
     return once(worker_counts(cluster), cluster=cluster.name)
 
 
@@ -283,69 +275,75 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> Iterator[Words]:
         yield {"side": "under", "size": least, "how": how}
 
 
+UNCOMPARED = " nothing comparable was measured ({why})"
 UNPADDED = "FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters"
 APART = "groups of ranks apart are taken to send together what all of them do: {cluster} has no other prices"
 SLOWER = "{workers} workers train more slowly than one alone"
-CAUTIONS = (
-    Caution(lambda found: unpadded(found.workload, found.plan), UNPADDED),
-    Caution(lambda found: apart(found.cluster) if found.plan.strategy == HYBRID_SHARDED else (), APART),
-    Caution(_one_replica, "HSDP has one replica here, as FSDP2: {workers} workers {why}"),
-    Caution(_wide, WIDE + " nothing comparable was measured ({why}), runs on {nearest} are nearest", ours=True),
-    Caution(_bandless, BANDLESS + " nothing comparable was measured ({why})", ours=True),
-    Caution(
+CAUTIONS: Mapping[str, Caution] = {
+    "padding": Caution(lambda found: unpadded(found.workload, found.plan), UNPADDED),
+    "apart": Caution(lambda found: apart(found.cluster) if found.plan.strategy == HYBRID_SHARDED else (), APART),
+    "one-replica": Caution(_one_replica, "HSDP has one replica here, as FSDP2: {workers} workers {why}"),
+    "wide-band": Caution(_wide, WIDE + UNCOMPARED + ", runs on {nearest} are nearest", ours=True),
+    "no-band": Caution(_bandless, BANDLESS + UNCOMPARED, ours=True),
+    "busy-cores": Caution(
         _busy,
         "sending takes {share} of the time of the cores, as `osf bench` measured it: what computes on them has to "
         "wait, and a run may be slower than predicted",
         ours=True,
     ),
-    Caution(_slower_than_one, SLOWER, "send less (--accumulate, --compression) or use a faster network", ours=True),
-    Caution(_network, NETWORK + " {rates}"),
-    Caution(
-        _other_device,
-        "the profile is of a {mine}, the cluster of {theirs}: times are the {mine}'s unless --compute xF scales them",
+    "slower-than-one": Caution(
+        _slower_than_one, SLOWER, "send less (--accumulate, --compression) or use a faster network", ours=True
     ),
-    Caution(_long_samples, "{said}"),
-    Caution(lambda found: ({"said": one} for one in found.engine), "{said}"),
-    Caution(
+    "network": Caution(_network, NETWORK + " {rates}"),
+    "other-device": Caution(
+        _other_device,
+        "the profile is of a {mine}, the cluster of {theirs}",
+        "times are the {mine}'s unless --compute xF scales them",
+    ),
+    "long-samples": Caution(_long_samples, "{said}"),
+    "engine": Caution(lambda found: ({"said": one} for one in found.engine), "{said}"),
+    "no-gpu": Caution(
         _no_gpu,
         "no GPU is named, so that the usual effects of frameworks on GPUs are left out and times are likely too short",
         'import with --gpu NAME, or write "gpu" into the source of the workload or the cluster',
         ours=True,
     ),
-    Caution(_usual_effects, "usual effects on such GPUs applied: {named} (--effect none leaves them out)", ours=True),
-    Caution(_effects, "effects applied: {named}{further}", ours=True),
-    Caution(
+    "usual-effects": Caution(
+        _usual_effects, "usual effects on such GPUs applied: {named} (--effect none leaves them out)", ours=True
+    ),
+    "effects": Caution(_effects, "effects applied: {named}{further}", ours=True),
+    "in-flight": Caution(
         lambda found: once(found.cluster.in_flight > 1, count=found.cluster.in_flight),
         "with {count} collectives in flight at once; `optimal` is then the best found, not proven",
         ours=True,
     ),
-    Caution(
+    "sizeless": Caution(
         _sizeless,
         "no gradient of {workload} has a size, so that nothing is sent and scaling looks perfect",
         SIZED,
         warns=True,
     ),
-    Caution(_doubts, "{said}", warns=True),
-    Caution(
+    "cluster": Caution(_doubts, "{said}", warns=True),
+    "part-of-a-node": Caution(
         _part_of_a_node,
         "{workers} workers fill nodes of {each} unevenly: the last node has {last}",
         warns=True,
     ),
-    Caution(
+    "unfitted-count": Caution(
         _unfitted_count, "prices for {workers} workers are extrapolated from a fit to {fitted} workers", warns=True
     ),
-    Caution(_unmeasured_sizes, "messages {side} {size} were not measured; {how}", warns=True),
-    Caution(
+    "unmeasured-sizes": Caution(_unmeasured_sizes, "messages {side} {size} were not measured; {how}", warns=True),
+    "unknown-selection": Caution(
         _unknown_selection,
         "what selecting entries computes is not known here and left out",
         "measure it with `osf bench`",
         warns=True,
     ),
-    Caution(
+    "guessed-gathers": Caution(
         lambda found: once(found.plan.sparse and "all_gather" in found.paid[0].assumed),
         "all-gathers are priced at half an all-reduce",
         "measure them with `osf bench --collective all_gather`",
         warns=True,
     ),
-)
-"""In the order in which they are told."""
+}
+"""By name, in the order in which they are told."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.clusters import pricing_of, require_nouns
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import AUTO, engine_called
 from osfmodel.engine.alike import timeline_alike
@@ -20,7 +20,7 @@ from osfmodel.entities.rounding import within
 from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import Finished, require_nouns
+from osfmodel.planning.cautions import Finished
 from osfmodel.planning.results import Bound, Comparison, Prediction
 from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule, Question, Solution, Status
 from osfmodel.targets import runs_on
@@ -113,7 +113,7 @@ class PricedSubject:
         return self._bounds[-1]
 
     def finished(self, plan: Plan, bound: Bound, asked: str, timeline: Timeline) -> Finished:
-        """What is told of a plan that was timed for this subject; asked: the strategy."""
+        """A plan that was timed for this subject, for cautions; asked: the strategy."""
         return Finished(
             bound.question.workload,
             self.cluster,

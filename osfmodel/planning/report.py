@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from osfmodel.entities.display import how_many, show_bytes, show_share, show_time
+from osfmodel.entities.display import how_many, little, show_bytes, show_share, show_time
 from osfmodel.entities.trace import Step
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning, little
+from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning
 
 TUNED = "tuned"
 """The name of the plan that tuning finds."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import VIEWED, brief, how_many, show_share, show_time
+from osfmodel.entities.display import VIEWED, brief, how_many, little, show_share, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
@@ -49,7 +49,7 @@ class Prediction:
 
     alone:     seconds of the iteration with perfect scaling, those of a single GPU
     subject:   the workload, the cluster and the worker count, as a comparison without plans
-    finished:  what cautions are told of it
+    finished:  from which cautions are told
     own:       assumptions of the rule that made the plan
     further:   caveats of what else was compared or changed
     formed_by: (plan, workload) -> the stock frameworks that can form it
@@ -130,6 +130,11 @@ class Prediction:
         return self.timeline.iteration_time
 
     @property
+    def engine(self) -> str:
+        """Name of the engine that made the timeline."""
+        return self.timeline.engine
+
+    @property
     def lower_bound(self) -> float:
         """Seconds that no schedule under the rules of ``plan`` can beat."""
         return self.bound.value
@@ -187,11 +192,6 @@ WORTHWHILE = 0.005
 
 PROVEN = 0.0005
 """Gap to the bound below which a plan counts as optimal; smaller gaps are rounding."""
-
-
-def little(gain: float) -> str:
-    """A gain that is not worth having: ``only 0.2%``, or ``less than 0.1%``."""
-    return f"only {show_share(gain)}" if gain >= 0.0005 else "less than 0.1%"
 
 
 DRAWS = 32

@@ -150,7 +150,7 @@ PLANS: tuple[Column[PlanRow], ...] = (
         flat=spaced,
         only=PAGE,  # on a terminal a sentence below the table says it
     ),
-    column("engine", None, lambda row: row.prediction.timeline.engine),
+    column("engine", None, lambda row: row.prediction.engine),
     column("notes", None, lambda row: list(row.prediction.notes), flat="; ".join),
 )
 """Columns of a prediction."""

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from osfmodel.runtime.training.summary import _ratio
 from rich.console import Console
 
 import osfmodel as osf
@@ -26,6 +25,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.source import Source, imported
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, overall
+from osfmodel.runtime.training.run import _ratio
 from osfmodel.show.checks.scatter import scatter, scatter_key, show_in_axes, show_scatter
 from osfmodel.show.picture import figure_of
 from tests.live.explained import paths_of

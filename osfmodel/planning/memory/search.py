@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.clusters import pricing_of, require_nouns
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of, require_known
@@ -24,7 +24,7 @@ from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
 from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import Finished, require_nouns
+from osfmodel.planning.cautions import Finished
 from osfmodel.planning.memory.budget import Candidate, MemoryBudget, MemoryTuning
 from osfmodel.planning.memory.merging import plan_chosen
 from osfmodel.solve.bounds import objective_bound

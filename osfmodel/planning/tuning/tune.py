@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.clusters import pricing_of, require_nouns
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
@@ -17,7 +17,7 @@ from osfmodel.entities.modules import step_of
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import Finished, require_nouns
+from osfmodel.planning.cautions import Finished
 from osfmodel.planning.results import Chance, Outcome, Tuning
 from osfmodel.planning.tuning.chances import chance, drawn, times
 from osfmodel.planning.tuning.remarks import remarks_on
