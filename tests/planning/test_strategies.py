@@ -13,8 +13,8 @@ from osfmodel.cli import main
 from osfmodel.entities.display import show_bytes, show_predicted_time
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import document_of
-from osfmodel.planning import choosing
 from osfmodel.planning.cautions import SLOWER
+from osfmodel.planning.tuning import choosing
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tuned import StrategiesTuned
