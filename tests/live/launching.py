@@ -91,9 +91,9 @@ def free_port() -> int:
 
 BRIEF = """
 from osfmodel.cli import run
-from osfmodel.runtime.bench import slowdown
+from osfmodel.runtime.bench import computation
 
-slowdown.SECONDS = 0.05
+computation.SECONDS = 0.05
 run()
 """
 """``osf`` that measures for a short time only how much collectives slow computation, as a script of ``python -c``."""
