@@ -14,7 +14,9 @@ from osfmodel.cli.app import NameOrFile, OneOf, emit, line, output_options, prin
 from osfmodel.cli.groups import GroupedCommand, user_defaults
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
-from osfmodel.counting.words import architecture_name, architecture_of
+from osfmodel.counting import in_words
+from osfmodel.counting.parts import parts_of
+from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words
 from osfmodel.engine import ENGINES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
@@ -32,6 +34,8 @@ from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, called
 
 CONFIG = "config"
 """The kind that lists the user's defaults: only when it is asked for."""
+MODEL = "model"
+"""The kind that shows the parts of one model."""
 
 
 class Listing(NamedTuple):
@@ -91,6 +95,16 @@ def _configuration() -> Listing:
     return Listing(rows, [])
 
 
+def _parts(name: str | None) -> list[Entry]:
+    """The parts of a model, and all of it. Raises UsageError or DataError for one that cannot be counted."""
+    if name is None:
+        raise UsageError("osf list model: give a name of 'osf list architectures', a config.json, or MODEL:GPU,lora=16")
+    words = parse_words(name if in_words(name) else f"{name}:{next(iter(GPUS))}")
+    bundled = profiles.names("architecture").get(architecture_name(words.model))
+    published = None if bundled is None else architecture_of(bundled).parameters
+    return [Entry(part.name, part) for part in parts_of(model_of(words), published)]
+
+
 LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "workloads": _profiles("workload", lambda path: profiles.read(path, documents.decode_workload)),
     "architectures": _profiles("architecture", architecture_of),
@@ -121,7 +135,7 @@ SPELLED: Mapping[str, Callable[[str], str]] = {
 
 
 @click.command(name="list", cls=GroupedCommand)
-@click.argument("kind", type=OneOf(LISTINGS), metavar="[KIND]", required=False)
+@click.argument("kind", type=OneOf(LISTINGS, MODEL), metavar="[KIND]", required=False)
 @click.argument("name", required=False, type=NameOrFile("entry", lambda _begun: ()))
 @output_options
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
@@ -130,17 +144,22 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
     KIND is workloads, architectures (of workloads in words), clusters, plans, targets, engines, cost-models, gpus (of
     workloads and nccl: clusters in words), fabrics (of nccl: words), effects, compressions, formats, snippets (which
     --lines prints), schemas (JSON Schemas of our files; with the name of one it is printed, with -o FOLDER/ all are
-    written) or config: your own defaults, each with the file that sets it.
+    written), config: your own defaults, each with the file that sets it, or model: the parts of the model NAME (an
+    architecture, a config.json, or a workload in words), with what is counted for one sample.
 
     \b
     Example:
       osf list
       osf list architectures
+      osf list model llama3-8b
       osf list clusters azure-a100-hdr
       osf list workloads --format json
       osf list schemas workload -o workload.schema.json
       osf list schemas -o schemas/
     """
+    if kind == MODEL:
+        emit(style, as_json, output, Listed({MODEL: _parts(name)}, [], whole=False))
+        return
     found = {key: LISTINGS[key]() for key in ([kind] if kind else [key for key in LISTINGS if key != CONFIG])}
     rows = {key: entry.rows for key, entry in found.items()}
     if kind is not None and name is not None:

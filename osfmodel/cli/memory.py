@@ -18,6 +18,7 @@ from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
+from osfmodel.entities.modules import unsharded
 from osfmodel.entities.units import parse_room
 from osfmodel.planning.cautions import UNPADDED, unpadded
 from osfmodel.show.memory import MemoryPredicted
@@ -104,6 +105,7 @@ def memory_command(
         memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
         times[label] = timeline.iteration_time
         said += [UNPADDED for _ in unpadded(workload, plan)]
+        said += unsharded(workload, plan)
         if room is not None and memories[label].peak.bytes > room:
             lacking[label] = shortfall(memories[label].peak, plan, room)
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from osfmodel.entities.files import profiles
+from osfmodel.entities.lookup import model_and_rest
 from osfmodel.entities.workload import Workload
 
 
@@ -14,8 +15,9 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 
     In words: ``"llama3-8b:h100,seq8192,batch2,bf16"``, an architecture (``osf list architectures``) or the path of a
     Hugging Face ``config.json``, and a GPU (``osf list gpus``); then the tokens of a sample, the samples of a
-    micro-batch, the type of computation, ``ac=selective`` or ``ac=full`` for activation checkpointing, ``compile``. Its
-    times are learned from published runs on other models, and carry a doubt.
+    micro-batch, the type of computation, ``ac=selective`` or ``ac=full`` for activation checkpointing, ``compile``;
+    for fine-tuning ``lora=16`` or ``qlora=16`` (ranks; with ``:all-linear`` behind it beside all linear layers) and
+    ``frozen=embeddings+model.layers.0``. Its times are learned from published runs on other models, and carry a doubt.
 
     Raises UsageError for an unknown name or impossible words, DataError for a file that cannot be used.
     """
@@ -28,7 +30,7 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 
 def in_words(text: str) -> bool:
     """Whether a workload is described in words, and no file has that name."""
-    model, _, rest = text.rpartition(":")
+    model, rest = model_and_rest(text)
     return bool(model) and not rest.startswith(("/", "\\")) and not os.path.exists(text)
 
 

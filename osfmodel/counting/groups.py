@@ -158,11 +158,13 @@ def _copies(model: Model, groups: Parallelism) -> int:
         raise UsageError(f"{groups.words}: {model.name} is no language model: leave it out")
     heads = {product.times for module in model.modules for product in module.scores}
     keys = {
-        module.keys // (2 * module.scores[0].rows * module.scores[0].inner)
+        module.keys // (module.scores[0].rows * (module.scores[0].inner + module.scores[1].columns))
         for module in model.modules
         if module.keys and module.scores
     }
     experts = {module.experts for module in model.modules if module.experts}
+    if groups.tensor > 1 and any(module.frozen for module in model.modules):
+        raise UsageError(f"--tp {groups.tensor}: how fine-tuning divides is not known: leave it out, or train all")
     if groups.expert > 1 and not experts:
         raise UsageError(f"--ep {groups.expert}: {model.name} has no experts: leave it out")
     for kind, what, numbers in (
@@ -178,18 +180,21 @@ def _copies(model: Model, groups: Parallelism) -> int:
                 raise UsageError(
                     f"--{OPTIONS[kind]} {size}: the {number} {what} of {model.name} cannot be divided by {size}"
                 )
-    if groups.pipeline > len(model.blocks):
-        raise UsageError(f"--pp {groups.pipeline}: {model.name} has only {len(model.blocks)} blocks")
+    blocks = len({model.block_of(one) for one in model.modules if not one.whole} - {""})
+    if groups.pipeline > blocks:
+        raise UsageError(f"--pp {groups.pipeline}: {model.name} has only {blocks} blocks")
     return max(1, groups.tensor // min(keys, default=groups.tensor))
 
 
 def _stages(model: Model, stages: int) -> list[tuple[Module, ...]]:
     """The modules of each stage.
 
-    All in front of the blocks count as one block, and all behind them; the first stages have one more, as torchtitan
-    shares them.
+    All in front of the blocks count as one block, a tower of images among it, and all behind them; the first stages
+    have one more, as torchtitan shares them.
     """
-    units = [tuple(modules) for _, modules in groupby(model.modules, model.block_of)]
+    units = [
+        tuple(modules) for _, modules in groupby(model.modules, lambda one: "" if one.whole else model.block_of(one))
+    ]
     each, more = divmod(len(units), stages)
     firsts = [stage * each + min(stage, more) for stage in range(stages + 1)]
     return [tuple(chain.from_iterable(units[first:end])) for first, end in pairwise(firsts)]

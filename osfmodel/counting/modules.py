@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
@@ -37,15 +37,20 @@ class Module:
 
     name:       in the model, such as ``model.layers.0.mlp.up_proj``
     parameters: (name in the module, shape), in the order of definition
-    products:   with its parameters; backward has two for each
+    products:   with its parameters; backward has ``passes`` for each
     scores:     products without parameters that belong to it, as those of attention; half of one that is causal
     moved:      elements that are read from memory or written to it apart from products, as by a norm or an activation
     kept:       elements that stay in memory from forward to backward
     keys:       elements of keys and values that its attention reads
     of_keys:    columns of its matrix that make keys and values
     experts:    number of experts, of which each has its even share of the tokens; 0 for a module without
+    chosen:     number of experts that a token passes
+    whole:      whether its scores are not causal though the model is
     row_parallel: whether tensor parallelism divides its last matrix by rows and adds up the results, at the end of a
                 sublayer; by columns else
+    frozen:     whether its parameters are not trained
+    reached:    whether backward computes the gradient of its input
+    packed:     whether its matrix is kept in 4 bits, and unpacked whenever it is used
     """
 
     name: str
@@ -57,13 +62,28 @@ class Module:
     keys: int = 0
     of_keys: int = 0
     experts: int = 0
+    chosen: int = 0
+    whole: bool = False
     row_parallel: bool = False
+    frozen: bool = False
+    reached: bool = True
+    packed: bool = False
     __repr__ = brief
+
+    @property
+    def passes(self) -> int:
+        """Products of backward for each of forward: for the gradients of its weights, and of its input."""
+        return (not self.frozen) + self.reached
 
     @property
     def elements(self) -> int:
         """Number of elements of its parameters."""
         return sum(prod(shape) for _, shape in self.parameters)
+
+    @property
+    def active(self) -> int:
+        """Number of elements that a token passes: of experts, those of its own."""
+        return self.elements * self.chosen // self.experts if self.experts else self.elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +123,37 @@ class Model:
         return sum(module.elements for module in self.modules)
 
     @property
-    def operations(self) -> int:
-        """Floating-point operations of a sample in a step: forward once, backward twice, nothing recomputed.
+    def active(self) -> int:
+        """Number of parameters that a token passes; the whole embedding is among them, as makers of models count."""
+        return sum(module.active for module in self.modules)
 
-        Half of causal attention is not computed, and does not count.
+    @property
+    def trained(self) -> int:
+        """Number of parameters that are not frozen."""
+        return sum(module.elements for module in self.modules if not module.frozen)
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations of a sample in a step, nothing recomputed: of forward, and twice that in backward.
+
+        Half of causal attention is not computed, and does not count; nor do gradients that nothing needs.
         """
-        return 3 * (self._products + self._scores)
+        return self._operations(1)
 
     @property
     def utilised(self) -> int:
         """Operations of a sample by which utilisation (MFU) is counted: as ``operations``, with all of attention."""
-        return 3 * (self._products + self._scores * (1 + self.causal))
+        return self._operations(1 + self.causal)
 
-    @property
-    def _products(self) -> int:
-        return sum(product.operations for module in self.modules for product in module.products)
-
-    @property
-    def _scores(self) -> int:
-        return sum(product.operations for module in self.modules for product in module.scores)
+    def _operations(self, halved: int) -> int:
+        """Operations of forward and backward, with so many times those inside attention of which half is computed."""
+        return sum(
+            (1 + module.passes) * sum(product.operations for product in module.products)
+            + (1 + 2 * module.reached)
+            * (1 if module.whole else halved)
+            * sum(product.operations for product in module.scores)
+            for module in self.modules
+        )
 
 
 def linear(  # noqa: PLR0913, PLR0917
@@ -157,22 +189,23 @@ def embedding(name: str, size: int, width: int, rows: int) -> Module:
 
 
 def attention(
-    tokens: int, heads: int, width: int, keys: int = 0, causal: bool = False, window: int = 0
+    tokens: int, heads: int, width: int, keys: int = 0, causal: bool = False, window: int = 0, chunk: int = 0
 ) -> tuple[Product, Product]:
     """The two products of attention between ``tokens`` queries and as many keys (or ``keys``) of ``width`` a head.
 
     window: if causal, the most keys that a query sees; 0 for all before it
+    chunk:  if causal, tokens that see none before the first of them; 0 for all
     """
     seen = keys or tokens
     if causal and 0 < window < tokens:
         seen = window - window * (window - 1) // (2 * tokens)
     elif causal:
-        seen = (seen + 1) // 2
+        seen = (min(seen, chunk or seen) + 1) // 2
     return Product(tokens, width, seen, heads), Product(tokens, seen, width, heads)
 
 
 def fused_attention(  # noqa: PLR0913, PLR0917
-    names: tuple[str, str],
+    names: Sequence[str],
     width: int,
     heads: int,
     rows: int,
@@ -180,18 +213,25 @@ def fused_attention(  # noqa: PLR0913, PLR0917
     causal: bool = False,
     transposed: bool = False,
     rotated: bool = False,
+    groups: int = 0,
 ) -> Iterator[Module]:
-    """Attention of one matrix for queries, keys and values, and one behind it; ``rotated``: with rotary positions."""
-    yield linear(names[0], width, 3 * width, rows, biased, transposed=transposed)
+    """Attention of one matrix for queries, keys and values, and one behind it.
+
+    rotated: with rotary positions
+    groups:  heads of keys and of values; 0 for as many as of queries
+    """
+    keys = 2 * width * (groups or heads) // heads
+    yield replace(linear(names[0], width, width + keys, rows, biased, transposed=transposed), of_keys=groups and keys)
     last = linear(
-        names[1], width, width, rows, biased, transposed=transposed, moved=(4 + 4 * rotated) * width * rows,
-        kept=3 * width * rows, scores=attention(rows, heads, width // heads, causal=causal),
+        names[1], width, width, rows, biased, transposed=transposed, kept=(width + keys) * rows,
+        moved=(2 * width + keys + rotated * (2 * width + keys)) * rows,
+        scores=attention(rows, heads, width // heads, causal=causal),
     )  # fmt: skip
-    yield replace(last, keys=2 * width * rows, row_parallel=True)
+    yield replace(last, keys=keys * rows, row_parallel=True)
 
 
 def feed_forward(
-    names: tuple[str, str],
+    names: Sequence[str],
     width: int,
     inner: int,
     rows: int,
@@ -206,8 +246,15 @@ def feed_forward(
     yield replace(last, row_parallel=True)
 
 
-def split_attention(
-    names: tuple[str, str, str, str], width: int, heads: int, head: int, rows: int, biased: bool = True, keys: int = 0
+def split_attention(  # noqa: PLR0913, PLR0917
+    names: Sequence[str],
+    width: int,
+    heads: int,
+    head: int,
+    rows: int,
+    biased: bool = True,
+    keys: int = 0,
+    causal: bool = False,
 ) -> Iterator[Module]:
     """Attention of matrices for queries, keys, values and their result; ``keys``: of another input with as many rows.
 
@@ -220,7 +267,7 @@ def split_attention(
     read = (rows + 2 * others) * inner
     last = linear(
         names[3], inner, width, rows, biased, moved=read + inner * rows, kept=read,
-        scores=attention(rows, heads, head, keys),
+        scores=attention(rows, heads, head, keys, causal),
     )  # fmt: skip
     yield replace(last, keys=2 * inner * others, row_parallel=True)
 
@@ -247,11 +294,11 @@ LOGITS = 5
 """Elements of half precision that each logit takes: itself, and in float32 its copy and gradient of the loss."""
 
 
-def head(name: str, width: int, vocabulary: int, tokens: int, tied: bool) -> Module:
-    """The head of a language model and the loss behind it; without a parameter if it is the embedding."""
+def head(name: str, width: int, vocabulary: int, tokens: int, tied: bool, biased: bool = False) -> Module:
+    """The head of a language model and the loss behind it; without a weight if that is the embedding's."""
     logits = LOGITS * vocabulary * tokens
-    made = linear(name, width, vocabulary, tokens, moved=2 * logits, kept=logits)
-    return replace(made, parameters=()) if tied else made
+    made = linear(name, width, vocabulary, tokens, biased, moved=2 * logits, kept=logits)
+    return replace(made, parameters=made.parameters[1:]) if tied else made
 
 
 def lone(name: str, shape: Shape) -> Module:

@@ -2,7 +2,8 @@
 
 A matrix product takes its operations at the part of the GPU's rate that such products reach, and its bytes at that of
 the memory's bandwidth, one after the other; all else is bound by memory. Backward has two products for each of forward
-and moves twice as much; attention without stored scores (flash) computes its first product once more.
+and moves twice as much, but for what is frozen; attention without stored scores (flash) computes its first product once
+more.
 
 The part of a GPU's data sheet that training reaches, by kind of work, was learned from published runs:
 ``python profiles/make_efficiency.py profiles`` makes the file from the bundled measurements.
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from math import prod
 from types import MappingProxyType
 
 from osfmodel.counting.modules import Model, Module, Product
@@ -83,6 +85,8 @@ ADAM_BYTES, ADAM_STATE = 28, 8
 that its moments take."""
 SCORES_BACKWARD = 2.5
 """Products of attention in backward, over those of forward: five for two."""
+PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Bytes of a parameter in 4 bits (NF4, double quantisation): a scale of 8 bits for 64, one of 32 for 256 of these."""
 FUSED = 0.5
 """Part of the elements that a compiled model moves apart from products, since neighbours are one kernel."""
 LEARNED_ON = 8
@@ -136,10 +140,11 @@ def workload_of(
         name,
         layers,
         setting.batch,
-        ADAM_BYTES * model.parameters / (gpu.bandwidth * learned.memory),
+        ADAM_BYTES * model.trained / (gpu.bandwidth * learned.memory),
         Source("the dimensions of the model and the GPU's data sheet", conditions, "facts", gpu.called),
         segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
-        state_bytes=ADAM_STATE * model.parameters,
+        state_bytes=ADAM_STATE * model.trained,
+        fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
         doubt=max(learned.doubt, efficiency_of("").doubt) if setting.dtype == FLOAT8 else learned.doubt,
         computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
@@ -191,19 +196,36 @@ class Roofline:
         return WIDTHS[self.setting.dtype]
 
     def times(self, module: Module, in_block: bool) -> tuple[float, float]:
-        """Forward and backward of a module."""
+        """Forward and backward of a module; both begin by unpacking a matrix in 4 bits."""
         products = plain_sum(self.product(one, in_block) for one in module.products)
         scores = plain_sum(map(self.scores, module.scores))
         moved = self.moving(module.moved * self.setting.batch * (FUSED if self.setting.compiled else 1))
-        forward = products + scores + moved
+        unpacked = self.unpacking(module)
+        forward = products + scores + moved + unpacked
+        if not module.passes:
+            return forward, 0.0
         again = {NOTHING: 0.0, SELECTIVE: moved, FULL: forward}[self.setting.checkpointing] if in_block else 0.0
-        return forward, 2 * products + SCORES_BACKWARD * scores + 2 * moved + again
+        through = module.reached or not module.products
+        scores, moved = SCORES_BACKWARD * scores * through, 2 * moved * through
+        return forward, module.passes * products + scores + moved + again + unpacked * through
+
+    def unpacking(self, module: Module) -> float:
+        """Seconds to write a matrix that is kept in 4 bits in the type of computation."""
+        return self.moving(module.elements * (1 + PACKED / self.width)) if module.packed else 0.0
 
     def fixed(self, module: Module, in_block: bool) -> float:
         """Seconds of forward and backward to read matrices, which do not grow with the batch."""
-        again = self.setting.checkpointing == FULL and in_block
-        matrices = (product.inner * product.columns * product.times for product in module.products)
-        return (3 + again) * self.moving(sum(matrices))
+        again = self.setting.checkpointing == FULL and in_block and module.passes > 0
+        matrices = sum(product.inner * product.columns * product.times for product in module.products)
+        unpacked = (1 + module.reached + again) * self.unpacking(module)
+        return (1 + module.passes + again) * self.moving(matrices) + unpacked
+
+    def frozen(self, module: Module) -> int:
+        """Bytes of the parameters of a module that are not trained, which are in the type of computation."""
+        if not module.frozen:
+            return 0
+        matrix = max(map(prod, dict(module.parameters).values())) if module.packed else 0
+        return (module.elements - matrix) * self.width + round(matrix * PACKED)
 
     def kept(self, module: Module, in_block: bool) -> int:
         """Bytes that a module keeps from forward to backward; with whole blocks recomputed, while one is."""
@@ -216,23 +238,37 @@ class Roofline:
 def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]]) -> Iterator[Layer]:
     """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
     kept = [clock.kept(module, bool(model.block_of(module))) for module in model.modules]
-    stays = _staying(model, clock, kept)
+    stays, beside_it = _staying(model, clock, kept), _frozen_beside(model, clock)
     for module, own, peak in zip(model.modules, stays, _held(model, clock, kept, stays), strict=True):
         forward, backward = clock.times(module, bool(model.block_of(module)))
         more = beside.get(module.name, (0.0, 0.0))
-        shapes = module.parameters or (("", ()),)
+        trained = () if module.frozen else module.parameters
+        shapes = trained or (("", ()),)
         for place, (parameter, shape) in enumerate(shapes):
             last = place == len(shapes) - 1
             yield Layer(
                 f"{module.name}.{parameter}" if parameter else module.name,
                 forward + more[0] if last else 0.0,
                 backward + more[1] if last else 0.0,
-                _bytes(shape) if module.parameters else 0,
+                _bytes(shape) if trained else 0,
                 PARAMETERS,
                 activation_bytes=own if last else 0,
                 peak_bytes=peak,
+                frozen_bytes=beside_it.get(module.name) if place == 0 else None,
                 shape=shape,
             )
+
+
+def _frozen_beside(model: Model, clock: Roofline) -> dict[str, int]:
+    """Bytes of the frozen parameters of each block, and outside blocks, by the first module there that is trained."""
+    first: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    for module in model.modules:
+        block = model.block_of(module)
+        sizes[block] = sizes.get(block, 0) + clock.frozen(module)
+        if module.parameters and not module.frozen:
+            first.setdefault(block, module.name)
+    return {name: sizes[block] for block, name in first.items() if sizes[block]}
 
 
 def _bytes(shape: tuple[int, ...]) -> int:
@@ -260,7 +296,9 @@ def _held(model: Model, clock: Roofline, kept: list[int], stays: list[int]) -> I
         again[model.block_of(module)] = again.get(model.block_of(module), 0) + own - staying
     for module, before in zip(model.modules, accumulate(stays), strict=True):
         beside = max((product.rows * max(product.inner, product.columns) for product in module.products), default=0)
-        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width
+        beside *= module.passes > 0
+        unpacked = module.elements * clock.width if module.packed else 0
+        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width + unpacked
 
 
 def _segments(model: Model, layers: tuple[Layer, ...]) -> Iterator[Segment]:

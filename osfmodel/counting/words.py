@@ -1,31 +1,31 @@
 """Workloads in words: ``llama3-8b:h100,seq8192,batch2,bf16``, a model and a GPU, and how it is trained.
 
-A model is an architecture: a configuration, bundled by name or from a file, and the family that counts it.
+A model is an architecture: a configuration, bundled by name, from a file or from Hugging Face's cache, and the family
+that counts it; or a function that returns a module of PyTorch.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osfmodel.counting import library
 from osfmodel.counting.config import Config
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
+from osfmodel.counting.finetuning import MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.modules import Model
-from osfmodel.counting.roofline import CHECKPOINTING, TrainingSetup, workload_of
+from osfmodel.counting.roofline import CHECKPOINTING, FLOAT8, TrainingSetup, workload_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import gpu_called, gpu_name
-from osfmodel.entities.lookup import did_you_mean, letters, nearest, suggestion
+from osfmodel.entities.lookup import did_you_mean, letters, model_and_rest, nearest, suggestion
 from osfmodel.entities.workload import Workload
-
-PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Fields that hold the language model of one with several parts."""
 
 
 class Architecture(NamedTuple):
@@ -33,6 +33,7 @@ class Architecture(NamedTuple):
 
     kind:       its ``model_type``
     parameters: as published
+    active:     those that a token passes, as published
     sequence:   tokens of a sample where nobody says; 0 for images
     longest:    the most tokens of a sample; 0 for images
     source:     of its dimensions
@@ -40,6 +41,7 @@ class Architecture(NamedTuple):
 
     kind: str
     parameters: int
+    active: int
     sequence: int
     longest: int
     source: str
@@ -49,9 +51,12 @@ def architecture_of(path: Path) -> Architecture:
     """The architecture in a file. Raises DataError for a file that is none."""
     document = profiles.read(path, _decoded)
     config = configuration(str(path))
-    family, parameters = family_of(config), Config(path.stem, document).count("parameters", most=10**15)
+    family, said = family_of(config), Config(path.stem, document)
+    parameters = said.count("parameters", most=10**15)
+    active = said.count("active", default=parameters, most=parameters)
     sequence, longest = usual_tokens(family, config), family.longest(config)
-    return Architecture(config.word("model_type"), parameters, sequence, longest, str(document.get("source", "")))
+    source = str(document.get("source", ""))
+    return Architecture(config.word("model_type"), parameters, active, sequence, longest, source)
 
 
 def usual_tokens(family: ModelFamily, config: Config) -> int:
@@ -60,19 +65,11 @@ def usual_tokens(family: ModelFamily, config: Config) -> int:
 
 
 def family_of(config: Config) -> ModelFamily:
-    """The family of a configuration. Raises DataError for one that cannot be counted."""
+    """The family of a configuration: an own one, or else what libraries' classes count. Raises DataError."""
     kind = config.word("model_type")
     if not kind:
         raise DataError(f"{config.name}: the configuration has no 'model_type', which says how to count it")
-    if kind not in MODEL_FAMILIES:
-        parts = [name for name in PARTS if isinstance(config.fields.get(name), Mapping)]
-        inside = f"; its {parts[0]!r} alone may be, in a file of its own" if parts else ""
-        near = suggestion(kind, MODEL_FAMILIES)
-        raise DataError(f"{config.name}: models of type {kind!r} cannot be counted{inside}: {near}")
-    if config.fields.get("quantization_config"):
-        advice = "take 'quantization_config' out for training in full precision"
-        raise DataError(f"{config.name}: the weights are quantised, and such training cannot be counted: {advice}")
-    return MODEL_FAMILIES[kind]
+    return MODEL_FAMILIES.get(kind) or ModelFamily(library.build, library.longest, usual=0)
 
 
 def architecture_name(model: str) -> str:
@@ -82,29 +79,44 @@ def architecture_name(model: str) -> str:
     """
     owner, _, last = model.rpartition("/")
     short = model if "/" in owner or Path(model).exists() else last.lower().removesuffix("-hf")
-    return {letters(one): one for one in profiles.names("architecture")}.get(letters(short), model.lower())
+    known = profiles.names("architecture")  # opt-1.3b and opt-13b have the same letters
+    return short if short in known else {letters(one): one for one in known}.get(letters(short), model.lower())
 
 
 def configuration(model: str) -> Config:
-    """The configuration of an architecture by name (:func:`architecture_name`), or of a file.
+    """The configuration of an architecture by name (:func:`architecture_name`), of a file, of a model on Hugging Face's
+    hub in the local cache, or for ``module:function``.
 
     Raises UsageError or DataError.
     """
     bundled, name = profiles.names("architecture"), architecture_name(model)
-    path = bundled.get(name)
-    if path is None:
-        path = Path(model)
+    path = bundled.get(name) or Path(model)
+    if name not in bundled:
         if path.is_dir():
             path = path / "config.json"
+        if not path.exists():
+            if function := library.function_config(model):
+                return function
+            path = library.hub_file(model) or path
         if not path.suffix and not path.exists():
-            near = suggestion(name, bundled, "'osf list architectures' shows those there are", most=3)
-            raise UsageError(f"no architecture named {model!r}, and no configuration in a file of that name: {near}")
-        name = path.absolute().parent.name if path.name == "config.json" else path.stem
+            raise UsageError(_not_found(model, name, bundled))
+        name = model.rpartition("/")[2] if path.parent.parent.name == "snapshots" else path.stem
+        name = path.absolute().parent.name if name == "config" else name
     document = profiles.read(path, _decoded)
     inside = document.get("config") if document.get("kind") == "architecture" else document
     if not isinstance(inside, Mapping):
         raise DataError(f"{path}: has no 'config' with the fields of a model")
     return Config(name, inside)
+
+
+def _not_found(model: str, name: str, bundled: Iterable[str]) -> str:
+    """An error about a model that is neither bundled, nor a file, nor in Hugging Face's cache."""
+    owner, slash, last = model.partition("/")
+    near = suggestion(name, bundled, "'osf list architectures' shows those there are", most=3)
+    said = f"no architecture named {model!r}, and no configuration in a file of that name"
+    if slash and owner not in ("", ".", "..") and "/" not in last:
+        return f"{said} or in {library.hub_cache()}: huggingface-cli download {model} config.json, or {near}"
+    return f"{said}: {near}"
 
 
 def _decoded(content: bytes) -> Mapping[str, Any]:
@@ -118,7 +130,10 @@ def _decoded(content: bytes) -> Mapping[str, Any]:
 
 
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
-FORM = "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full][,compile]"
+FORM = (
+    "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full][,compile]"
+    "[,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]]"
+)
 MOST_TOKENS = 10**8
 
 
@@ -129,12 +144,14 @@ class Words:
     model:    name of an architecture, or path of a configuration
     setting:  GPU, type of element, batch, checkpointing and compilation
     sequence: tokens of a sample; None for the model's usual
+    tuning:   what is trained; None for all
     """
 
     model: str
     setting: TrainingSetup
     sequence: int | None
     text: str
+    tuning: FineTuning | None = None
     __repr__ = brief
 
 
@@ -147,7 +164,7 @@ def counted(text: str) -> Workload:
 
 def parse_words(text: str) -> Words:
     """The parts of a workload in words. Raises UsageError."""
-    model, _, rest = text.rpartition(":")
+    model, rest = model_and_rest(text)
     gpu, *parts = (part.strip() for part in rest.split(","))
     try:
         rates = gpu_called(gpu).rates
@@ -162,7 +179,7 @@ def parse_words(text: str) -> Words:
 
 def on_gpu(text: str, gpu: str) -> str:
     """The same words for another GPU."""
-    model, _, rest = text.rpartition(":")
+    model, rest = model_and_rest(text)
     return ",".join((f"{model}:{gpu}", *rest.split(",")[1:]))
 
 
@@ -175,7 +192,8 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
     """The words with one more part."""
     match = re.fullmatch(r"(seq|batch)=?(-?[0-9]{1,12})(k?)", part)
     part = next((short for short, dtype in TYPES.items() if dtype == part), part)
-    kind = match[1] if match else "ac" if part.startswith("ac=") else "type" if part in TYPES else part
+    adapters = re.fullmatch(r"(q?)lora=([0-9]{1,9})(?::(all-linear))?", part)
+    kind = match[1] if match else "lora" if adapters else "type" if part in TYPES else part.partition("=")[0]
     if kind in said:
         raise UsageError(f"{part!r} says a second time what was said before: leave it out")
     said.add(kind)
@@ -186,11 +204,19 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
             raise UsageError(f"{part!r}: the number must be from 1 to {MOST_TOKENS}")
         found = replace(words, sequence=number) if kind == "seq" else None
         return found or replace(words, setting=replace(setting, batch=number))
+    tuning = words.tuning or FineTuning()
+    if adapters:
+        rank, everywhere, packed = int(adapters[2]), bool(adapters[3]), bool(adapters[1])
+        if not 1 <= rank <= MOST_RANK:
+            raise UsageError(f"{part!r}: the rank must be from 1 to {MOST_RANK}")
+        return replace(words, tuning=replace(tuning, rank=rank, everywhere=everywhere, packed=packed))
+    if part.startswith("frozen=") and all(names := part.removeprefix("frozen=").split("+")):
+        return replace(words, tuning=replace(tuning, frozen=tuple(names)))
     if part in TYPES:
         return replace(words, setting=replace(setting, dtype=TYPES[part]))
     if part == "compile":
         return replace(words, setting=replace(setting, compiled=True))
-    if kind == "ac":
+    if part.startswith("ac="):
         how = part.removeprefix("ac=")
         if how not in CHECKPOINTING:
             raise UsageError(f"{part!r}: {suggestion(how, CHECKPOINTING)}")
@@ -206,19 +232,25 @@ def model_of(words: Words) -> Model:
     family = family_of(config)
     if words.sequence and not family.longest(config):
         raise UsageError(f"workload {words.text!r}: {words.model} has no sequence: leave seq{words.sequence} out")
-    return family.build(config, words.sequence or usual_tokens(family, config))
+    if words.tuning and words.tuning.packed and words.setting.dtype == FLOAT8:
+        raise UsageError(f"workload {words.text!r}: 'qlora' unpacks matrices to bf16, fp16 or fp32: leave fp8 out")
+    model = family.build(config, words.sequence or usual_tokens(family, config))
+    return fine_tuned(model, config.word("model_type"), words.tuning) if words.tuning else model
 
 
 @lru_cache(maxsize=16)
-def beyond_positions(text: str) -> str:
-    """A remark on samples that are longer than the configuration's positions; "" for others, and for other names."""
+def remarks(text: str) -> tuple[str, ...]:
+    """Remarks on samples that are longer than the configuration's positions, and on weights that are quantised."""
     try:
         words = parse_words(text)
         config = configuration(words.model)
         longest = family_of(config).longest(config)
     except OsfError:
-        return ""
-    if not longest or (words.sequence or 0) <= longest:
-        return ""
-    reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
-    return f"{reach}: samples of {words.sequence:,} are counted as if they reached that far"
+        return ()
+    said = []
+    if longest and (words.sequence or 0) > longest:
+        reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
+        said.append(f"{reach}: samples of {words.sequence:,} are counted as if they reached that far")
+    if config.fields.get("quantization_config"):
+        said.append(f"the weights of {words.model} are quantised (quantization_config): counted as trained in full")
+    return tuple(said)

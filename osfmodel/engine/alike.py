@@ -66,7 +66,10 @@ def form_of(workload: Workload) -> Hashed:
 
 
 def _form(workload: Workload) -> Hashed:
-    tensors = [(one.name, one.gradient_bytes, one.dtype, one.held_bytes, one.shape) for one in workload.layers]
+    tensors = [
+        (one.name, one.gradient_bytes, one.dtype, one.held_bytes, one.frozen_bytes, one.shape)
+        for one in workload.layers
+    ]
     segments = [(one.name, one.first, one.last) for one in workload.segments]
     sizes = (workload.state_bytes, workload.update_bytes, workload.fixed_bytes)
     return Hashed((tuple(tensors), tuple(segments), sizes, workload.sent_as, workload.computed_in))

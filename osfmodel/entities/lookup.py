@@ -189,3 +189,9 @@ def nearest(name: str, known: Iterable[str], most: int, cutoff: float = 0.6) -> 
 def letters(name: str) -> str:
     """Letters and digits of a name, in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def model_and_rest(text: str) -> tuple[str, str]:
+    """The model of a workload in words, and what follows the colon behind it: GPU and conditions."""
+    model, _, _ = re.sub(r"(?<=,)( *q?lora=[^,:]*):", r"\1 ", text).rpartition(":")
+    return text[: len(model)], text[len(model) + 1 :]

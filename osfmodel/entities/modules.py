@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from osfmodel.entities.compression import require_shardable_sending
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import Block, Bucket, Plan
@@ -63,7 +64,12 @@ def blocks(workload: Workload) -> tuple[str, ...]:
     two members or more. In a profile of whole layers, whose names have no dots, each layer is a block; a row named
     ``layers.0`` is one as well. Embeddings, final norms and heads are in none. Empty if nothing is numbered.
     """
-    return _blocks(tuple((layer.name, layer.gradient_bytes) for layer in workload.layers if layer.gradient_bytes))
+    return blocks_of((layer.name, layer.gradient_bytes) for layer in workload.layers if layer.gradient_bytes)
+
+
+def blocks_of(tensors: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """The blocks, as :func:`blocks` has them, of tensors given as (name, bytes) in forward order."""
+    return _blocks(tuple(tensors))
 
 
 @lru_cache(maxsize=64)
@@ -90,6 +96,16 @@ def _listed(tensors: Sequence[tuple[str, int]], pattern: re.Pattern[str]) -> dic
             sizes[name] = sizes.get(name, 0) + size
     members = Counter(name.rstrip("0123456789") for name in sizes)
     return {name: size for name, size in sizes.items() if members[name.rstrip("0123456789")] > 1}
+
+
+def unsharded(workload: Workload, plan: Plan) -> list[str]:
+    """A remark on frozen parameters of a counted workload that are not sharded, though the plan's strategy would."""
+    gathered = plan.strategy in (*SHARDED, FLAT_SHARDED)
+    whole = (workload.fixed_bytes or 0) - gathered * sum(layer.frozen_bytes or 0 for layer in workload.layers)
+    if not whole or workload.fixed_share is None or not (gathered or plan.strategy == ZERO_3):
+        return []
+    size = f"{show_bytes(whole)} of frozen parameters{' outside blocks that train' if gathered else ''}"
+    return [f"{size} are counted as whole on each GPU, and their all-gathers are left out"]
 
 
 class PlannedTensor(NamedTuple):

@@ -42,6 +42,8 @@ class Layer:
                       parameters, gradients, buffers and optimizer state are not among them; if known
     steady_bytes:     of peak_bytes, those that do not depend on the batch, such as gradients that are not ready yet
     held_bytes:       size of the gradient in memory, if gradient_bytes is its compressed size
+    frozen_bytes:     of fixed_bytes of the workload, those of parameters beside this one that are not trained: FSDP
+                      shards and gathers them with it
     shape:            of the parameter, if known
     """
 
@@ -55,6 +57,7 @@ class Layer:
     peak_bytes: int | None = None
     steady_bytes: int | None = None
     held_bytes: int | None = None
+    frozen_bytes: int | None = None
     shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ class Layer:
         require_time(self.backward_time, f"backward time of layer {self.name!r}")
         require_count(self.gradient_bytes, f"gradient bytes of layer {self.name!r}")
         require_name(self.dtype, f"the dtype of layer {self.name!r}")
-        for name in ("activation_bytes", "held_bytes", "peak_bytes", "steady_bytes"):
+        for name in ("activation_bytes", "frozen_bytes", "held_bytes", "peak_bytes", "steady_bytes"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name.replace('_', ' ')} of layer {self.name!r}")
         size = self.elements * element_bytes(self.dtype)
@@ -202,6 +205,8 @@ class Workload:
         for name in ("state_bytes", "update_bytes", "fixed_bytes"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
+        if sum(layer.frozen_bytes or 0 for layer in self.layers) > (self.fixed_bytes or 0):
+            raise DataError(f"workload {self.name!r} has more frozen_bytes than fixed_bytes, of which they are a part")
         if self.ideal_time is not None:
             require_positive(self.ideal_time, f"the ideal time of workload {self.name!r}")
         if self.fixed_share is not None and not 0 <= self.fixed_share <= 1:

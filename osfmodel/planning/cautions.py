@@ -22,7 +22,7 @@ from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.files.usual_effects import gpu_unknown
 from osfmodel.entities.gpus import generation_of
-from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED
+from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED, unsharded
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import NO_GPU
 from osfmodel.entities.workload import Workload
@@ -198,12 +198,11 @@ def _other_device(found: Finished) -> Iterator[Words]:
         yield {"mine": mine, "theirs": theirs}
 
 
-def _long_samples(found: Finished) -> Iterator[Words]:
-    if found.workload.sample_tokens and in_words(found.workload.name):
-        from osfmodel.counting.words import beyond_positions  # not loaded for a profile
+def _in_words(found: Finished) -> Iterator[Words]:
+    if in_words(found.workload.name):
+        from osfmodel.counting.words import remarks  # not loaded for a profile
 
-        if said := beyond_positions(found.workload.name):
-            yield {"said": said}
+        yield from ({"said": said} for said in remarks(found.workload.name))
 
 
 def _no_gpu(found: Finished) -> list[Words]:
@@ -300,7 +299,8 @@ CAUTIONS: Mapping[str, Caution] = {
         "the profile is of a {mine}, the cluster of {theirs}",
         "times are the {mine}'s unless --compute xF scales them",
     ),
-    "long-samples": Caution(_long_samples, "{said}"),
+    "in-words": Caution(_in_words, "{said}"),
+    "unsharded": Caution(lambda found: ({"said": one} for one in unsharded(found.workload, found.plan)), "{said}"),
     "engine": Caution(lambda found: ({"said": one} for one in found.engine), "{said}"),
     "no-gpu": Caution(
         _no_gpu,

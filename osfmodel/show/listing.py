@@ -50,6 +50,14 @@ def _tera(rate: float | None) -> str:
     return f"{rate / 1e12:.0f} TFLOPS" if rate else ""
 
 
+def _count(number: float) -> str:
+    return f"{number:,}"
+
+
+def _operations(number: int) -> str:
+    return "" if not number else f"{number / 1e12:.3g} TFLOP" if number >= 1e12 else f"{number / 1e9:.3g} GFLOP"
+
+
 NAME: Column[Entry] = column("name", "name", lambda row: row.name)
 SUMMARY: Column[Entry] = column("meaning", "meaning", lambda row: row.entry.summary)
 GPU: Column[Entry] = column("gpu", "GPU", lambda row: row.entry.source.gpu)
@@ -87,6 +95,7 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
     "architectures": (
         NAME,
         column("parameters", "parameters", lambda row: row.entry.parameters, lambda count: f"{count:,}"),
+        column("active", "active", lambda row: row.entry.active, lambda count: f"{count / 1e9:.3g}B"),
         column("sequence", "tokens", lambda row: row.entry.sequence or None),
         column("longest", None, lambda row: row.entry.longest or None),
         column("type", "type", lambda row: row.entry.kind),
@@ -101,6 +110,17 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("in_node", "in the node", lambda row: "xgmi" if row.entry.tuned_as == "cdna" else row.entry.fabric),
         column("bytes_per_s", "per GPU", lambda row: row.entry.link or None, _rate),
         column("priced_as", "priced as", lambda row: row.entry.tuned_as),
+    ),
+    "model": (
+        NAME,
+        column("modules", "modules", lambda row: row.entry.modules),
+        column("parameters", "parameters", lambda row: row.entry.parameters, _count),
+        column("published", "published", lambda row: row.entry.published, _count),
+        column("active", "active", lambda row: row.entry.active, _count),
+        column("trained", "trained", lambda row: row.entry.trained, _count),
+        column("operations", "operations", lambda row: row.entry.operations, _operations),
+        column("operations_per_token", None, lambda row: row.entry.each),
+        column("kept_elements", "kept", lambda row: row.entry.kept, _count),
     ),
     "config": (
         NAME,

@@ -41,6 +41,7 @@ LAYERS: tuple[Column[LayerRow], ...] = (
     column("peak_bytes", "peak", lambda row: row.layer.peak_bytes, show_bytes),
     column("steady_bytes", None, lambda row: row.layer.steady_bytes),
     column("held_bytes", None, lambda row: row.layer.held_bytes),
+    column("frozen_bytes", None, lambda row: row.layer.frozen_bytes),
     column("enqueue_time_s", None, lambda row: row.layer.enqueue_time),
 )
 """Columns of a layer."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
+
+from osfmodel.counting.families.llama import RELATIVES
 
 
 class Library(NamedTuple):
@@ -30,16 +33,18 @@ def _transformers(name: str) -> Callable[[Mapping[str, Any]], Any]:
         import transformers
 
         fields = {key: value for key, value in config.items() if key != "model_type"}
-        made = transformers.AutoConfig.for_model(config["model_type"], **fields, **_no_padding(config["model_type"]))
+        known = {"kimi_k2": "deepseek_v3"}.get(config["model_type"], config["model_type"])  # the same by another name
+        made = transformers.AutoConfig.for_model(known, **fields, **_no_padding(config["model_type"]))
         made._attn_implementation = made._experts_implementation = "eager"  # as products that torch counts
-        return getattr(transformers, name)(made)
+        kind = getattr(transformers, name)
+        return kind.from_config(made) if name.startswith("Auto") else kind(made)
 
     return make
 
 
 def _no_padding(kind: str) -> dict[str, Any]:
     """Without a padding token beyond a small vocabulary."""
-    return {"pad_token_id": None} if kind == "phi3" else {}
+    return {"pad_token_id": None} if kind in {"phi3", "smollm3", "glm", "glm4"} else {}
 
 
 def _words(_config: Mapping[str, Any], tokens: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -59,7 +64,59 @@ def _decoder(source: Any) -> dict[str, Any]:
 
 
 def _experts(source: Any) -> dict[str, Any]:
-    return {**_decoder(source), "intermediate_size": 4 * source.randint(2, 9), "num_local_experts": 4}
+    """As many experts as tokens share evenly, under the names that kinds have for it."""
+    return {
+        **_decoder(source), "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "intermediate_size": 4 * source.randint(2, 9), "moe_intermediate_size": 4 * source.randint(2, 9),
+        "num_hidden_layers": 3,
+    }  # fmt: skip
+
+
+def _mixture(source: Any) -> dict[str, Any]:
+    fields = {"shared_expert_intermediate_size": source.randint(5, 90), "decoder_sparse_step": source.randint(1, 2)}
+    return {**_experts(source), **fields, "mlp_only_layers": source.choice([[], [0], [1]])}
+
+
+def _deepseek(source: Any) -> dict[str, Any]:
+    made = _experts(source)
+    made.pop("head_dim")
+    return {
+        **made, "num_key_value_heads": made["num_attention_heads"], "q_lora_rank": source.choice([None, 12]),
+        "kv_lora_rank": 2 * source.randint(3, 9), "qk_nope_head_dim": 8 * source.randint(1, 3), "qk_rope_head_dim": 8,
+        "v_head_dim": source.randint(5, 20), "first_k_dense_replace": source.randint(0, 2), "n_group": 1,
+        "n_shared_experts": source.randint(1, 3), "topk_group": 1,
+    }  # fmt: skip
+
+
+def _glm_experts(source: Any) -> dict[str, Any]:
+    shared = {"n_shared_experts": source.randint(1, 3), "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+    return {**_experts(source), **shared, "use_qk_norm": True, "attention_bias": True}
+
+
+def _all_experts(source: Any) -> dict[str, Any]:
+    """All experts for each token, as transformers computes Llama 4."""
+    fields = {"intermediate_size_mlp": source.randint(5, 90), "interleave_moe_layer_step": source.randint(1, 2)}
+    return {**_experts(source), **fields, "num_experts_per_tok": 4}
+
+
+def _seen(vision: dict[str, Any], text: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """Text of the longest kind that the vocabulary of _decoder has, and images of 16 patches."""
+    vision = {**vision, "image_size": 32, "patch_size": 8}
+    return {"text_config": text, "vision_config": vision, **others}
+
+
+def _gemma3(source: Any) -> dict[str, Any]:
+    vision = {**_decoder(source), "vision_use_head": source.random() < 0.5}
+    return _seen(vision, {**_decoder(source), "model_type": "gemma3_text"}, mm_tokens_per_image=4, image_token_id=5)
+
+
+def _llama4(source: Any) -> dict[str, Any]:
+    vision, joined = _decoder(source), 4 * source.randint(2, 9)
+    vision |= {
+        "intermediate_size": 4 * vision["hidden_size"], "projector_input_dim": joined, "projector_output_dim": joined,
+        "vision_output_dim": joined,
+    }  # fmt: skip
+    return _seen(vision, {**_all_experts(source), "model_type": "llama4_text", "pad_token_id": None}, image_token_id=5)
 
 
 def _gpt2(source: Any) -> dict[str, Any]:
@@ -78,8 +135,43 @@ def _mpt(source: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _opt(source: Any) -> dict[str, Any]:
+    made = {key: value for key, value in _decoder(source).items() if key != "intermediate_size"}
+    return {**made, "ffn_dim": source.randint(5, 90), "word_embed_proj_dim": None}
+
+
+def _electra(source: Any) -> dict[str, Any]:
+    return {**_bert(source), "embedding_size": source.randint(4, 30)}
+
+
+def _gptj(source: Any) -> dict[str, Any]:
+    return {**_gpt2(source), "rotary_dim": 4}
+
+
+def _bloom(source: Any) -> dict[str, Any]:
+    heads = source.randint(1, 4)
+    return {"hidden_size": 4 * heads, "n_head": heads, "n_layer": source.randint(1, 3), "vocab_size": 50}
+
+
+def _falcon(source: Any) -> dict[str, Any]:
+    flags = ("new_decoder_architecture", "multi_query", "parallel_attn", "bias")
+    fields = {flag: source.random() < 0.5 for flag in flags}
+    made = {key: value for key, value in _decoder(source).items() if key not in {"head_dim", "intermediate_size"}}
+    return {**made, **fields, "num_kv_heads": made["num_key_value_heads"], "ffn_hidden_size": source.randint(5, 90)}
+
+
 def _gpt_neox(source: Any) -> dict[str, Any]:
     return {**_decoder(source), "tie_word_embeddings": source.random() < 0.5}
+
+
+def _mamba2(source: Any) -> dict[str, Any]:
+    groups, width = source.randint(1, 2), source.randint(1, 4)
+    heads = groups * source.randint(1, 3)
+    return {
+        "num_heads": 2 * heads, "head_dim": width, "hidden_size": heads * width, "expand": 2, "n_groups": groups,
+        "state_size": source.randint(3, 9), "conv_kernel": source.randint(2, 4), "chunk_size": 8, "vocab_size": 50,
+        "num_hidden_layers": source.randint(1, 3), "tie_word_embeddings": source.random() < 0.5,
+    }  # fmt: skip
 
 
 def _bert(source: Any) -> dict[str, Any]:
@@ -161,6 +253,14 @@ def _pairs(_config: Mapping[str, Any], tokens: int) -> tuple[tuple[Any, ...], di
     return (), {"input_ids": texts[0], "decoder_input_ids": texts[1]}
 
 
+def _looked_at(config: Mapping[str, Any], tokens: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    import torch
+
+    words, side = torch.zeros(1, tokens, dtype=torch.long), config["vision_config"]["image_size"]
+    words[:, :4] = config["image_token_id"]
+    return (), {"input_ids": words, "pixel_values": torch.zeros(1, 3, side, side)}
+
+
 def _captions(config: Mapping[str, Any], _tokens: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     import torch
 
@@ -174,15 +274,27 @@ def _images(config: Mapping[str, Any], _tokens: int) -> tuple[tuple[Any, ...], d
     return (torch.zeros(1, 3, config["image_size"], config["image_size"]),), {}
 
 
+_CAUSAL = _transformers("AutoModelForCausalLM")
+_SEEING = _transformers("AutoModelForImageTextToText")
 LIBRARIES: Mapping[str, Library] = {
-    "llama": Library("transformers", _transformers("LlamaForCausalLM"), _decoder, _words),
-    "mistral": Library("transformers", _transformers("MistralForCausalLM"), _decoder, _words),
-    "mixtral": Library("transformers", _transformers("MixtralForCausalLM"), _experts, _words),
-    "qwen2": Library("transformers", _transformers("Qwen2ForCausalLM"), _decoder, _words),
-    "qwen3": Library("transformers", _transformers("Qwen3ForCausalLM"), _decoder, _words),
-    "phi3": Library("transformers", _transformers("Phi3ForCausalLM"), _decoder, _words),
-    "gemma2": Library("transformers", _transformers("Gemma2ForCausalLM"), _decoder, _words),
+    **{kind: Library("transformers", _CAUSAL, _decoder, _words) for kind in RELATIVES},
+    **{kind: Library("transformers", _CAUSAL, _experts, _words) for kind in ("mixtral", "olmoe", "gpt_oss")},
+    **{kind: Library("transformers", _CAUSAL, _mixture, _words) for kind in ("qwen2_moe", "qwen3_moe")},
+    **{kind: Library("transformers", _CAUSAL, _deepseek, _words) for kind in ("deepseek_v2", "deepseek_v3", "kimi_k2")},
+    "glm4_moe": Library("transformers", _CAUSAL, _glm_experts, _words),
+    "llama4_text": Library("transformers", _CAUSAL, _all_experts, _words),
+    "gemma3": Library("transformers", _SEEING, _gemma3, _looked_at),
+    "llama4": Library("transformers", _SEEING, _llama4, _looked_at),
+    "mamba2": Library("transformers", _CAUSAL, _mamba2, _words),
     "gpt2": Library("transformers", _transformers("GPT2LMHeadModel"), _gpt2, _words),
+    "gptj": Library("transformers", _CAUSAL, _gptj, _words),
+    "bloom": Library("transformers", _CAUSAL, _bloom, _words),
+    "falcon": Library("transformers", _CAUSAL, _falcon, _words),
+    "opt": Library("transformers", _CAUSAL, _opt, _words),
+    **{
+        kind: Library("transformers", _transformers("AutoModelForMaskedLM"), small, _words)
+        for kind, small in {"roberta": _bert, "xlm-roberta": _bert, "camembert": _bert, "electra": _electra}.items()
+    },
     "mpt": Library("transformers", _transformers("MptForCausalLM"), _mpt, _words),
     "gpt_neox": Library("transformers", _transformers("GPTNeoXForCausalLM"), _gpt_neox, _words),
     "bert": Library("transformers", _transformers("BertForPreTraining"), _bert, _words),
@@ -212,16 +324,20 @@ def operations_of(config: Mapping[str, Any], tokens: int) -> tuple[int, int]:
     from torch.utils.flop_counter import FlopCounterMode
 
     positional, keywords = LIBRARIES[config["model_type"]].inputs(config, tokens)
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    failing = suppress(AttributeError)  # transformers 5.24 fails behind the last product of Llama 4
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), failing:
         model(*positional, **keywords)
     counts = {str(name): count for name, count in counter.get_flop_counts()["Global"].items()}
     inside = sum(count for name, count in counts.items() if "bmm" in name)
     return sum(counts.values()) - inside, inside
 
 
-def kept_by(config: Mapping[str, Any], tokens: int) -> float:
-    """Elements of half precision that the library's forward keeps until backward, parameters apart."""
-    model = library_of(config, "cpu")
+def kept_by(config: Mapping[str, Any], tokens: int, change: Callable[[Any], Any] = lambda model: model) -> float:
+    """Elements of half precision that the library's forward keeps until backward, parameters apart.
+
+    change: of the library's model before, such as by adapters
+    """
+    model = change(library_of(config, "cpu"))
     import torch
 
     model = model.to(torch.bfloat16).train()

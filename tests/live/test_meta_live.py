@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.modules import Product
 from osfmodel.counting.roofline import efficiency_of
-from osfmodel.runtime.profiler.counter import Counter
 from osfmodel.runtime.profiler.driving import Driving
 from osfmodel.runtime.profiler.meta import count
 from osfmodel.runtime.training.factories import Training

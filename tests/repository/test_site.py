@@ -85,6 +85,8 @@ OF_ONE_MODULE = {
     "STRATEGY_EXECUTORS": "the framework of each strategy: a column of STRATEGIES",
     "PRODUCTS": "operators of torch that multiply matrices",
     "RELATIVES": "decoders after Llama, each a row of MODEL_FAMILIES",
+    "PLAIN": "decoders after GPT-2, each a row of MODEL_FAMILIES",
+    "MAKERS": "inputs of models of transformers, by their names",
     "KEEPERS": "those of EXECUTORS whose storage is known",
     "RUNNING": "those of EXECUTORS that osf run trains under",
     "MEASURING": "those of EXECUTORS whose collectives osf bench measures",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from osfmodel.counting.config import LARGEST, Config
-from osfmodel.counting.families import dlrm, images, llama, text
+from osfmodel.counting.families import dlrm, images, llama, mamba, multimodal, text
 from osfmodel.counting.modules import Model
 
 
@@ -41,10 +41,12 @@ def _none(_config: Config) -> int:
 
 MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     **{kind: ModelFamily(llama.build, llama.longest) for kind in llama.RELATIVES},
-    "gpt2": ModelFamily(text.gpt2, _positions),
-    "gpt_neox": ModelFamily(text.gpt_neox, _positions),
-    "mpt": ModelFamily(text.mpt, _unlimited, usual=2048),
-    "bert": ModelFamily(text.bert, _positions),
+    "gemma3": ModelFamily(multimodal.gemma3, multimodal.longest),
+    "llama4": ModelFamily(multimodal.llama4, multimodal.longest),
+    **{kind: ModelFamily(text.plain, _positions) for kind in ("gpt2", "gpt_neox", "gptj", "falcon", "opt")},
+    **{kind: ModelFamily(text.plain, _unlimited, usual=2048) for kind in ("mpt", "bloom")},
+    "mamba2": ModelFamily(mamba.build, _unlimited),
+    **{kind: ModelFamily(text.masked, text.masked_longest) for kind in text.MASKED},
     "t5": ModelFamily(text.t5, _unlimited, usual=512),
     "clip": ModelFamily(images.clip, _none),
     "torchvision-vit": ModelFamily(images.vit, _none),

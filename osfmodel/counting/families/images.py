@@ -195,7 +195,7 @@ def clip(config: Config, _tokens: int) -> Model:
         modules += begun
         names = [f"{kind}_model.encoder.layers.{place}" for place in range(part.layers("num_hidden_layers"))]
         for name in names:
-            modules += _clip_block(part, name, rows)
+            modules += encoder_block(part, name, rows)
         blocks += names
         width, last = part.count("hidden_size"), {"text": "final_layer_norm", "vision": "post_layernorm"}[kind]
         modules.append(norm(f"{kind}_model.{last}", width, rows if kind == "text" else 1, bias=True))
@@ -227,13 +227,17 @@ def _patches(part: Config) -> tuple[int, list[Module]]:
     ]
 
 
-def _clip_block(part: Config, name: str, rows: int) -> Iterator[Module]:
+ENCODER = ("layer_norm1", "layer_norm2", "out_proj")
+"""Names of the norms of a block in CLIP and SigLIP, and of the matrix behind attention."""
+
+
+def encoder_block(part: Config, name: str, rows: int, names: tuple[str, str, str] = ENCODER) -> Iterator[Module]:
+    """A block of an encoder: norms first, attention to all of ``rows``, a feed-forward part; all with biases."""
     width, heads = part.count("hidden_size"), part.count("num_attention_heads")
     part.require_multiple("hidden_size", width, heads)
-    yield norm(f"{name}.layer_norm1", width, rows, bias=True)
+    yield norm(f"{name}.{names[0]}", width, rows, bias=True)
     inside = f"{name}.self_attn"
-    names = (f"{inside}.q_proj", f"{inside}.k_proj", f"{inside}.v_proj", f"{inside}.out_proj")
-    yield from split_attention(names, width, heads, width // heads, rows)
-    yield norm(f"{name}.layer_norm2", width, rows, bias=True)
-    inner = part.count("intermediate_size")
-    yield from feed_forward((f"{name}.mlp.fc1", f"{name}.mlp.fc2"), width, inner, rows)
+    matrices = (f"{inside}.q_proj", f"{inside}.k_proj", f"{inside}.v_proj", f"{inside}.{names[2]}")
+    yield from split_attention(matrices, width, heads, width // heads, rows)
+    yield norm(f"{name}.{names[1]}", width, rows, bias=True)
+    yield from feed_forward((f"{name}.mlp.fc1", f"{name}.mlp.fc2"), width, part.count("intermediate_size"), rows)

@@ -25,6 +25,7 @@ from osfmodel.engine.program import CHANNEL, COMPUTE
 from osfmodel.engine.strategies.fully_sharded import ShardedHoldings, ShardedStep
 from osfmodel.engine.strategies.issued import WHOLE
 from osfmodel.engine.strategies.lowering import Strategy
+from osfmodel.engine.strategies.padding import frozen_bytes
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.modules import as_defined
 from osfmodel.entities.plan import Plan
@@ -70,7 +71,7 @@ class FlatStep(ShardedStep):
         """Bytes of a group as its parameters are gathered, and as its gradients are reduced."""
         types = self.rules.gather_dtype, self.rules.reduce_dtype or self.rules.gather_dtype
         gathered, reduced = (self.ranks * self._flat_bytes(members, dtype) for dtype in types)
-        return gathered, reduced
+        return gathered + self.ranks * frozen_bytes(members, self.ranks), reduced
 
     def split_bytes(self, members: Sequence[Layer]) -> int:
         """Bytes of a rank's part of a group, in the type of its parameters."""

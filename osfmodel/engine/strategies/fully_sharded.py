@@ -24,10 +24,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream, Taken
-from osfmodel.engine.strategies.holdings import GRADIENTS
+from osfmodel.engine.strategies.holdings import BUFFERS, GRADIENTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy
-from osfmodel.engine.strategies.padding import exchanged_bytes, padded_elements
+from osfmodel.engine.strategies.padding import exchanged_bytes, frozen_bytes, padded_elements
 from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
@@ -287,7 +287,7 @@ class ShardedStep(IssuedStep):
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters."""
-        return sum(map(self.split_bytes, self.members))
+        return sum(self.split_bytes(members) + frozen_bytes(members, self.ranks) for members in self.members)
 
     def in_turn(self) -> Iterable[Operation]:
         """The operations; where launching a collective blocks, each waits for the one before it.
@@ -312,6 +312,11 @@ class ShardedHoldings(IssuedHoldings):
     def issued(self) -> IssuedStep:
         """The step before it is issued, at any prices."""
         return self.made(self.workload, self.plan, Pricing.free(self.workers))
+
+    def lasting(self) -> dict[str, int]:
+        """Bytes that stay throughout the step, by owner."""
+        held = super().lasting()
+        return {**held, BUFFERS: held[BUFFERS] - frozen_bytes(self.workload.layers, 1)}
 
     def communicators(self) -> int:
         """Number of communicators of a step."""

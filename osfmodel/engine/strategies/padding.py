@@ -22,6 +22,11 @@ def padded_elements(layer: Layer, ranks: int) -> int:
     return -(-first // ranks) * ranks * rest
 
 
+def frozen_bytes(layers: Sequence[Layer], ranks: int) -> int:
+    """Bytes of a rank's part of the parameters that are not trained beside ``layers``."""
+    return sum(-(-(layer.frozen_bytes or 0) // ranks) for layer in layers)
+
+
 def gathered_bytes(rules: Sharding, layers: Sequence[Layer], ranks: int) -> int:
     """Bytes of the parameters of ``layers``, padded, as they are gathered from ``ranks`` ranks."""
     return exchanged_bytes(rules, layers, ranks)[0]
@@ -39,4 +44,5 @@ def exchanged_bytes(rules: Sharding, layers: Sequence[Layer], ranks: int) -> tup
         padded[one.dtype] = padded.get(one.dtype, 0) + padded_elements(one, ranks)
     gather, reduce = rules.gather_dtype, rules.reduce_dtype or rules.gather_dtype
     gathered = sum(elements * element_bytes(gather or dtype) for dtype, elements in padded.items())
+    gathered += ranks * frozen_bytes(layers, ranks)
     return gathered, sum(elements * element_bytes(reduce or dtype) for dtype, elements in padded.items())

@@ -10,7 +10,7 @@ from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.roofline import FULL, NOTHING, SELECTIVE
-from osfmodel.counting.words import parse_words
+from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.cluster import Cluster
@@ -250,14 +250,21 @@ class ScaleTask:
                 yield f"with ac={how} in the words, {found.best.name} fits on {points[-1].workers} GPUs"
                 return
 
+    @staticmethod
+    def active(workload: Workload, count: int) -> str:
+        """Words on those of ``count`` parameters that a token passes, for a model with experts; "" for others."""
+        active = model_of(parse_words(workload.name)).active if in_words(workload.name) else count
+        return f" ({active / 1e9:.3g} active)" if active < count else ""
+
     def notes(self, workload: Workload, wanted: MemoryLimit | None, last: ScalePoint) -> Iterator[str]:
         """Remarks on what was counted, on memory and on what-ifs."""
         if workload.fixed_share is not None and workload.batch_size is not None:
             tokens = "" if workload.sample_tokens is None else f" of {workload.sample_tokens:,} tokens"
             count = sum(layer.elements for layer in workload.layers if layer.gradient_bytes)
-            each = " on a GPU" if self.options.groups.gpus > 1 else ""
+            each = " on a GPU" if self.options.groups.gpus > 1 else self.active(workload, count)
             samples = how_many(workload.batch_size, "sample")
-            said = f"counted: {count / 1e9:.3g} billion parameters{each}, a micro-batch of {samples}{tokens}"
+            train = " that train" if workload.fixed_bytes else ""
+            said = f"counted: {count / 1e9:.3g} billion parameters{train}{each}, a micro-batch of {samples}{tokens}"
             step = (last.samples or 0) * (workload.sample_tokens or 0)
             yield said + (f", a step of {step:,} tokens on {how_many(last.workers, 'GPU')}" if step else "")
         if self.limit is not None:

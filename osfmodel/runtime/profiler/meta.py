@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from osfmodel.counting.modules import Model, Module
+from osfmodel.counting.library.counted import model_of
+from osfmodel.counting.library.counter import Counter
+from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import ADAM_BYTES, TrainingSetup, workload_of
 from osfmodel.entities.errors import DataError, OsfError, UsageError
-from osfmodel.entities.modules import blocks
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.profiler import first_size
-from osfmodel.runtime.profiler.counter import Counter
 from osfmodel.runtime.profiler.driving import Driving, Measured, default_optimizer, loss_of, require_loss
 from osfmodel.runtime.training.factories import Maker, Training, mapped
 
@@ -54,7 +54,8 @@ def count(name: str, make: Maker, batch_size: int | None, driving: Driving, gpu:
     unused = [one for one, tensor in tensors.items() if tensor.grad is None]
     if len(unused) == len(tensors):
         raise DataError("no parameter has a gradient: there is nothing to communicate")
-    model = _model(name, counter, {one: tuple(t.shape) for one, t in tensors.items() if one not in unused}, training)
+    shapes = {one: tuple(tensor.shape) for one, tensor in tensors.items() if one not in unused}
+    model = model_of(name, counter, shapes, _tokens(training))
     with _failing("the update failed; without its optimizer the factory is updated by SGD"):
         optimizer.step()
     made = _workload(model, setting, tensors)
@@ -137,33 +138,16 @@ def _state_bytes(optimizer: Any) -> int:
     return sum(value.numel() * value.element_size() for value in values if value.ndim)
 
 
-def _model(name: str, counter: Counter, shapes: Mapping[str, tuple[int, ...]], training: Training) -> Model:
-    """The model as it was counted, with the whole batch as one sample."""
-    places = {parameter: place for place, parameter in enumerate(shapes)}
-    modules: list[Module] = []
-    uses: dict[str, int] = {}
-    for visit in counter.visits:
-        own = sorted((one for one in visit.parameters if one in shapes), key=places.__getitem__)
-        uses[visit.module] = uses.get(visit.module, 0) + 1
-        parameters = tuple((one[len(visit.module) + 1 :], shapes[one]) for one in own)
-        called = visit.module if own else f"{visit.module}.use{uses[visit.module]}"
-        modules.append(Module(called, parameters, tuple(visit.products), tuple(visit.scores), visit.moved, visit.kept))
+def _tokens(training: Training) -> int:
+    """Tokens of a sample; 0 where there are none."""
     tokens = training.batch.get("input_ids") if isinstance(training.batch, Mapping) else None
-    return Model(name, tuple(modules), 0 if tokens is None else tokens.shape[-1], (), counter.causal)
+    return 0 if tokens is None else tokens.shape[-1]
 
 
 def _workload(model: Model, setting: TrainingSetup, tensors: Mapping[str, Any]) -> Workload:
-    """The workload in the types of its parameters, with blocks that could be recomputed."""
+    """The workload in the types of its parameters."""
     made = workload_of(model, setting, model.name)
-    names = [name for name in blocks(made) if _recomputable(name, model)]
-    made = workload_of(replace(model, blocks=tuple(names)), setting, model.name)
     return replace(made, layers=tuple(_typed(layer, tensors.get(layer.name)) for layer in made.layers))
-
-
-def _recomputable(block: str, model: Model) -> bool:
-    """Whether a block is two modules or more, one right behind the other."""
-    inside = [place for place, module in enumerate(model.modules) if module.name.startswith(f"{block}.")]
-    return len(inside) > 1 and inside[-1] - inside[0] == len(inside) - 1
 
 
 def _typed(layer: Layer, tensor: Any) -> Layer:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osfmodel.counting.library.functions import called
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.lookup import suggestion
 
@@ -49,11 +48,7 @@ def from_factory(text: str) -> Maker:
     module_name, _, name = text.partition(":")
     if not module_name or not name:
         raise UsageError(f"{text!r} is not a factory: write PACKAGE.MODULE:FACTORY")
-    factory: Any = _module(module_name, text)
-    for part in name.split("."):
-        factory = getattr(factory, part, None)
-    if not callable(factory):
-        raise UsageError(f"{text!r}: {module_name} has no function {name!r}")
+    factory = called(text)
     takes_size = "batch_size" in inspect.signature(factory).parameters
 
     def make(batch_size: int | None) -> Training:
@@ -64,20 +59,6 @@ def from_factory(text: str) -> Maker:
         return training._replace(batch=resized(training.batch, batch_size))
 
     return make
-
-
-def _module(name: str, text: str) -> Any:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UsageError(f"{text!r}: there is no module {error.name!r} here or on the Python path") from None
-        raise DataError(f"{text!r}: importing {name} failed: {error}") from error
-    except Exception as error:
-        raise DataError(f"{text!r}: importing {name} failed: {type(error).__name__}: {error}") from error
 
 
 def _called(factory: Callable[..., Any], known: Mapping[str, Any], text: str) -> Any:

@@ -293,7 +293,8 @@ def _one(layers: Sequence[Layer], ranks: int, levels: dict[str, int]) -> Layer:
     trained = [layer for layer in layers if layer.gradient_bytes]
     size = sum(padded_elements(layer, ranks) * element_bytes(layer.dtype) for layer in trained)
     forward, backward = (plain_sum(map(attrgetter(kind), layers)) for kind in ("forward_time", "backward_time"))
-    found = Layer((trained or layers)[0].name, forward, backward, size, layers[0].dtype)
+    frozen = sum(layer.frozen_bytes or 0 for layer in layers) or None
+    found = Layer((trained or layers)[0].name, forward, backward, size, layers[0].dtype, frozen_bytes=frozen)
     peak = held = 0
     for layer in reversed(layers):
         peak, held = max(peak, levels[layer.name] + held), held + layer.gradient_bytes

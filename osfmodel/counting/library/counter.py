@@ -31,6 +31,8 @@ class Visit:
     scores: list[Product] = field(default_factory=list)
     moved: int = 0
     kept: int = 0
+    keys: int = 0
+    experts: int = 0
 
 
 class Counter:
@@ -65,11 +67,11 @@ class Counter:
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
         functions = torch.nn.functional
         fused: dict[str, Callable[..., None]] = {
-            "scaled_dot_product_attention": self._attend, "dropout": self._drop,
+            "scaled_dot_product_attention": self._scaled, "dropout": self._drop,
         }  # fmt: skip
         plain = {name: getattr(functions, name) for name in fused}
         for name, note in fused.items():
-            setattr(functions, name, self._fused(plain[name], note))
+            setattr(functions, name, self.fused(plain[name], note))
         try:
             with _noting(self), hooks:
                 yield
@@ -121,7 +123,7 @@ class Counter:
                 self.visits[-1].parameters.append(name)
         first = self.visits[0]
         first.moved, first.kept = first.moved + self._waiting.moved, first.kept + self._waiting.kept
-        first.scores += self._waiting.scores
+        first.scores, first.keys = first.scores + self._waiting.scores, first.keys + self._waiting.keys
         self._waiting = Visit("")
 
     def _keep(self, tensor: Any) -> None:
@@ -131,34 +133,74 @@ class Counter:
             self._alive.append(tensor)
             self._now.kept += tensor.untyped_storage().nbytes() // tensor.element_size()
 
-    def _fused(self, plain: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
-        """A function of PyTorch that is one kernel on a GPU and several operations on the meta device."""
+    def fused(self, plain: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+        """A function that is one kernel on a GPU and several operations on the meta device.
+
+        ``note(output, *arguments)`` counts it instead of these.
+        """
 
         def fused(*arguments: Any, **named: Any) -> Any:
-            self._pauses += 1
-            try:
+            with self.paused():
                 output = plain(*arguments, **named)
-            finally:
-                self._pauses -= 1
             if not self._pauses:
                 note(output, *arguments, **named)
             return output
 
         return fused
 
-    def _attend(
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context whose operations are not counted."""
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+
+    def use(self, module: Any) -> None:
+        """Note that a module's own parameters are used now."""
+        self._visit([name for tensor in module.parameters(recurse=False) for name in self._names[_storage(tensor)]])
+
+    def add(self, moved: Iterable[Any], kept: Iterable[Any] = (), scores: Iterable[Product] = ()) -> None:
+        """Count tensors that a kernel moves and keeps, and its products without parameters."""
+        self._now.scores += scores
+        self._now.moved += sum(tensor.numel() for tensor in moved)
+        for tensor in kept:
+            self._keep(tensor)
+
+    def add_experts(self, experts: int, products: Iterable[Product], moved: int, kept: int) -> None:
+        """Count experts whose parameters are used now, by the elements that they move and keep."""
+        now = self._now
+        now.experts, now.products = experts, [*now.products, *products]
+        now.moved, now.kept = now.moved + moved, now.kept + kept
+
+    def attend(self, output: Any, tensors: tuple[Any, Any, Any], causal: bool, window: int = 0, chunk: int = 0) -> None:
+        """Count attention without stored scores.
+
+        tensors: queries, keys and values, of heads x tokens x width
+        window:  the most keys that a query sees, if causal; that it sees to each side, else; 0 for all
+        chunk:   tokens beyond which it begins anew; 0 for none
+        """
+        query, key, value = tensors
+        tokens, keys, heads = query.shape[-2], key.shape[-2], prod(query.shape[:-2])
+        if 0 < chunk < keys:
+            keys = (chunk + 1) // 2 if causal else chunk
+            first, second = attention(tokens, heads, query.shape[-1], keys)
+        else:
+            if window and not causal:
+                keys = min(keys, 2 * window + 1)
+            windowed = causal and keys == tokens
+            first, second = attention(tokens, heads, query.shape[-1], keys, causal, window if windowed else 0)
+        seen = [product for visit in (self._waiting, *self.visits) for product in visit.scores]
+        self.causal = causal and (self.causal or not seen)
+        self._now.keys += key.numel() + value.numel()
+        self.add((*tensors, output), (*tensors, output), (first, second._replace(columns=value.shape[-1])))
+
+    def _scaled(
         self, output: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
         is_causal: bool = False, **_: Any,
     ) -> None:  # fmt: skip
-        """Attention without stored scores."""
-        tokens, keys, heads = query.shape[-2], key.shape[-2], prod(query.shape[:-2])
-        first, second = attention(tokens, heads, query.shape[-1], keys=(keys + 1) // 2 if is_causal else keys)
-        seen = [product for visit in (self._waiting, *self.visits) for product in visit.scores]
-        self.causal = is_causal and (self.causal or not seen)
-        self._now.scores += [first, second._replace(columns=value.shape[-1])]
-        for tensor in (query, key, value, output):
-            self._now.moved += tensor.numel()
-            self._keep(tensor)
+        self.attend(output, (query, key, value), is_causal)
 
     def _drop(self, output: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
         """Dropout, which keeps a mask of single bytes that is not counted."""

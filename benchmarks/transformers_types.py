@@ -1,0 +1,130 @@
+"""Every model type of transformers with its default configuration: counted or refused, in how long, by which class.
+
+    python benchmarks/transformers_types.py [TYPE ...] [--jobs 2] [--seconds 10]
+
+Each type is counted in a process of its own, which has imported the libraries before; nothing is kept in a cache.
+Parameters are compared with transformers' own ``num_parameters()`` on the meta device. Without TYPE the table is
+written to benchmarks/transformers_types.json. Needs the extra ``names``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+from osfmodel.counting.config import Config
+from osfmodel.counting.library import hugging_face
+
+TABLE = Path(__file__).with_suffix(".json")
+
+
+def mapped_types() -> list[str]:
+    """The types that transformers maps to a model."""
+    return sorted(set(CONFIG_MAPPING_NAMES) & set(MODEL_MAPPING_NAMES))
+
+
+def own_number(kind: str) -> tuple[str, int]:
+    """The class of a type, and the number of its parameters as transformers counts them."""
+    config = transformers.AutoConfig.for_model(kind)
+    found = hugging_face.class_of(transformers, config)
+    with torch.device("meta"):
+        return found.__name__, found._from_config(config).num_parameters()
+
+
+def record(kind: str) -> dict[str, Any]:
+    """The row of a type."""
+    start = time.perf_counter()
+    try:
+        model = hugging_face.count(Config(kind, {"model_type": kind}), 0)
+    except Exception as error:
+        return {"type": kind, "refused": f"{error}"[:300], "seconds": round(time.perf_counter() - start, 1)}
+    seconds = round(time.perf_counter() - start, 1)
+    products, scores = (
+        sum(one.operations for module in model.modules for one in getattr(module, name))
+        for name in ("products", "scores")
+    )
+    row = {"type": kind, "parameters": model.parameters, "tokens": model.tokens, "causal": model.causal,
+           "blocks": len(model.blocks), "products": products, "scores": scores, "seconds": seconds}  # fmt: skip
+    try:
+        row["class"], own = own_number(kind)
+        if own != model.parameters:
+            row["num_parameters"] = own
+    except Exception as error:
+        row["num_parameters"] = f"{type(error).__name__}: {error}"[:200]
+    return row
+
+
+def _send(kind: str, pipe: Connection) -> None:
+    pipe.send(record(kind))
+
+
+def limited(kind: str, seconds: float) -> dict[str, Any]:
+    """The row of a type, counted in a process of its own that ends after some time."""
+    context = multiprocessing.get_context("fork")
+    mine, other = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(kind, other))
+    process.start()
+    other.close()
+    try:
+        if not mine.poll(1.5 * seconds):  # with the check of its parameters
+            return {"type": kind, "refused": f"not counted within {seconds:g} s", "seconds": seconds}
+        row: dict[str, Any] = mine.recv()
+    except EOFError:
+        return {"type": kind, "refused": "its process ended", "seconds": 0.0}
+    finally:
+        process.kill()
+        process.join()
+    if row["seconds"] > seconds and "refused" not in row:
+        return {"type": kind, "refused": f"takes {row['seconds']:g} s", "seconds": row["seconds"]}
+    return row
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row as text."""
+    if "refused" in row:
+        return f"{row['type']:32} {row['seconds']:5.1f} s  refused: {row['refused']}"
+    differs = f"  transformers: {row['num_parameters']}" if "num_parameters" in row else ""
+    work = (row["products"] + row["scores"]) / 1e12
+    return (
+        f"{row['type']:32} {row['seconds']:5.1f} s  {row['parameters']:>15,}  {work:9.3f} TFLOP"
+        f" {100 * row['scores'] / max(1, row['products'] + row['scores']):3.0f} %  {row.get('class', '')}{differs}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Count all types, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("types", nargs="*", metavar="TYPE")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=10)
+    options = parser.parse_args(arguments)
+    types = options.types or mapped_types()
+    hugging_face.count(Config("bert", {"model_type": "bert"}), 16)  # what is imported once
+    rows = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for row in pool.map(lambda kind: limited(kind, options.seconds), types):
+            rows.append(row)
+            print(line(row), flush=True)
+    counted = [row for row in rows if "refused" not in row]
+    equal = sum("num_parameters" not in row for row in counted)
+    share = len(counted) / len(rows)
+    print(f"{len(counted)} of {len(rows)} types counted ({share:.1%}), {equal} with transformers' number of parameters")
+    if not options.types:
+        table = {"transformers": transformers.__version__, "types": rows}
+        TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Parts of models of transformers that are one kernel on a GPU, counted by closed forms: attention, experts, scans."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from math import prod
+from typing import Any
+
+from osfmodel.counting.library.counter import Counter
+from osfmodel.counting.modules import Product
+from osfmodel.entities.errors import DataError
+
+NAME = "osfmodel"
+"""Of attention and experts, as transformers registers them."""
+ACTIVATIONS = "transformers.activations"
+NORM = re.compile(r".*Norm(Gated)?(1d|2d|3d)?")
+"""Names of classes that normalise."""
+PACKED = "find_packed_sequence_indices"
+"""Name of a function that looks for several texts in the values of positions."""
+ROTATION = re.compile(r"apply_rotary_\w+")
+"""Names of functions that turn queries and keys by their positions."""
+
+
+class Kernels:
+    """Functions that transformers calls in place of its own attention and experts; ``counter`` counts."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+
+    def mask(self, *_: Any, mask_function: Any = None, local_size: int | None = None, **__: Any) -> Any:
+        """No mask; for attention that begins anew in each chunk, a note of its tokens."""
+        if local_size is None or "chunked" not in _said(mask_function):
+            return None
+        import torch
+
+        note = torch.empty((), device="meta")
+        note.osfmodel_chunk = local_size
+        return note
+
+    def attend(  # noqa: PLR0913, PLR0917
+        self, module: Any, query: Any, key: Any, value: Any, mask: Any = None, dropout: float = 0.0,
+        is_causal: bool | None = None, sliding_window: int | None = None, position_bias: Any = None, **_: Any,
+    ) -> tuple[Any, None]:  # fmt: skip
+        """The output of attention between queries, keys and values of (samples, heads, tokens, width).
+
+        Half is left out where transformers would: if causal, without a mask or biases of its own.
+        """
+        import torch
+
+        chunk = getattr(mask, "osfmodel_chunk", 0)
+        whole = (mask is not None and not chunk) or position_bias is not None or query.shape[2] == 1
+        causal = not whole and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        with self.counter.paused():
+            shape = (query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+            output = torch.empty(shape, dtype=query.dtype, device=query.device, requires_grad=True)
+        window = sliding_window if isinstance(sliding_window, int) else 0
+        self.counter.attend(output, (query, key, value), causal, window, chunk)
+        return output, None
+
+    def experts(self, module: Any, hidden: Any, chosen: Any, weights: Any, *_: Any, **__: Any) -> Any:
+        """The output of experts, of which each has its even share of the tokens and their choices."""
+        matrices = [one for one in module.parameters(recurse=False) if one.ndim == 3]
+        count, width = matrices[0].shape[0], hidden.shape[-1]
+        routed = prod(chosen.shape)
+        share, inner, products = -(-routed // count), 0, []
+        for matrix in matrices:
+            first, second = matrix.shape[1:]
+            down = "down" in _name(module, matrix) or "w2" in _name(module, matrix)
+            inner = inner or (second if first == width and not down else first)
+            given = (second if first == width else first) if down else width
+            products.append(Product(share, given, first * second // given, count))
+        made = sum(one.columns for one in products[:-1])
+        active = products[-1].inner
+        self.counter.use(module)
+        moved = routed * (4 * width + made + 3 * active)
+        self.counter.add_experts(count, products, moved, routed * (width + made + 2 * active))
+        with self.counter.paused():
+            return hidden.new_empty(hidden.shape).requires_grad_()
+
+    def one(self, module: Any, plain: Any, *tensors: Any, **named: Any) -> Any:
+        """The output of a normalisation or activation, which reads its inputs and keeps them."""
+        with self.counter.paused():
+            output = plain(*tensors, **named)
+        given = [one for one in (*tensors, *named.values()) if getattr(one, "requires_grad", False)]
+        if hasattr(output, "shape"):
+            self.counter.use(module)
+            self.counter.add((*given, output), given)
+        return output
+
+    def rotate(self, plain: Any, *tensors: Any, **named: Any) -> Any:
+        """The output of a function that keeps nothing but what does not grow with heads."""
+        with self.counter.paused():
+            outputs = plain(*tensors, **named)
+        made = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        self.counter.add([one for one in (*tensors, *made) if getattr(one, "requires_grad", False)])
+        return outputs
+
+    def selective_scan(self, _plain: Any, *tensors: Any, **named: Any) -> Any:
+        """Mamba's scan: for each token the state of every channel, and its product with the token's vector."""
+        hidden, step, decay, given, read = tensors[:5]
+        samples, width, tokens = hidden.shape
+        output = self._scanned(
+            (hidden, step, given, read), named, [Product(width, decay.shape[-1], 1, tokens * samples)]
+        )
+        return (output, None) if named.get("return_last_state") else output
+
+    def chunk_scan(self, _plain: Any, *tensors: Any, **named: Any) -> Any:
+        """Mamba 2's scan in chunks: inside each by products of its tokens, and one state for each head between."""
+        hidden, step, _, given, read = tensors[:5]
+        size = tensors[5] if len(tensors) > 5 else named["chunk_size"]
+        samples, tokens, heads, width = hidden.shape
+        groups, state = given.shape[2:]
+        chunks, length = -(-tokens // size) * samples, min(tokens, size)
+        products = [
+            Product(length, state, length, groups * chunks), Product(length, length, width, heads * chunks),
+            Product(width, length, state, heads * chunks), Product(length, state, width, heads * chunks),
+        ]  # fmt: skip
+        output = self._scanned((hidden, step, given, read), named, products)
+        return (output, None) if named.get("return_final_states") else output
+
+    def _scanned(self, tensors: tuple[Any, ...], named: Mapping[str, Any], products: list[Product]) -> Any:
+        """An output like the first of the tensors, which a scan reads and keeps."""
+        with self.counter.paused():
+            output = tensors[0].new_empty(tensors[0].shape).requires_grad_()
+        used = [*tensors, *([named["z"]] if named.get("z") is not None else []), output]
+        self.counter.add(used, used, products)
+        return output
+
+
+def _said(function: Any, depth: int = 0) -> str:
+    """The names of a mask's function and of those that it is made of."""
+    cells = [] if depth > 3 else [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    inner = [one for cell in cells for one in (cell if isinstance(cell, tuple) else (cell,)) if callable(one)]
+    return " ".join([getattr(function, "__qualname__", ""), *(_said(one, depth + 1) for one in inner)])
+
+
+def _name(module: Any, tensor: Any) -> str:
+    return next(str(name) for name, one in module._parameters.items() if one is tensor)
+
+
+@contextmanager
+def fused(model: Any, counter: Counter) -> Iterator[None]:
+    """A context in which the kernels of ``model`` are counted by their closed forms."""
+    from transformers import AttentionInterface, masking_utils
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.masking_utils import AttentionMaskInterface
+
+    kernels = Kernels(counter)
+    AttentionInterface.register(NAME, kernels.attend)
+    AttentionMaskInterface.register(NAME, kernels.mask)
+    ALL_EXPERTS_FUNCTIONS.register(NAME, kernels.experts)
+    functions: dict[str, Callable[..., Any]] = {
+        "mamba_selective_scan": kernels.selective_scan, "mamba2_chunk_scan": kernels.chunk_scan,
+        "torch_compilable_check": lambda *_, **__: None,
+    }  # fmt: skip
+    changed = [(masking_utils, PACKED, getattr(masking_utils, PACKED))]
+    setattr(masking_utils, PACKED, lambda _positions: None)
+    for module in model.modules():
+        kind = type(module)
+        own = not kind.__module__.startswith("torch.") and not any(module.children())
+        if own and (NORM.fullmatch(kind.__name__) or kind.__module__ == ACTIVATIONS):
+            module.forward = partial(kernels.one, module, module.forward)
+    for code in {type(module).__module__: sys.modules[type(module).__module__] for module in model.modules()}.values():
+        for name, plain in list(vars(code).items()):
+            note = functions.get(name) or (kernels.rotate if ROTATION.fullmatch(name) else None)
+            if note and callable(plain):
+                changed.append((code, name, plain))
+                setattr(code, name, partial(note, plain))
+    try:
+        yield
+    finally:
+        for code, name, plain in changed:
+            setattr(code, name, plain)
+
+
+def register() -> None:
+    """Make the names of attention and experts known to transformers, for configurations that ask for them."""
+    from transformers import AttentionInterface
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.masking_utils import AttentionMaskInterface
+
+    for table in (AttentionInterface, AttentionMaskInterface, ALL_EXPERTS_FUNCTIONS):
+        table.register(NAME, _uncounted)
+
+
+def _uncounted(*_: Any, **__: Any) -> Any:
+    raise DataError("attention is counted inside a context only")

@@ -1,0 +1,110 @@
+"""Values of small tensors on the meta device, such as positions and grids, on which a model's shapes depend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MOST = 2**20
+"""Elements of the largest tensor whose values are known."""
+
+
+@contextmanager
+def knowing() -> Iterator[None]:
+    """A context in which the values of small tensors on the meta device that depend on no parameter are known.
+
+    They are computed beside, on the CPU, by the same operations: what ``item()`` and ``nonzero()`` ask for. All others
+    count as finite.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    class Knowing(TorchDispatchMode):  # type: ignore[misc]
+        """Computes small tensors beside those of the meta device."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.known: dict[int, tuple[Any, Any]] = {}
+
+        def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
+            given = (inputs, named or {})
+            tensors = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
+            ready = all(id(one) in self.known or one.device.type == "cpu" for one in tensors)
+            ready = ready and "rand" not in operator.overloadpacket.__name__ and self.small(operator, given)
+            try:
+                beside = tree_map(self.value, given) if ready else None
+                result = operator(*beside[0], **beside[1]) if beside else None
+            except (IndexError, RuntimeError):  # as of places behind the end of a table
+                ready = False
+            if not ready:
+                self.forget(operator, tensors)
+                return operator(*self.indexed(operator, inputs), **given[1])
+            try:
+                output = operator(*inputs, **given[1])
+            except (RuntimeError, NotImplementedError):  # a shape that depends on values
+                output = tree_map(lambda one: one.to("meta") if isinstance(one, torch.Tensor) else one, result)
+            for one, known in zip(tree_leaves(output), tree_leaves(result), strict=True):
+                if isinstance(one, torch.Tensor) and one.device.type == "meta" and known.numel() <= MOST:
+                    self.known[id(one)] = one, known
+            return output
+
+        def value(self, one: Any) -> Any:
+            """A stand-in for an argument on the CPU."""
+            if isinstance(one, torch.device):
+                return torch.device("cpu")
+            return self.known[id(one)][1] if id(one) in self.known else one
+
+        def small(self, operator: Any, given: Any) -> bool:
+            """Whether an operation without a tensor makes few elements, as far as its numbers say."""
+            numbers = [one for one in tree_leaves(given) if isinstance(one, int) and not isinstance(one, bool)]
+            product = 1
+            for one in numbers:
+                product *= max(1, abs(one))
+            made = "empty" not in operator.overloadpacket.__name__
+            return made and (any(isinstance(one, torch.Tensor) for one in tree_leaves(given)) or product <= MOST)
+
+        def forget(self, operator: Any, tensors: list[Any]) -> None:
+            """Values that an operation overwrites with unknown ones are unknown."""
+            if operator._schema.is_mutable and tensors and tensors[0].device.type == "meta":
+                storage = tensors[0].untyped_storage()._cdata
+                for key, (one, _) in list(self.known.items()):
+                    if one.untyped_storage()._cdata == storage:
+                        del self.known[key]
+
+        def indexed(self, operator: Any, inputs: Any) -> Any:
+            """The arguments with places instead of masks whose values are known."""
+            if not operator.overloadpacket.__name__.startswith(("index", "_unsafe_index")) or len(inputs) < 2:
+                return inputs
+            places: list[Any] = []
+            for one in inputs[1] if isinstance(inputs[1], list | tuple) else ():
+                mask = one is not None and one.dtype == torch.bool and id(one) in self.known
+                places += (
+                    [one] if not mask else [axis.to("meta") for axis in self.known[id(one)][1].nonzero().unbind(1)]
+                )
+            return (inputs[0], places, *inputs[2:]) if places else inputs
+
+    class Making(TorchFunctionMode):  # type: ignore[misc]
+        """Makes tensors of given numbers where their values are known, and takes all unknown ones for finite."""
+
+        def __torch_function__(self, function: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
+            named = named or {}
+            if function is torch.tensor and str(named.get("device") or "meta") == "meta":
+                return torch.tensor(*inputs, **{**named, "device": "cpu"}).to("meta")
+            if function is torch.Tensor.tolist and id(inputs[0]) in beside.known:
+                return beside.known[id(inputs[0])][1].tolist()
+            if function in FINITE:
+                return torch.full(inputs[0].shape, FINITE[function], dtype=torch.bool, device="meta")
+            if function is torch.Tensor.__getitem__:
+                places = inputs[1] if isinstance(inputs[1], tuple) else (inputs[1],)
+                made = [self.__torch_function__(torch.tensor, (), (one,)) if isinstance(one, list) else one
+                        for one in places]  # fmt: skip
+                inputs = (inputs[0], tuple(made) if isinstance(inputs[1], tuple) else made[0])
+            return function(*inputs, **named)
+
+    FINITE = {torch.isfinite: True, torch.isinf: False, torch.isnan: False}  # noqa: N806
+    beside = Knowing()
+    with beside, Making():
+        yield

@@ -1,0 +1,58 @@
+"""The parts of a model: each module in one, in sums and beside published figures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from osfmodel.cli import main
+from osfmodel.counting.parts import parts_of
+from osfmodel.counting.words import model_of, parse_words
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "profiles/architectures").glob("*.json")), ids=lambda path: path.stem)
+def test_parts_add_up_to_the_model(path):
+    model = model_of(parse_words(f"{path.stem}:h100"))
+    *parts, whole = parts_of(model)
+    for number in ("modules", "parameters", "active", "trained", "operations", "kept"):
+        assert sum(getattr(part, number) for part in parts) == getattr(whole, number)
+    assert 3 * whole.operations == model.operations
+    has_attention = any(module.scores and model.block_of(module) for module in model.modules)
+    assert ("attention" in {part.name for part in parts}) == has_attention
+
+
+def listed(*words):
+    result = CliRunner().invoke(main, ["list", "model", *words])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_experts_are_active_as_often_as_they_are_chosen():
+    rows = {row["name"]: row for row in json.loads(listed("mixtral-8x7b", "--format", "json"))["model"]}
+    experts, whole = rows["experts"], rows["all"]
+    router = 32 * 8 * 4096
+    assert experts["active"] == (experts["parameters"] - router) // 4 + router
+    assert whole["published"] == whole["parameters"] == 46_702_792_704
+    assert round(whole["active"] / 1e9, 1) == 12.9
+    assert whole["operations_per_token"] == pytest.approx(2 * whole["active"], rel=0.06)  # and attention
+
+
+def test_fine_tuning_shows_what_trains():
+    lines = [line.split(",") for line in listed("llama3-8b:h100,lora=16", "--format", "csv").splitlines()]
+    rows = {row[1]: dict(zip(lines[0], row, strict=True)) for row in lines[1:]}
+    assert rows["adapters"]["trained"] == rows["all"]["trained"] == "6815744"
+    assert rows["attention"]["trained"] == "0"
+
+
+def test_towers_and_adapters_are_parts_of_their_own():
+    assert "vision" in listed("clip-vit-b32")
+    assert "adapters" not in listed("clip-vit-b32")
+
+
+def test_a_model_must_be_named():
+    result = CliRunner().invoke(main, ["list", "model"])
+    assert result.exit_code == 2
+    assert "give a name of 'osf list architectures'" in result.stderr
