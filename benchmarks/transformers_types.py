@@ -1,10 +1,11 @@
 """Every model type of transformers with its default configuration: counted or refused, in how long, by which class.
 
-    python benchmarks/transformers_types.py [TYPE ...] [--jobs 2] [--seconds 10]
+    python benchmarks/transformers_types.py [TYPE ...] [--jobs 2] [--seconds 10] [--again]
 
 Each type is counted in a process of its own, which has imported the libraries before; nothing is kept in a cache.
 Parameters are compared with transformers' own ``num_parameters()`` on the meta device. Without TYPE the table is
-written to benchmarks/transformers_types.json. Needs the extra ``names``.
+written to benchmarks/transformers_types.json; with --again, after those that it refuses were tried once more. Needs the
+extra ``names``.
 """
 
 from __future__ import annotations
@@ -109,10 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("types", nargs="*", metavar="TYPE")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--again", action="store_true")
     options = parser.parse_args(arguments)
-    types = options.types or mapped_types()
+    known = json.loads(TABLE.read_text(encoding="utf-8"))["types"] if options.again else []
+    rows = [row for row in known if "refused" not in row]
+    types = options.types or [row["type"] for row in known if "refused" in row] or mapped_types()
     hugging_face.count(Config("bert", {"model_type": "bert"}), 16)  # what is imported once
-    rows = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(lambda kind: limited(kind, options.seconds), types):
             rows.append(row)
@@ -122,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     share = len(counted) / len(rows)
     print(f"{len(counted)} of {len(rows)} types counted ({share:.1%}), {equal} with transformers' number of parameters")
     if not options.types:
+        rows.sort(key=lambda row: row["type"])
         table = {"transformers": transformers.__version__, "types": rows}
         TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 

@@ -199,3 +199,15 @@ def test_a_function_that_returns_a_module(tmp_path, monkeypatch):
                        ("none:h100", "has no function 'none'")):  # fmt: skip
         with pytest.raises(osf.OsfError, match=said):
             model_of(parse_words(f"own_models:{name}"))
+
+
+def test_chunks_of_attention_and_experts_that_are_given_all_tokens():
+    fields = {"model_type": "llama4_text", "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 4,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 96,
+              "num_local_experts": 8, "num_experts_per_tok": 1, "attention_chunk_size": 16,
+              "interleave_moe_layer_step": 1}  # fmt: skip
+    modules = library.build(Config("chunks", fields), 64).modules
+    chunked, whole = attention(64, 4, 8, keys=8), attention(64, 4, 8, causal=True)
+    assert [one for module in modules for one in module.scores] == [*chunked * 3, *whole]
+    experts = [module.products for module in modules if module.experts]
+    assert experts == [(Product(8, 32, 48, 8), Product(8, 24, 32, 8))] * 4

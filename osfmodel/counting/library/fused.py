@@ -12,7 +12,6 @@ from typing import Any
 
 from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.modules import Product
-from osfmodel.entities.errors import DataError
 
 NAME = "osfmodel"
 """Of attention and experts, as transformers registers them."""
@@ -26,10 +25,18 @@ ROTATION = re.compile(r"apply_rotary_\w+")
 
 
 class Kernels:
-    """Functions that transformers calls in place of its own attention and experts; ``counter`` counts."""
+    """Functions that transformers calls in place of its own attention and experts, by NAME; ``counter`` counts."""
 
-    def __init__(self, counter: Counter) -> None:
-        self.counter = counter
+    counter: Counter
+
+    def __init__(self) -> None:
+        from transformers import AttentionInterface
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+        from transformers.masking_utils import AttentionMaskInterface
+
+        AttentionInterface.register(NAME, self.attend)
+        AttentionMaskInterface.register(NAME, self.mask)
+        ALL_EXPERTS_FUNCTIONS.register(NAME, self.experts)
 
     def mask(self, *_: Any, mask_function: Any = None, local_size: int | None = None, **__: Any) -> Any:
         """No mask; for attention that begins anew in each chunk, a note of its tokens."""
@@ -63,9 +70,16 @@ class Kernels:
 
     def experts(self, module: Any, hidden: Any, chosen: Any, weights: Any, *_: Any, **__: Any) -> Any:
         """The output of experts, of which each has its even share of the tokens and their choices."""
+        return self.routed(module, hidden, prod(chosen.shape))
+
+    def all_experts(self, module: Any, chosen: int, hidden: Any) -> Any:
+        """The same of experts that are given all tokens once for each, most of them as zeros (Llama 4)."""
+        return self.routed(module, hidden, hidden.shape[0] // module.num_experts * chosen)
+
+    def routed(self, module: Any, hidden: Any, routed: int) -> Any:
+        """The output of experts for so many choices of tokens."""
         matrices = [one for one in module.parameters(recurse=False) if one.ndim == 3]
         count, width = matrices[0].shape[0], hidden.shape[-1]
-        routed = prod(chosen.shape)
         share, inner, products = -(-routed // count), 0, []
         for matrix in matrices:
             first, second = matrix.shape[1:]
@@ -143,16 +157,10 @@ def _name(module: Any, tensor: Any) -> str:
 
 
 @contextmanager
-def fused(model: Any, counter: Counter) -> Iterator[None]:
+def fused(model: Any, kernels: Kernels) -> Iterator[None]:
     """A context in which the kernels of ``model`` are counted by their closed forms."""
-    from transformers import AttentionInterface, masking_utils
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-    from transformers.masking_utils import AttentionMaskInterface
+    from transformers import masking_utils
 
-    kernels = Kernels(counter)
-    AttentionInterface.register(NAME, kernels.attend)
-    AttentionMaskInterface.register(NAME, kernels.mask)
-    ALL_EXPERTS_FUNCTIONS.register(NAME, kernels.experts)
     functions: dict[str, Callable[..., Any]] = {
         "mamba_selective_scan": kernels.selective_scan, "mamba2_chunk_scan": kernels.chunk_scan,
         "torch_compilable_check": lambda *_, **__: None,
@@ -164,6 +172,8 @@ def fused(model: Any, counter: Counter) -> Iterator[None]:
         own = not kind.__module__.startswith("torch.") and not any(module.children())
         if own and (NORM.fullmatch(kind.__name__) or kind.__module__ == ACTIVATIONS):
             module.forward = partial(kernels.one, module, module.forward)
+        if kind.__name__ == "Llama4TextExperts":
+            module.forward = partial(kernels.all_experts, module, model.config.get_text_config().num_experts_per_tok)
     for code in {type(module).__module__: sys.modules[type(module).__module__] for module in model.modules()}.values():
         for name, plain in list(vars(code).items()):
             note = functions.get(name) or (kernels.rotate if ROTATION.fullmatch(name) else None)
@@ -175,17 +185,3 @@ def fused(model: Any, counter: Counter) -> Iterator[None]:
     finally:
         for code, name, plain in changed:
             setattr(code, name, plain)
-
-
-def register() -> None:
-    """Make the names of attention and experts known to transformers, for configurations that ask for them."""
-    from transformers import AttentionInterface
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-    from transformers.masking_utils import AttentionMaskInterface
-
-    for table in (AttentionInterface, AttentionMaskInterface, ALL_EXPERTS_FUNCTIONS):
-        table.register(NAME, _uncounted)
-
-
-def _uncounted(*_: Any, **__: Any) -> Any:
-    raise DataError("attention is counted inside a context only")

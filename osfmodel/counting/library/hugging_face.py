@@ -13,7 +13,7 @@ from typing import Any
 from osfmodel.counting.config import Config
 from osfmodel.counting.library.counted import model_of, one_line
 from osfmodel.counting.library.counter import Counter
-from osfmodel.counting.library.fused import NAME, fused, register
+from osfmodel.counting.library.fused import NAME, Kernels, fused
 from osfmodel.counting.library.values import knowing
 from osfmodel.counting.modules import Model
 from osfmodel.entities.errors import DataError
@@ -23,11 +23,8 @@ USUAL, USUAL_ENCODED = 4096, 512
 """Tokens of a sample where nobody says, if the model has positions for them; of one with encoder and decoder."""
 TARGETS = 4
 """Tokens of a text for an encoder, for each of the decoder."""
-WAYS: tuple[Mapping[str, str], ...] = (
-    {"attn_implementation": NAME, "experts_implementation": NAME}, {"attn_implementation": "sdpa"},
-    {"attn_implementation": "eager"},
-)  # fmt: skip
-"""How attention and experts are implemented: counted by closed forms if the class lets them be replaced."""
+WAYS = (NAME, "sdpa", "eager")
+"""How attention is implemented: counted by closed forms if the class lets them be replaced."""
 KINDS = (
     "ImageTextToText", "SpeechSeq2Seq", "Seq2SeqLM", "MaskedLM", "CausalLM", "CTC", "ZeroShotImageClassification",
     "ImageClassification", "AudioClassification", "VideoClassification", "SemanticSegmentation",
@@ -57,23 +54,23 @@ def count(config: Config, tokens: int) -> Model:
             raise problem or AssertionError
 
 
-def _counted(name: str, kind: Any, config: Any, how: Mapping[str, str], tokens: int) -> Model:
-    """The model of a class, with its attention and experts implemented in one way."""
+def _counted(name: str, kind: Any, config: Any, how: str, tokens: int) -> Model:
+    """The model of a class, with its attention implemented in one way."""
     import torch
     from transformers.initialization import no_init_weights
 
-    register()
+    kernels = Kernels()
     usual, positions = USUAL_ENCODED if config.is_encoder_decoder else USUAL, _positions(config)
     text = tokens or min(usual, positions or usual)
     if 0 < positions < text:  # as many rows of a learned table
         config.get_text_config().max_position_embeddings = text
     with torch.device("meta"), knowing():
         with no_init_weights():
-            model = kind._from_config(copy.deepcopy(config), **how)
+            model = kind._from_config(copy.deepcopy(config), attn_implementation=how, experts_implementation=NAME)
         model.tie_weights()
         model.train()
-        counter = Counter(model)
-        with fused(model, counter), counter.counting():
+        counter = kernels.counter = Counter(model)
+        with fused(model, kernels), counter.counting():
             given, logits = _forward(model, model.config, text)
     shapes = {one: tuple(tensor.shape) for one, tensor in model.named_parameters()}
     return model_of(name, counter, shapes, text if "input_ids" in given else 0, logits, _row_parallel(model))
@@ -156,8 +153,8 @@ def _first(found: Any) -> Any:
 def _positions(config: Any) -> int:
     """Tokens that a configuration has positions for; 0 where it does not say."""
     text = config.get_text_config()
-    found = getattr(text, "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else 0
+    found = [getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len")]
+    return next((one for one in found if isinstance(one, int) and one > 0), 0)
 
 
 def _row_parallel(model: Any) -> str:
@@ -173,8 +170,7 @@ def _forward(model: Any, config: Any, tokens: int) -> tuple[Mapping[str, Any], i
     The tower of a model of text and images or sound runs by itself, as where its vectors go among those of the text
     depends on the values of tokens.
     """
-
-    accepted = inspect.signature(model.forward).parameters
+    accepted, language = inspect.signature(model.forward).parameters, model
     given = dict(_inputs(model, config, tokens))
     text = "input_ids" in given
     for name, tower in (("pixel_values", "get_image_features"), ("input_features", "get_audio_features")):
@@ -186,10 +182,12 @@ def _forward(model: Any, config: Any, tokens: int) -> tuple[Mapping[str, Any], i
             patched = "image_grid_thw" in more and name == "pixel_values"
             method(_tensor(_patches(config, tokens)) if patched else given[name], **more)
             del given[name]
+            inner = getattr(model, "language_model", None)
+            language = inner if hasattr(inner, "lm_head") else model
     for name in ("use_cache", "return_loss"):
         if name in accepted:
             given[name] = False
-    output = model(**given)
+    output = language(**given)
     logits = [value for name, value in output.items() if name.endswith("logits") and text and value.ndim == 3]
     return given, sum(value.numel() for value in logits)
 
