@@ -123,9 +123,15 @@ def _targets(model: Model, kind: str, tuning: FineTuning, linear: set[str]) -> s
     """Names of the modules that have adapters. Raises UsageError where that is not known."""
     words = f"{'q' * tuning.packed}lora={tuning.rank}"
     if tuning.everywhere and any(module.experts for module in model.modules):
-        raise UsageError(f"adapters beside experts cannot be counted: write {words}, for those beside attention")
+        remedy = f"write {words}, for those beside attention" if kind in TARGETS else f"leave {words}:all-linear out"
+        raise UsageError(f"adapters beside experts cannot be counted yet: {remedy}")
     if not tuning.everywhere and kind not in TARGETS:
-        raise UsageError(f"PEFT has no default modules for adapters of type {kind!r}: write {words}:all-linear")
+        experts = any(module.experts for module in model.modules)
+        remedy = f"and those beside experts cannot be counted yet: leave {words} out" if experts else ""
+        remedy = remedy or f"write {words}:all-linear"
+        raise UsageError(
+            f"PEFT has no default modules for adapters of type {kind!r}{', ' if experts else ': '}{remedy}"
+        )
     found = linear if tuning.everywhere else {one for one in linear if one.rpartition(".")[2] in TARGETS[kind]}
     if not found:
         raise UsageError(f"{model.name} has no linear layers for adapters: leave {words} out")
@@ -138,7 +144,10 @@ def _named(model: Model, part: str) -> list[str]:
     found = [name for name in names if (in_tower(name) if part == TOWER else inside(name, part))]
     found = tables(model) if part == EMBEDDINGS else found
     if not found:
-        known = dict.fromkeys([EMBEDDINGS, TOWER, *(one for name in names for one in around(name))])
+        if part == TOWER:
+            raise UsageError(f"{model.name} has no vision or audio tower: leave frozen={TOWER} out")
+        towers = [TOWER] if any(map(in_tower, names)) else []
+        known = dict.fromkeys([EMBEDDINGS, *towers, *(one for name in names for one in around(name))])
         raise UsageError(f"{part!r} is no part of {model.name} that can be frozen: {suggestion(part, known)}")
     return found
 

@@ -163,8 +163,11 @@ def _copies(model: Model, groups: Parallelism) -> int:
         if module.keys and module.scores
     }
     experts = {module.experts for module in model.modules if module.experts}
-    if groups.tensor > 1 and any(module.frozen for module in model.modules):
-        raise UsageError(f"--tp {groups.tensor}: how fine-tuning divides is not known: leave it out, or train all")
+    if any(module.frozen for module in model.modules):
+        for option, size in (("--tp", groups.tensor), ("--ep", groups.expert)):
+            if size > 1:
+                remedy = f"leave {option} {size} out, or train all parameters"
+                raise UsageError(f"{option} cannot be combined with lora, qlora or frozen yet: {remedy}")
     if groups.expert > 1 and not experts:
         raise UsageError(f"--ep {groups.expert}: {model.name} has no experts: leave it out")
     for kind, what, numbers in (

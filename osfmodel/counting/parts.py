@@ -43,7 +43,9 @@ def parts_of(model: Model, published: int | None = None) -> list[Part]:
     outside = [(place, one) for place, one in enumerate(model.modules) if not model.block_of(one)]
     last = len(model.modules) - next((n for n, one in enumerate(model.modules[::-1]) if model.block_of(one)), 0)
     known = {
-        "embedding": {one.name for _, one in outside if not one.products and not one.kept},
+        "embedding": {
+            one.name for _, one in outside if not one.products and any(len(s) >= MATRIX for _, s in one.parameters)
+        },
         "head": {*heads(model), *(one.name for place, one in outside if place >= last and one.products)},
         "experts": {*routers(model), *(one.name for one in model.modules if one.experts)},
     }
@@ -75,14 +77,14 @@ def _kinds(module: Module, model: Model, known: Mapping[str, Collection[str]]) -
     if any(part.startswith("lora_") for part in parts):
         yield "adapters"
     if in_tower(module.name):
-        yield "vision"
+        yield "audio" if "audio" in module.name else "vision"
     yield from (kind for kind, names in known.items() if module.name in names)
     if not module.products and not module.scores:
         yield "norms"
-    if any(word in part for word in ATTENTION for part in parts) or (module.scores and model.block_of(module)):
-        yield "attention"
     if any(part in SCANS for part in parts):
         yield "state space"
+    if any(word in part for word in ATTENTION for part in parts) or (module.scores and model.block_of(module)):
+        yield "attention"
     if any(len(shape) > MATRIX for _, shape in module.parameters):
         yield "convolution"
     yield "feed-forward"

@@ -98,7 +98,7 @@ def configuration(model: str) -> Config:
             if function := library.function_config(model):
                 return function
             path = library.hub_file(model) or path
-        if not path.suffix and not path.exists():
+        if path.suffix != ".json" and not path.exists():
             raise UsageError(_not_found(model, name, bundled))
         name = model.rpartition("/")[2] if path.parent.parent.name == "snapshots" else path.stem
         name = path.absolute().parent.name if name == "config" else name
@@ -115,7 +115,8 @@ def _not_found(model: str, name: str, bundled: Iterable[str]) -> str:
     near = suggestion(name, bundled, "'osf list architectures' shows those there are", most=3)
     said = f"no architecture named {model!r}, and no configuration in a file of that name"
     if slash and owner not in ("", ".", "..") and "/" not in last:
-        return f"{said} or in {library.hub_cache()}: huggingface-cli download {model} config.json, or {near}"
+        fetch = f"huggingface-cli download {model} config.json (hf download in newer versions)"
+        return f"{said} or in {library.hub_cache()}: {fetch}, or {near}"
     return f"{said}: {near}"
 
 
@@ -195,23 +196,27 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
     adapters = re.fullmatch(r"(q?)lora=([0-9]{1,9})(?::(all-linear))?", part)
     kind = match[1] if match else "lora" if adapters else "type" if part in TYPES else part.partition("=")[0]
     if kind in said:
-        raise UsageError(f"{part!r} says a second time what was said before: leave it out")
+        raise UsageError(f"{part!r} says {kind} a second time: give it once")
     said.add(kind)
     setting = words.setting
     if match:
         number = int(match[2]) * (1024 if match[3] else 1)
         if not 1 <= number <= MOST_TOKENS:
-            raise UsageError(f"{part!r}: the number must be from 1 to {MOST_TOKENS}")
+            raise UsageError(f"{part!r}: the number must be from 1 to {MOST_TOKENS:,}")
         found = replace(words, sequence=number) if kind == "seq" else None
         return found or replace(words, setting=replace(setting, batch=number))
     tuning = words.tuning or FineTuning()
     if adapters:
         rank, everywhere, packed = int(adapters[2]), bool(adapters[3]), bool(adapters[1])
         if not 1 <= rank <= MOST_RANK:
-            raise UsageError(f"{part!r}: the rank must be from 1 to {MOST_RANK}")
+            raise UsageError(f"{part!r}: the rank must be from 1 to {MOST_RANK:,}")
         return replace(words, tuning=replace(tuning, rank=rank, everywhere=everywhere, packed=packed))
+    if kind in ("lora", "qlora"):
+        raise UsageError(f"{part!r}: write {kind}=RANK or {kind}=RANK:all-linear, such as {kind}=16")
     if part.startswith("frozen=") and all(names := part.removeprefix("frozen=").split("+")):
         return replace(words, tuning=replace(tuning, frozen=tuple(names)))
+    if kind == "frozen":
+        raise UsageError(f"{part!r}: write frozen=embeddings, frozen=tower or a module, such as frozen=model.layers.0")
     if part in TYPES:
         return replace(words, setting=replace(setting, dtype=TYPES[part]))
     if part == "compile":
@@ -222,7 +227,8 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
             raise UsageError(f"{part!r}: {suggestion(how, CHECKPOINTING)}")
         return replace(words, setting=replace(setting, checkpointing=how))
     digits = "".join(filter(str.isdigit, part))
-    near = nearest(part, [*TYPES, "compile", *(f"{name}{digits}" for name in ("seq", "batch") if digits)], 1, 0.4)
+    numbered = [form.format(digits) for form in ("seq{}", "batch{}", "lora={}", "qlora={}") if digits]
+    near = nearest(part, [*TYPES, "compile", *numbered], 1, 0.6)
     raise UsageError(f"{part!r} is not known here: {did_you_mean(near) or 'leave it out, or'} {FORM}")
 
 

@@ -107,10 +107,13 @@ def test_a_tied_head_is_frozen_with_its_table():
     [
         ("llama3-8b:h100,lora=0", "the rank must be from 1 to"),
         ("llama3-8b:h100,lora=8,qlora=8", "a second time"),
-        ("llama3-8b:h100,lora=8:some", "is not known here"),
-        ("llama3-8b:h100,frozen=", "is not known here"),
+        ("llama3-8b:h100,lora=8:some", "write lora=RANK or lora=RANK:all-linear"),
+        ("llama3-8b:h100,frozen=", "write frozen=embeddings, frozen=tower or a module"),
         ("llama3-8b:h100,frozen=model.layer.0", "did you mean model.layers.0"),
-        ("llama3-8b:h100,frozen=tower", "'tower' is no part of llama3-8b"),
+        ("llama3-8b:h100,frozen=tower", "llama3-8b has no vision or audio tower: leave frozen=tower out"),
+        ("qwen3-30b-a3b:h100,lora=8", "leave lora=8 out"),
+        ("qwen3-30b-a3b:h100,lora=8:all-linear", "leave lora=8:all-linear out"),
+        ("llama3-8b:h100,loar=16", "did you mean lora=16?"),
         ("llama3-8b:h100,frozen=model+lm_head", "nothing of llama3-8b is left to train"),
         ("phi3-mini:h100,lora=8", "write lora=8:all-linear"),
         ("llama3-8b:h100,fp8,qlora=8", "leave fp8 out"),
@@ -234,9 +237,14 @@ def test_a_note_says_which_frozen_parameters_are_not_sharded():
     fsdp, zero, ddp = (
         run.invoke(main, [*words, plan]).stdout.replace("\n", " ") for plan in ("fsdp2", "zero-3", "ddp")
     )
-    assert "501.0 MiB of frozen parameters outside blocks that train are counted as whole" in fsdp
+    assert "501.0 MiB of frozen parameters lie outside trained blocks: they are counted as whole" in fsdp
     assert "2.302 GiB of frozen parameters are counted as whole" in zero
     assert "frozen" not in ddp
+
+
+def test_memory_of_other_experts_is_not_called_frozen():
+    words = ["scale", "mixtral-8x7b:h100,seq512", "--cluster", "nccl:h100x8,400Gbps", "--workers", "16", "--ep", "8"]
+    assert "frozen" not in CliRunner().invoke(main, words).stdout
 
 
 def test_fine_tuning_is_kept_in_files(tmp_path):
@@ -245,5 +253,5 @@ def test_fine_tuning_is_kept_in_files(tmp_path):
     assert osf.load_workload(tmp_path / "w.json").layers == workload.layers
     with pytest.raises(osf.DataError, match="more frozen_bytes than fixed_bytes"):
         replace(workload, fixed_bytes=1)
-    with pytest.raises(osf.UsageError, match="--tp 2: how fine-tuning divides is not known"):
+    with pytest.raises(osf.UsageError, match="leave --tp 2 out, or train all parameters"):
         shard_of(model_of(parse_words("llama3.2-1b:h100,lora=16")), Parallelism(tensor=2))

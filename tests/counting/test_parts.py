@@ -21,7 +21,16 @@ def test_parts_add_up_to_the_model(path):
         assert sum(getattr(part, number) for part in parts) == getattr(whole, number)
     assert 3 * whole.operations == model.operations
     has_attention = any(module.scores and model.block_of(module) for module in model.modules)
-    assert ("attention" in {part.name for part in parts}) == has_attention
+    states = path.stem.startswith("mamba")
+    assert ("attention" in {part.name for part in parts}) == (has_attention and not states)
+    assert ("state space" in {part.name for part in parts}) == states
+
+
+@pytest.mark.parametrize("words", ["llama3-8b:h100,frozen=model.layers", "resnet50:h100,lora=16:all-linear"])
+def test_frozen_norms_are_no_tables(words):
+    """They keep as little as a table does."""
+    embeddings = [part.parameters for part in parts_of(model_of(parse_words(words))) if part.name == "embedding"]
+    assert embeddings == ([128_256 * 4096] if words.startswith("llama") else [])
 
 
 def listed(*words):
