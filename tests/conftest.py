@@ -57,9 +57,9 @@ def checked() -> tuple[Checked, ...]:
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``osf tune`` takes what was tuned before from what is kept, and ``osf check`` the whole ledger."""
+    """``osf tune`` takes what was tuned before from what is kept, and ``osf check`` the whole ledger, but no files."""
     monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
-    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: kept(check, *(given if any(given) else ())))
+    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: check(*given) if any(given) else kept(check))
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ SIZED = "record a trace with record_shapes=True, import it with --model, or use 
 class Finished:
     """A finished prediction or tuning, as far as cautions look at it.
 
-    workload: of one micro-batch, where the plan accumulates
+    workload: as each worker computes it
     stock:    prices for the framework, at each number of workers
     paid:     those that this plan was timed with
     asked:    the strategy that was asked for, which may have become another
@@ -173,6 +173,7 @@ def _unknown_selection(found: Finished) -> list[Words]:
 
 
 def _busy(found: Finished) -> list[Words]:
+    """Where ranks would keep the cores busy while they send, which stock frameworks do not in forward."""
     seconds = found.seconds - (0 if found.plan.forward_overlap else found.workload.forward_time)
     share = cpu_share(found.cluster, found.plan, found.stock[0].workers, seconds) or 0.0
     return once(share > MOSTLY_SENDING, share=show_share(min(share, 1.0)))

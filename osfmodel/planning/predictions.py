@@ -115,7 +115,7 @@ class PricedSubject:
     def finished(self, plan: Plan, bound: Bound, asked: str, timeline: Timeline) -> Finished:
         """A plan that was timed for this subject, for cautions; asked: the strategy."""
         return Finished(
-            bound.question.workload,
+            self.workload,
             self.cluster,
             plan,
             (self.pricing,),

@@ -9,6 +9,7 @@ import pytest
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Layer, Table, Workload
 from osfmodel.planning.cautions import cpu_share
+from osfmodel.planning.what_if import WhatIf
 
 BYTES = 1000
 TABLE = Table(4, (10, 100), (0.1, 1.0), cpu_share=0.95)
@@ -104,3 +105,11 @@ def test_hsdp_with_one_replica_is_told(cluster, workers, said):
     told = [f"HSDP has one replica here, as FSDP2: {said}"] if said else []
     assert notes == [told, []]
     assert [note for note in osf.tune(workload, cluster, workers, "hsdp").notes if "one replica" in note] == told
+
+
+def test_the_forward_of_all_micro_batches_is_left_out_of_the_cores_time():
+    """As `osf predict` and `osf tune` say it, whatever the strategy does with micro-batches."""
+    workload = osf.load_workload("gpt2:a100,seq512,batch1,bf16")
+    accumulated = WhatIf(accumulate=2, compute=0.125).of_workload(workload, 4)
+    found = osf.compare(accumulated, osf.load_cluster("emulated-4x5gbit"), 4, ["zero-2"]).predictions[0]
+    assert any("sending takes 60% of the time of the cores" in note for note in found.notes)
