@@ -19,8 +19,8 @@ import pytest
 import osfmodel as osf
 from osfmodel.runtime.callbacks import lightning_watch, transformers_watch
 from osfmodel.runtime.profiler.clocks import Mark
-from osfmodel.runtime.watching import hooks, steps, writer
-from osfmodel.runtime.watching.hooks import tensors_of
+from osfmodel.runtime.watching import steps, writer
+from osfmodel.runtime.watching.hooks import RECORDERS, tell, tell_no_more, tensors_of
 from osfmodel.runtime.watching.sinks import SERVICES, means, opened
 from osfmodel.runtime.watching.steps import MarkedStep, StepRecorder
 from osfmodel.runtime.watching.writer import RankExchange, RankTimes, RecordWriter, lateness
@@ -75,7 +75,7 @@ def marks_of_hooks(model):
     everywhere = list(optimizers._global_optimizer_pre_hooks), list(optimizers._global_optimizer_post_hooks)
     calls = [dist.Work.wait, dist.ProcessGroup.allreduce, dist.ProcessGroup.barrier, dist._broadcast_coalesced]
     streams = [torch.cuda.Stream.wait_event, torch.cuda.Stream.wait_stream]
-    return hooks, tensors, everywhere, [id(call) for call in (*calls, *streams)], hooks.RECORDERS[:]
+    return hooks, tensors, everywhere, [id(call) for call in (*calls, *streams)], RECORDERS[:]
 
 
 def test_a_slow_rank_is_named_and_the_others_wait_by_the_difference():
@@ -337,7 +337,7 @@ def test_several_models_are_told_apart():
     train(other, 1, slow)
     second.close()
     assert (len(first.records), len(second.records)) == (7, 5)
-    assert hooks.RECORDERS == []
+    assert RECORDERS == []
 
 
 def test_two_optimizers_of_a_model_make_one_step():
@@ -442,7 +442,7 @@ def broadcast_nothing():
 
 def test_a_wait_in_another_thread_is_not_the_trainings(monkeypatch):
     recorder, _, _ = played(monkeypatch)
-    hooks.tell(recorder)
+    tell(recorder)
     try:
         recorder.begin_forward()
         broadcast_nothing()
@@ -450,7 +450,7 @@ def test_a_wait_in_another_thread_is_not_the_trainings(monkeypatch):
         other.start()
         other.join()
     finally:
-        hooks.tell_no_more(recorder)
+        tell_no_more(recorder)
     assert len(recorder.waits) == 1
 
 
@@ -628,7 +628,7 @@ def test_a_callback_for_transformers(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "watch.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
     assert all({"forward", "backward", "update", "exposed"} <= set(line) for line in lines)
-    assert hooks.RECORDERS == []
+    assert RECORDERS == []
 
 
 def test_the_calls_of_transformers(monkeypatch, tmp_path):
@@ -645,7 +645,7 @@ def test_the_calls_of_transformers(monkeypatch, tmp_path):
             callback.on_train_end(None, None, None)
     lines = [json.loads(line) for line in (tmp_path / "watch.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2]
-    assert hooks.RECORDERS == []
+    assert RECORDERS == []
 
 
 def played_lightning(monkeypatch):
@@ -671,7 +671,7 @@ def test_a_callback_for_lightning(monkeypatch, tmp_path):
     assert [line["step"] for line in lines] == [0, 1, 2]
     callback.on_train_start(trainer, model)
     callback.on_exception(trainer, model, KeyboardInterrupt())
-    assert hooks.RECORDERS == []
+    assert RECORDERS == []
 
 
 @pytest.mark.filterwarnings("ignore")
