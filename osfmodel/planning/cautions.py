@@ -173,7 +173,7 @@ def _unknown_selection(found: Finished) -> list[Words]:
 
 
 def _busy(found: Finished) -> list[Words]:
-    """Where ranks would keep the cores busy while they send, which stock frameworks do not in forward."""
+    """Whether ranks would keep the cores busy while they send, which stock frameworks do not in forward."""
     seconds = found.seconds - (0 if found.plan.forward_overlap else found.workload.forward_time)
     share = cpu_share(found.cluster, found.plan, found.stock[0].workers, seconds) or 0.0
     return once(share > MOSTLY_SENDING, share=show_share(min(share, 1.0)))
