@@ -196,7 +196,7 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
     adapters = re.fullmatch(r"(q?)lora=([0-9]{1,9})(?::(all-linear))?", part)
     kind = match[1] if match else "lora" if adapters else "type" if part in TYPES else part.partition("=")[0]
     if kind in said:
-        raise UsageError(f"{part!r} says {kind} a second time: give it once")
+        raise UsageError(f"{part!r} says {kind} a second time: leave it out")
     said.add(kind)
     setting = words.setting
     if match:
