@@ -109,9 +109,8 @@ def unsharded(workload: Workload, plan: Plan) -> list[str]:
     tuned = FINE_TUNED.search(workload.name) and workload.fixed_share is not None
     if not whole or not tuned or not (gathered or plan.strategy == ZERO_3):
         return []
-    where = "lie outside trained blocks: they" if gathered else "of frozen parameters"
-    size = f"{show_bytes(whole)} of frozen parameters {where}" if gathered else f"{show_bytes(whole)} {where}"
-    return [f"{size} are counted as whole on each GPU, without all-gathers"]
+    where = " lie outside trained blocks: they" if gathered else ""
+    return [f"{show_bytes(whole)} of frozen parameters{where} are counted as whole on each GPU, without all-gathers"]
 
 
 class PlannedTensor(NamedTuple):
