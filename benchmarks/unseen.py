@@ -1,4 +1,4 @@
-"""Predict torchtitan's published runs, from which nothing was learned, by words alone. Prints a table:
+"""Predict torchtitan's published runs by words alone. Prints a table:
 
     python benchmarks/unseen.py
 

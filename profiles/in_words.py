@@ -19,7 +19,8 @@ from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.counting.config import Config
 from osfmodel.counting.families import llama
 from osfmodel.counting.modules import Model, attention, embedding, head, linear, norm
-from osfmodel.counting.roofline import Efficiency, TrainingSetup, workload_of
+from osfmodel.counting.roofline import TrainingSetup, workload_of
+from osfmodel.counting.stacks import Learned
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files.measurements import load_measurements
@@ -92,7 +93,7 @@ def _in_words(source: str, run: Measurement, stated: StatedRun, smallest: bool) 
     recomputed = {"yes": 1.0, "no": 0.0}
     told = dict(run.conditions).get("recomputed", "no")
     gpu, batch = GPUS[run.condition("gpu")], int(run.condition("batch_size"))
-    setting = TrainingSetup(gpu, batch=batch, compiled=source in COMPILED)
+    setting = TrainingSetup(gpu, batch=batch, stack="compile" if source in COMPILED else "eager")
     part = recomputed[told] if told in recomputed else float(told)
     return RunInWords(
         source, run, _model(run.workload, int(run.condition("sequence"))), setting, part, stated, smallest
@@ -143,7 +144,7 @@ def _mpt(name: str, decoder: Decoder, tokens: int) -> Model:
     return Model(name, tuple(modules), tokens, blocks, causal=True)
 
 
-def workload_in_words(one: RunInWords, learned: Efficiency | None = None) -> Workload:
+def workload_in_words(one: RunInWords, learned: Learned | None = None) -> Workload:
     """The workload of a run's micro-batch; ``learned``: efficiencies other than those that come with osfmodel."""
     counted = workload_of(one.model, one.setting, one.run.workload, learned)
     again = one.model.blocks[: round(one.recomputed * len(one.model.blocks))]

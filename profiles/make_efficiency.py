@@ -1,168 +1,389 @@
-"""Make efficiency.json, the part of a GPU's data sheet that training reaches, from published runs.
+"""Make efficiency.json, what software and clocks make of a GPU's kernels, from published runs.
 
     python profiles/make_efficiency.py [OUTPUT_FOLDER]
+    python profiles/make_efficiency.py --errors
 
-Runs: those of in_words.py on the fewest GPUs of their series. Fitted: logarithms of predicted over measured step times,
-by least squares with a soft loss, each source weighing the same. Exposed communication is that of the engine at the
-efficiencies of START, and small. All generations of GPUs share the shape of the roofline (``attention`` over
-``matrix``, ``memory``); each has a pace of its own, which is drawn to that of the others where few runs show it. The
-doubt of generations that were seen is the 90 % quantile of the errors of the source that was predicted worst when it
-was left out; that of any other GPU is found by leaving out whole generations.
+Runs: those of in_words.py on the fewest GPUs of their series, and those of published/in-words.csv and torchtitan.csv.
+Fitted: logarithms of predicted over measured step times, by least squares with a soft loss, each source weighing the
+same, each value drawn to a start that is physical. Exposed communication is that of the engine at START. The doubt of
+a stack, and of models with experts, is the 90 % quantile of the errors of sources when each was left out, of which each
+weighs the same; that of a GPU of which no relative was measured is found by leaving out whole generations. ``--errors``
+prints the errors by source, learned from all and from all others.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from scipy.optimize import least_squares
 
-from osfmodel.counting.modules import Module
-from osfmodel.counting.roofline import Efficiency, Roofline
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.counting import load_workload, roofline
+from osfmodel.counting import words as counting_words
+from osfmodel.counting.groups import Parallelism, stages_of
+from osfmodel.counting.modules import Model, Module
+from osfmodel.counting.roofline import Roofline, TrainingSetup, timed
+from osfmodel.counting.stacks import ANY, EAGER, EXPERTS, Learned, Passes
+from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import GPUS, generation_of
+from osfmodel.planning.scaling import replicas
+from osfmodel.planning.scaling.replicas import replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, scale
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.solution import MemoryLimit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from in_words import RunInWords, runs_in_words, step_time, workload_in_words
 
-START = Efficiency(0.7, 0.3, 0.8, 0.0)
-"""Begin of the search, to which values are drawn that few runs show."""
-DRAWN, OWN_PACE, SOFT = 0.06, 0.1, 0.03
-"""Weights with which values are drawn to START and a generation's pace to 1 (against a source's weight of 1), and the
-relative error from which the loss grows as the error, not as its square."""
-ANY = "any"
+PUBLISHED = Path(__file__).parent / "published"
+ROOM = MemoryLimit(10**13)
+"""No limit: those runs did run."""
+CLOCKS = {"a100": ("bfloat16",), "h100": ("bfloat16", "float8"), "b200": ("bfloat16", "float8")}
+"""Clocks of GPUs that are learned; all others have that of ANY."""
+LIKE = {"b300": "b200", "gb200": "b200", "gb300": "b200", "h200": "h100"}
+"""GPUs with a table of kernels that compute as another."""
+PASSES = {
+    "eager": Passes(1.0, 0.5, 0.0),
+    "compile": Passes(0.4, 0.3, 1.0),
+    "te": Passes(0.35, 0.2, 0.6),
+}
+ATTENTION = {"flash": {ANY: 0.7, "a100": 0.7, "h100": 0.6}, "cudnn": {ANY: 0.9}}
+"""Begin of the search. The table of A100 is of FlashAttention 2, those of later GPUs of later kernels."""
+"""Begin of the search. Eager PyTorch casts nothing to float8: what it takes there is that of compile."""
+CLOCK = 0.85
+START = Learned({ANY: {"bfloat16": CLOCK, "float8": CLOCK}}, ATTENTION, PASSES, {ANY: 0.0})
+DRAWN, SOFT = 0.1, 0.05
+"""Weight with which logarithms are drawn to their begin (against a source's weight of 1), and the relative error from
+which the loss grows as the error, not as its square."""
 
 
-class Learned(NamedTuple):
-    """The shared efficiency, and the factor on its ``matrix`` and ``attention`` by generation."""
+class Stated(NamedTuple):
+    """A run that is said in words whole: as ``osf scale`` would be asked."""
 
-    shared: Efficiency
-    paces: Mapping[str, float]
+    source: str
+    words: str
+    cluster: str
+    gpus: int
+    plan: str
+    groups: Parallelism
+    micro_batches: int
+    seconds: float
+    chunks: int = 1
 
-    def of(self, generation: str, doubt: float = 0.0) -> Efficiency:
-        """The efficiency of a generation; the shared one for others."""
-        pace, shared = self.paces.get(generation, 1.0), self.shared
-        return Efficiency(shared.matrix * pace, shared.attention * pace, shared.memory, doubt)
+
+class Part(NamedTuple):
+    """Modules of a stage that ``times`` blocks of it have alike, with seconds of collectives beside them by name.
+
+    again: part of the blocks whose forward is repeated in backward
+    """
+
+    model: Model
+    beside: Mapping[str, tuple[float, float]]
+    times: float
+    again: float = 0.0
+
+    def seconds(self, clock: Roofline) -> float:
+        """Seconds of forward and backward of all of them."""
+        found = timed(self.model, clock, self.beside).values()
+        again = self.again * bool(self.model.blocks)
+        return self.times * sum(forward * (1 + again) + backward for forward, backward in found)
 
 
+class Row(NamedTuple):
+    """What is learned from a run.
+
+    stages: of its pipeline
+    turns:  times of the slowest stage that a step takes
+    rest:   seconds of a step that are not in ``turns``
+    """
+
+    source: str
+    setting: TrainingSetup
+    stages: tuple[tuple[Part, ...], ...]
+    turns: float
+    rest: float
+    seconds: float
+
+    def computing(self, taught: Learned) -> float:
+        """Seconds of a step's computation, and of collectives that nothing overlaps."""
+        clock = Roofline.of(self.setting, taught)
+        return self.turns * max(sum(part.seconds(clock) for part in stage) for stage in self.stages)
+
+    def missed(self, taught: Learned) -> float:
+        """ln(predicted / measured)."""
+        return math.log((self.computing(taught) + self.rest) / self.seconds)
+
+
+@lru_cache(maxsize=1)
+def stated() -> tuple[Stated, ...]:
+    """The runs of published/ that words say whole."""
+    found = []
+    for row in _rows("in-words.csv"):
+        groups = Parallelism(*(int(row[name]) for name in ("tp", "pp", "cp", "ep")))
+        found.append(
+            Stated(
+                row["source"], _words(row["workload"]), row["cluster"], int(row["gpus"]), row["plan"], groups,
+                int(row["micro_batches"]), float(row["seconds"]), int(row["chunks"]),
+            )
+        )  # fmt: skip
+    for row in _rows("torchtitan.csv"):
+        words = row["workload"] if "compile" in row["workload"] else f"{row['workload']},stack=eager"
+        groups = Parallelism(int(row["tp"]), int(row["pp"]), int(row["cp"]))
+        setting = parse_words(words)
+        tokens = int(row["micro_batches"]) * setting.setting.batch * (setting.sequence or 0) / groups.gpus
+        found.append(
+            Stated(
+                "torchtitan", words, "nccl:h100x8,400Gbps", int(row["gpus"]), "fsdp2", groups,
+                int(row["micro_batches"]), tokens / float(row["tokens_per_s_per_gpu"]),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with (PUBLISHED / name).open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _words(text: str) -> str:
+    """The words; of a Llama with fewer layers (``llama3-70b-12``) with the path of its configuration."""
+    model, _, rest = text.partition(":")
+    path = PUBLISHED / f"{model}.json"
+    return f"{path}:{rest}" if path.exists() else text
+
+
+def predicted(one: Stated, taught: Learned | None = None) -> float:
+    """Seconds of a step as ``osf scale`` predicts it, with what was learned elsewhere."""
+    counting_words.counted.cache_clear()
+    with patch.object(roofline, "learned", (lambda: taught) if taught else roofline.learned):
+        cluster = load_cluster(one.cluster)
+        workload = (
+            load_workload(one.words)
+            if one.groups == Parallelism()
+            else replica_workload(one.words, cluster, one.groups)
+        )
+        options = ScaleOptions((one.plan,), ROOM, WhatIf(accumulate=one.micro_batches), groups=one.groups, sized=False)
+        point = scale(workload, cluster, [one.gpus], options).points[0]
+    counting_words.counted.cache_clear()
+    return point.time
+
+
+@lru_cache(maxsize=1)
 def learning_runs() -> tuple[RunInWords, ...]:
     """The runs on the fewest GPUs of their series."""
     return tuple(one for one in runs_in_words() if one.smallest)
 
 
-def generation(one: RunInWords) -> str:
-    """Generation of a run's GPU."""
-    return generation_of(GPUS[one.setting.gpu].called)
+def generation(gpu: str) -> str:
+    """Generation of a GPU by its name in words."""
+    return generation_of(GPUS[gpu].called)
 
 
-def computation(one: RunInWords, efficiency: Efficiency) -> float:
-    """Seconds of all micro-batches of a step, by the roofline."""
-    clock = Roofline(GPUS[one.setting.gpu], efficiency, one.setting)
-    step = 0.0
-    for (module, in_block), times in _kinds(one.source, one.run.workload, one.model.tokens).items():
-        forward, backward = clock.times(module, in_block)
-        step += times * (forward * (1 + one.recomputed * in_block) + backward)
-    return step * one.stated.micro_batches
-
-
-@cache
-def _kinds(source: str, name: str, tokens: int) -> Mapping[tuple[Module, bool], int]:
-    """Modules of a model that do the same work, with their number."""
-    model = next(
-        one.model
-        for one in runs_in_words()
-        if (one.source, one.run.workload, one.model.tokens) == (source, name, tokens)
-    )
-    return Counter(
-        (Module("", (), one.products, one.scores, one.moved), bool(model.block_of(one))) for one in model.modules
+def parts_of(model: Model, beside: Mapping[str, tuple[float, float]]) -> tuple[Part, ...]:
+    """A model as blocks that are alike, each once, and what is outside of blocks."""
+    inside: dict[str, list[Module]] = {}
+    for module in model.modules:
+        inside.setdefault(model.block_of(module), []).append(module)
+    alike: dict[object, list[str]] = {}
+    for block, modules in inside.items():
+        form = tuple((replace(one, name=one.name.removeprefix(block)), beside.get(one.name)) for one in modules)
+        alike.setdefault(form if block else "", []).append(block)
+    return tuple(
+        Part(
+            replace(model, modules=tuple(inside[names[0]]), blocks=tuple(filter(None, names[:1]))),
+            {one.name: beside[one.name] for one in inside[names[0]] if one.name in beside},
+            len(names),
+        )
+        for names in alike.values()
     )
 
 
+def row_of_stated(one: Stated) -> Row:
+    """The row of a run that is said whole."""
+    parsed, cluster = parse_words(one.words), load_cluster(one.cluster)
+    model, setting = model_of(parsed), parsed.setting
+    stages = [(model, {})]
+    if one.groups != Parallelism():
+        prices = replicas._prices(cluster, one.groups)
+        stages = []
+        for shard in stages_of(model, one.groups)[0]:
+            beside = {
+                name: replicas._both(sent, prices, setting, bool(shard.model.block_of(module)), setting.batch)
+                for module in shard.model.modules
+                for name, sent in [(module.name, shard.sent[module.name])]
+            }
+            stages.append((shard.model, beside))
+    parts = tuple(parts_of(*stage) for stage in stages)
+    turns = one.micro_batches + (one.groups.pipeline - 1) / one.chunks
+    row = Row(one.source, setting, parts, turns, 0.0, one.seconds)
+    plain = row._replace(turns=one.micro_batches + one.groups.pipeline - 1)
+    return row._replace(rest=predicted(one, START) - plain.computing(START))
+
+
+def row_of_run(one: RunInWords) -> Row:
+    """The row of a run of a ledger's source: a part of whose blocks may be recomputed."""
+    parts = tuple(part._replace(again=one.recomputed) for part in parts_of(one.model, {}))
+    row = Row(one.source, one.setting, (parts,), one.stated.micro_batches, 0.0, one.run.iteration_time)
+    return row._replace(rest=step_time(one, workload_in_words(one, START)) - row.computing(START))
+
+
 @cache
-def exposed(place: int) -> float:
-    """Seconds of a run's step that are not computation of micro-batches: communication and the update."""
-    one = learning_runs()[place]
-    return step_time(one, workload_in_words(one, START)) - computation(one, START)
+def rows() -> tuple[Row, ...]:
+    """All runs that are learned from."""
+    return (*map(row_of_run, learning_runs()), *map(row_of_stated, stated()))
 
 
-def learn(keep: Callable[[RunInWords], bool]) -> Learned:
-    """The efficiencies of the runs that ``keep`` accepts."""
-    rows = [(one, exposed(place)) for place, one in enumerate(learning_runs()) if keep(one)]
-    shares = Counter(one.source for one, _ in rows)
-    kinds = sorted({generation(one) for one, _ in rows})
-    start = [math.log(value) for value in (START.matrix, START.attention / START.matrix, START.memory)]
+VALUES = (
+    *(("clock", gpu, dtype) for gpu, types in CLOCKS.items() for dtype in types),
+    *(
+        ("attention", library, gpu)
+        for library, gpus in ATTENTION.items()
+        for gpu in gpus
+        if len(gpus) == 1 or gpu != ANY
+    ),
+    *(("passes", name, field) for name in PASSES for field in Passes._fields if (name, field) != (EAGER, "casts")),
+)
+"""What is learned: kind, GPU or stack, type or field."""
 
-    def decoded(values: Sequence[float]) -> Learned:
-        matrix, attention, memory = (math.exp(value) for value in values[:3])
-        shared = Efficiency(matrix, attention * matrix, memory, 0.0)
-        return Learned(shared, {kind: math.exp(value) for kind, value in zip(kinds, values[3:], strict=True)})
+
+def begin(value: tuple[str, str, str]) -> float:
+    """Where the search of a value begins, and to what it is drawn."""
+    kind, name, field = value
+    if kind == "attention":
+        return ATTENTION[name][field]
+    return CLOCK if kind == "clock" else float(getattr(PASSES[name], field))
+
+
+def decoded(values: Sequence[float], doubts: Mapping[str, float] | None = None) -> Learned:
+    """What these values, in the order of VALUES, say."""
+    found = {value: begin(value) * math.exp(own) for value, own in zip(VALUES, values, strict=True)}
+    clocks: dict[str, dict[str, float]] = {}
+    for (kind, name, field), own in found.items():
+        if kind == "clock":
+            clocks.setdefault(name, {})[field] = own
+    attention: dict[str, dict[str, float]] = {}
+    for (kind, name, field), own in found.items():
+        if kind == "attention":
+            attention.setdefault(name, {})[field] = own
+    attention["flash"][ANY] = attention["flash"]["h100"]
+    for name, like in LIKE.items():
+        clocks[name] = clocks[like]
+    any_of = {
+        dtype: math.exp(sum(math.log(own[dtype]) for own in all_of) / len(all_of))
+        for dtype in ("bfloat16", "float8")
+        for all_of in [[clocks[name] for name, types in CLOCKS.items() if dtype in types]]
+    }
+    passes = {
+        name: Passes(
+            *(found.get(("passes", name, field), found["passes", "compile", "casts"]) for field in Passes._fields)
+        )
+        for name in PASSES
+    }
+    return Learned({ANY: any_of, **clocks}, attention, passes, doubts or {ANY: 0.0})
+
+
+def learn(keep: Callable[[Row], bool]) -> Learned:
+    """What the runs teach that ``keep`` accepts."""
+    own = [row for row in rows() if keep(row)]
+    shares = Counter(row.source for row in own)
 
     def misses(values: Sequence[float]) -> list[float]:
-        found = decoded(values)
-        efficiency = {kind: found.of(kind) for kind in kinds}
-        errors = [
-            math.log((computation(one, efficiency[generation(one)]) + rest) / one.run.iteration_time)
-            / math.sqrt(shares[one.source])
-            for one, rest in rows
-        ]
-        drawn = [DRAWN * (value - begin) for value, begin in zip(values, start, strict=False)]
-        return errors + drawn + [OWN_PACE * value for value in values[3:]]
+        taught = decoded(values)
+        errors = [row.missed(taught) / math.sqrt(shares[row.source]) for row in own]
+        return errors + [DRAWN * value for value in values]
 
-    highest = [0.0, math.inf, 0.0] + [math.inf] * len(kinds)
+    highest = [-math.log(begin(value)) if value[0] == "clock" else math.inf for value in VALUES]
     result = least_squares(
-        misses, start + [0.0] * len(kinds), bounds=(-math.inf, highest), loss="soft_l1", f_scale=SOFT
+        misses, [0.0] * len(VALUES), bounds=(-math.inf, highest), loss="soft_l1", f_scale=SOFT, max_nfev=20
     )
     return decoded(result.x)
 
 
-def held_out(group: Callable[[RunInWords], str]) -> dict[str, list[tuple[RunInWords, float]]]:
-    """The runs by group, with predicted / measured - 1 of their steps, learned without the group."""
-    found: dict[str, list[tuple[RunInWords, float]]] = {}
-    for name in dict.fromkeys(map(group, learning_runs())):
-        without = learn(lambda one, name=name: group(one) != name)  # type: ignore[misc]
-        found[name] = [
-            (one, step_time(one, workload_in_words(one, without.of(generation(one)))) / one.run.iteration_time - 1)
-            for one in learning_runs()
-            if group(one) == name
-        ]
+def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
+    """The runs by group, with ln(predicted / measured) of their steps, learned without the group."""
+    found: dict[str, list[tuple[Row, float]]] = {}
+    for name in dict.fromkeys(map(group, rows())):
+        without = learn(lambda row, name=name: group(row) != name)  # type: ignore[misc]
+        found[name] = [(row, row.missed(without)) for row in rows() if group(row) == name]
     return found
 
 
-def doubt_of(errors: Iterable[tuple[RunInWords, float]]) -> float:
-    """The half width, over or under, that holds PART of the runs of every source."""
-    by_source: dict[str, list[float]] = {}
-    for one, miss in errors:
-        by_source.setdefault(one.source, []).append(abs(math.log1p(miss)))
-    return math.expm1(max(quantile(sizes, PART) or 0.0 for sizes in by_source.values()))
+def kind_of(row: Row) -> str:
+    """What the doubt about a run depends on: whether its model has experts, else its stack."""
+    experts = any(module.experts for stage in row.stages for part in stage for module in part.model.modules)
+    return EXPERTS if experts else row.setting.stack
 
 
-def document() -> dict[str, object]:
+def doubt_of(errors: Iterable[tuple[Row, float]]) -> float:
+    """The half width, over or under, that holds PART of the runs, each source weighing the same."""
+    found = [(row.source, abs(miss)) for row, miss in errors]
+    shares = Counter(source for source, _ in found)
+    sizes = sorted((size, 1 / shares[source] / len(shares)) for source, size in found)
+    held = list(accumulate(weight for _, weight in sizes))
+    return math.expm1(next(size for (size, _), part in zip(sizes, held, strict=True) if part >= PART))
+
+
+def document() -> dict[str, Any]:
     """The content of efficiency.json."""
-    found, runs = learn(lambda one: True), learning_runs()
-    by_source = [row for rows in held_out(lambda one: one.source).values() for row in rows]
-    by_generation = [row for rows in held_out(generation).values() for row in rows]
-    seen = doubt_of(by_source)
-    rows = {ANY: found.of(ANY, doubt_of(by_generation)), **{kind: found.of(kind, seen) for kind in sorted(found.paces)}}
-    fields = ("matrix", "attention", "memory", "doubt")
+    found = learn(lambda row: True)
+    apart = [one for own in held_out(lambda row: row.source).values() for one in own]
+    elsewhere = [one for own in held_out(lambda row: generation(row.setting.gpu)).values() for one in own]
+    kinds = dict.fromkeys(kind_of(row) for row, _ in apart)
+    doubts = {kind: doubt_of(one for one in apart if kind_of(one[0]) == kind) for kind in kinds}
+    rounded = partial(_rounded, digits=3)
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "kind": "efficiency",
-        "source": "published step times on the fewest GPUs of each series (profiles/make_efficiency.py)",
-        "sources": dict(Counter(one.source for one in runs)),
-        "efficiencies": {
-            name: {field: float(f"{getattr(one, field):.3g}") for field in fields} for name, one in rows.items()
-        },
+        "source": "published step times (profiles/make_efficiency.py)",
+        "sources": dict(Counter(row.source for row in rows())),
+        "clocks": rounded(found.clocks),
+        "attention": rounded(found.attention),
+        "passes": rounded({name: one._asdict() for name, one in found.passes.items()}),
+        "doubts": rounded({**doubts, ANY: doubt_of(elsewhere)}),
     }
 
 
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(own, digits) for name, own in value.items()}
+    return float(f"{value:.{digits}g}")
+
+
+def shown(errors: Sequence[float]) -> str:
+    """Median and 90 % quantile of the sizes of errors, and their median."""
+    sizes = sorted(abs(math.expm1(one)) for one in errors)
+    return (
+        f"{quantile(sizes, 0.5):6.1%} {quantile(sizes, 0.9):6.1%} {math.expm1(sorted(errors)[len(errors) // 2]):+6.1%}"
+    )
+
+
+def report() -> Iterator[str]:
+    """What is learned, and its errors by source: learned from all, and from all others."""
+    found = learn(lambda row: True)
+    yield str(found)
+    apart = held_out(lambda row: row.source)
+    for source, own in apart.items():
+        fitted = [row.missed(found) for row, _ in own]
+        yield f"{source:20s} {len(own):3d} runs: {shown(fitted)}   left out: {shown([miss for _, miss in own])}"
+
+
 def main() -> None:
+    if "--errors" in sys.argv:
+        print("\n".join(report()))
+        return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     profiles.write_text(folder / "efficiency.json", json.dumps(document(), indent=2) + "\n")
 

@@ -1,75 +1,30 @@
-"""Time of a counted model on a GPU by a roofline, and what it keeps in memory.
+"""Time of a counted model on a GPU, and what it keeps in memory.
 
-A matrix product takes its operations at the part of the GPU's rate that such products reach, and its bytes at that of
-the memory's bandwidth, one after the other; all else is bound by memory. Backward has two products for each of forward
-and moves twice as much, but for what is frozen; attention without stored scores (flash) computes its first product once
-more.
-
-The part of a GPU's data sheet that training reaches, by kind of work, was learned from published runs:
-``python profiles/make_efficiency.py profiles`` makes the file from the bundled measurements.
+A matrix product takes as long as the GPU's kernels of its shape (``counting.kernels``), slowed by the clock that
+training has; all else is bound by memory. Backward has a product for the gradient of each input and each matrix, of
+their own shapes, and moves twice as much, but for what is frozen; attention without stored scores (flash) computes its
+first product once more. What software fuses, moves and launches is its stack (``counting.stacks``).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 from math import prod
 from types import MappingProxyType
 
+from osfmodel.counting.kernels import Kernels, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product
+from osfmodel.counting.stacks import EAGER, STACKS, Learned, Passes, Stack, learned
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.errors import DataError, UsageError, require_positive
-from osfmodel.entities.files.profiles import bundled_file
-from osfmodel.entities.gpus import Gpu, generation_of, gpu_called
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.gpus import Gpu, gpu_called
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Layer, Workload
-
-FILE = "efficiency.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Efficiency:
-    """Parts of a data sheet's rates, each above 0.
-
-    matrix:    of matrix products, besides the time to move their matrices
-    attention: of products inside attention, of the rate of matrix products
-    memory:    of the bandwidth of memory, for all that moves elements, inputs and outputs of products among them
-    doubt:     relative half width that covered 90 % of step times of sources that had no part in it
-    """
-
-    matrix: float
-    attention: float
-    memory: float
-    doubt: float
-    __repr__ = brief
-
-    def __post_init__(self) -> None:
-        for name in ("matrix", "attention", "memory"):
-            require_positive(getattr(self, name), f"{name} of an efficiency")
-
-
-def efficiency_of(gpu: str) -> Efficiency:
-    """The efficiency that runs on GPUs of this generation reached; that of all others where there were none."""
-    learned = _learned()
-    return learned.get(generation_of(gpu)) or learned["any"]
-
-
-@cache
-def _learned() -> Mapping[str, Efficiency]:
-    """Efficiencies by generation of GPUs, "any" among them. Raises DataError for a damaged file."""
-    path = bundled_file(FILE)
-    try:
-        rows = json.loads(path.read_bytes())["efficiencies"]
-        return {name: Efficiency(**row) for name, row in rows.items()}
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{path} is damaged ({error}): install osfmodel again") from None
-
 
 NOTHING, SELECTIVE, FULL = "none", "selective", "full"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
@@ -83,12 +38,13 @@ PARAMETERS = "float32"
 ADAM_BYTES, ADAM_STATE = 28, 8
 """Bytes for each parameter that an update of Adam moves (weight and two moments read and written, gradient read), and
 that its moments take."""
-SCORES_BACKWARD = 2.5
-"""Products of attention in backward, over those of forward: five for two."""
+SCORES_BACKWARD = 2.5 / 0.8
+"""Time of attention in backward, over that of forward: five products for two, at 0.8 of the rate, between what was
+measured on A100 and B200 at most shapes (published with SimuMax) and of later kernels."""
+HALF = 0.5
+"""Part of the products that selective checkpointing repeats: torchtitan keeps the result of every second one."""
 PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a parameter in 4 bits (NF4, double quantisation): a scale of 8 bits for 64, one of 32 for 256 of these."""
-FUSED = 0.5
-"""Part of the elements that a compiled model moves apart from products, since neighbours are one kernel."""
 LEARNED_ON = 8
 """Workers of most runs that efficiencies were learned from: what computing takes beside others is in them."""
 
@@ -101,14 +57,14 @@ class TrainingSetup:
     dtype:         of computation
     batch:         samples of a micro-batch
     checkpointing: one of CHECKPOINTING
-    compiled:      whether torch.compile fuses what moves elements
+    stack:         one of STACKS
     """
 
     gpu: str
     dtype: str = "bfloat16"
     batch: int = 1
     checkpointing: str = NOTHING
-    compiled: bool = False
+    stack: str = EAGER
     __repr__ = brief
 
     def __post_init__(self) -> None:
@@ -121,36 +77,37 @@ def workload_of(
     model: Model,
     setting: TrainingSetup,
     name: str,
-    efficiency: Efficiency | None = None,
+    taught: Learned | None = None,
     beside: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Workload:
     """The workload of ``model`` on one GPU; the times are learned from published runs, not measured.
 
-    efficiency: by default that of the bundled file for GPUs of this generation
-    beside:     seconds of forward and backward that a module takes besides, by its name
+    taught: by default what the bundled file says
+    beside: seconds of forward and backward that a module takes besides, by its name
     """
-    gpu = gpu_called(setting.gpu)
-    learned = efficiency or efficiency_of(gpu.called)
-    clock = Roofline(gpu, learned, setting)
+    clock = Roofline.of(setting, taught)
     layers = tuple(_layers(model, clock, beside))
-    fixed = plain_sum(clock.fixed(module, bool(model.block_of(module))) for module in model.modules)
     whole = plain_sum(layer.forward_time + layer.backward_time for layer in layers)
+    twice = Roofline(clock.kernels, clock.taught, replace(setting, batch=2 * setting.batch))
+    besides = {name: (2 * forward, 2 * backward) for name, (forward, backward) in beside.items()}
+    longer = plain_sum(map(plain_sum, timed(model, twice, besides).values()))
     conditions = f"counted from dimensions and data sheets, not measured: {setting.dtype}, batch {setting.batch}"
+    experts = any(module.experts for module in model.modules)
     return Workload(
         name,
         layers,
         setting.batch,
-        ADAM_BYTES * model.trained / (gpu.bandwidth * learned.memory),
-        Source("the dimensions of the model and the GPU's data sheet", conditions, "facts", gpu.called),
+        ADAM_BYTES * model.trained / clock.gpu.bandwidth,
+        Source("the dimensions of the model and the GPU's data sheet", conditions, "facts", clock.gpu.called),
         segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
         state_bytes=ADAM_STATE * model.trained,
         fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
-        doubt=max(learned.doubt, efficiency_of("").doubt) if setting.dtype == FLOAT8 else learned.doubt,
+        doubt=clock.taught.doubt(setting.gpu, setting.stack, experts),
         computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
         sample_tokens=model.tokens or None,
         ideal_time=ideal_time(model, setting),
-        fixed_share=fixed / whole,
+        fixed_share=min(max(2 - longer / whole, 0.0), 1.0),
     )
 
 
@@ -163,27 +120,73 @@ def ideal_time(model: Model, setting: TrainingSetup) -> float:
 class Roofline:
     """Times of modules on a GPU under a setting, in seconds for a whole micro-batch."""
 
-    gpu: Gpu
-    learned: Efficiency
+    kernels: Kernels
+    taught: Learned
     setting: TrainingSetup
 
-    def product(self, product: Product, in_block: bool = True) -> float:
-        """Time of a product with parameters; one outside blocks, as of a head, is not in float8."""
-        rows, operations = product.rows * self.setting.batch, product.operations * self.setting.batch
-        read = rows * product.inner / product.taps
-        moved = (read + rows * product.columns + product.inner * product.columns) * product.times
+    @classmethod
+    def of(cls, setting: TrainingSetup, taught: Learned | None = None) -> Roofline:
+        """That of the GPU in ``setting``."""
+        return cls(kernels_of(setting.gpu), taught or learned(), setting)
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU."""
+        return self.kernels.gpu
+
+    @property
+    def stack(self) -> Stack:
+        """The stack that runs it."""
+        return STACKS[self.setting.stack]
+
+    @property
+    def passes(self) -> Passes:
+        """What the stack moves through memory."""
+        return self.taught.passes[self.stack.like]
+
+    def product(self, module: Module, product: Product, in_block: bool, columns: int = 0) -> tuple[float, float, float]:
+        """Times of a product with parameters: forward, and the gradients of its input and of its matrix.
+
+        columns: of all matrices that are one product with it; its share of their time is its own
+
+        One outside blocks, as of a head, is not in float8.
+        """
         dtype = self.setting.dtype if in_block else self.wide
-        rate = self.gpu.rate(dtype) * self.learned.matrix
-        return operations / rate + self.moving(moved)
+        rows, inner, wide = product.rows * self.setting.batch, product.inner, columns or product.columns
+        clock = self.taught.clock(self.setting.gpu, dtype)
+        if product.times > 1:
+            return (self._grouped(module, product, dtype) / clock,) * 3
+        share = product.columns / wide / clock
+        read = product.taps  # a convolution reads its input once for all places of its kernel
+        spared = self.moving(rows * inner * (1 - 1 / read)) if read > 1 else 0.0
+        return tuple(  # type: ignore[return-value]
+            max(self.kernels.product(*sizes, dtype) - spared, 0.1 * spared) * share
+            for sizes in ((rows, inner, wide), (rows, wide, inner), (wide, rows, inner))
+        )
+
+    def _grouped(self, module: Module, product: Product, dtype: str) -> float:
+        """Time of products of the same shape that one kernel computes: of experts, or of groups."""
+        rows = product.rows * self.setting.batch
+        read = rows * product.inner / product.taps
+        moved = (read + rows * product.columns + product.inner * product.columns) * product.times * width_of(dtype)
+        whole = self.kernels.law(product.operations * self.setting.batch, moved, dtype)
+        if module.experts:
+            return whole * self.kernels.expert_factor(rows, product.times, module.products[-1].inner)
+        return whole
 
     def scores(self, product: Product) -> float:
-        """Time of a product inside attention, which is not in float8."""
-        rate = self.gpu.rate(self.wide) * self.learned.attention
-        return product.operations * self.setting.batch / rate
+        """Time of a product inside attention, which is not in float8: half of that of its two."""
+        batch, dtype = self.setting.batch, self.wide
+        width = min(product.inner, product.columns)
+        tokens = min(product.rows, 2 * max(product.inner, product.columns))
+        moved = 2 * product.rows * width * product.times * batch * width_of(dtype)
+        operations = product.operations * batch
+        alone = self.kernels.attend(tokens, product.times * batch, width, 2 * operations, 2 * moved, dtype) / 2
+        return alone / self.taught.attending(self.setting.gpu, self.stack.attention)
 
     def moving(self, elements: float) -> float:
         """Time to read or write elements."""
-        return elements * self.width / (self.gpu.bandwidth * self.learned.memory)
+        return elements * self.width / self.gpu.bandwidth
 
     @property
     def wide(self) -> str:
@@ -195,30 +198,42 @@ class Roofline:
         """Bytes of an element of activations."""
         return WIDTHS[self.setting.dtype]
 
-    def times(self, module: Module, in_block: bool) -> tuple[float, float]:
-        """Forward and backward of a module; both begin by unpacking a matrix in 4 bits."""
-        products = plain_sum(self.product(one, in_block) for one in module.products)
+    def times(self, module: Module, in_block: bool, columns: int = 0) -> tuple[float, float]:
+        """Forward and backward of a module; both begin by unpacking a matrix in 4 bits.
+
+        columns: of all matrices that are one product with its own
+        """
+        products = [self.product(module, one, in_block, columns) for one in module.products]
         scores = plain_sum(map(self.scores, module.scores))
-        moved = self.moving(module.moved * self.setting.batch * (FUSED if self.setting.compiled else 1))
+        passes = self.passes
+        part = passes.loss if module.products and not in_block else passes.moved
+        moved = self.moving(module.moved * self.setting.batch * part)
+        casts = self.casts(module) if in_block and self.setting.dtype == FLOAT8 else 0.0
         unpacked = self.unpacking(module)
-        forward = products + scores + moved + unpacked
+        forward = plain_sum(one[0] for one in products) + scores + moved + casts + unpacked
         if not module.passes:
             return forward, 0.0
-        again = {NOTHING: 0.0, SELECTIVE: moved, FULL: forward}[self.setting.checkpointing] if in_block else 0.0
+        multiplied = plain_sum(one[0] for one in products)
+        repeated = {NOTHING: 0.0, SELECTIVE: moved + HALF * multiplied, FULL: forward}
+        again = repeated[self.setting.checkpointing] if in_block else 0.0
         through = module.reached or not module.products
+        summed = 0 if module.frozen else module.elements * self.stack.gradients / self.gpu.bandwidth
         scores, moved = SCORES_BACKWARD * scores * through, 2 * moved * through
-        return forward, module.passes * products + scores + moved + again + unpacked * through
+        gradients = plain_sum(one[1] * module.reached + one[2] * (not module.frozen) for one in products)
+        return forward, gradients + scores + moved + casts + summed + again + unpacked * through
+
+    def casts(self, module: Module) -> float:
+        """Seconds to scale and cast the matrices of products to float8, in forward; as many again in backward."""
+        batch = self.setting.batch
+        elements = sum(
+            (batch * one.rows * (one.inner + one.columns) + one.inner * one.columns) * one.times
+            for one in module.products
+        )
+        return self.moving(elements * self.passes.casts)
 
     def unpacking(self, module: Module) -> float:
         """Seconds to write a matrix that is kept in 4 bits in the type of computation."""
         return self.moving(module.elements * (1 + PACKED / self.width)) if module.packed else 0.0
-
-    def fixed(self, module: Module, in_block: bool) -> float:
-        """Seconds of forward and backward to read matrices, which do not grow with the batch."""
-        again = self.setting.checkpointing == FULL and in_block and module.passes > 0
-        matrices = sum(product.inner * product.columns * product.times for product in module.products)
-        unpacked = (1 + module.reached + again) * self.unpacking(module)
-        return (1 + module.passes + again) * self.moving(matrices) + unpacked
 
     def frozen(self, module: Module) -> int:
         """Bytes of the parameters of a module that are not trained, which are in the type of computation."""
@@ -239,17 +254,17 @@ def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, flo
     """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
     kept = [clock.kept(module, bool(model.block_of(module))) for module in model.modules]
     stays, beside_it = _staying(model, clock, kept), _frozen_beside(model, clock)
+    times = timed(model, clock, beside)
     for module, own, peak in zip(model.modules, stays, _held(model, clock, kept, stays), strict=True):
-        forward, backward = clock.times(module, bool(model.block_of(module)))
-        more = beside.get(module.name, (0.0, 0.0))
+        forward, backward = times[module.name]
         trained = () if module.frozen else module.parameters
         shapes = trained or (("", ()),)
         for place, (parameter, shape) in enumerate(shapes):
             last = place == len(shapes) - 1
             yield Layer(
                 f"{module.name}.{parameter}" if parameter else module.name,
-                forward + more[0] if last else 0.0,
-                backward + more[1] if last else 0.0,
+                forward if last else 0.0,
+                backward if last else 0.0,
                 _bytes(shape) if trained else 0,
                 PARAMETERS,
                 activation_bytes=own if last else 0,
@@ -257,6 +272,50 @@ def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, flo
                 frozen_bytes=beside_it.get(module.name) if place == 0 else None,
                 shape=shape,
             )
+
+
+def timed(
+    model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]] = MappingProxyType({})
+) -> dict[str, tuple[float, float]]:
+    """Seconds of forward and backward of each module by name, with what it takes besides.
+
+    A block takes at least what the stack's host does for it.
+    """
+    columns = _columns(model) if clock.stack.fused else {}
+    found: dict[str, tuple[float, float]] = {}
+    blocks: dict[str, float] = {}
+    for module in model.modules:
+        block = model.block_of(module)
+        forward, backward = clock.times(module, bool(block), columns.get(module.name, 0))
+        more = beside.get(module.name, (0.0, 0.0))
+        found[module.name] = forward + more[0], backward + more[1]
+        blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])
+    host = clock.stack.host_time(clock.setting.checkpointing == FULL)
+    for module in model.modules:
+        block = model.block_of(module)
+        if block and blocks[block] < host:
+            longer = host / blocks[block]
+            found[module.name] = found[module.name][0] * longer, found[module.name][1] * longer
+    return found
+
+
+def _columns(model: Model) -> dict[str, int]:
+    """Columns of all matrices of a block that have one input and follow one another, by the names of their modules."""
+    found: dict[str, int] = {}
+    for _, group in groupby(model.modules, lambda one: _input(model, one)):
+        own = list(group)
+        if len(own) > 1 and own[0].products:
+            total = sum(one.products[0].columns for one in own)
+            found |= {one.name: total for one in own}
+    return found
+
+
+def _input(model: Model, module: Module) -> object:
+    """What modules that are one product have in common; the module itself for one that stands alone."""
+    block = model.block_of(module)
+    if not block or len(module.products) != 1 or module.scores or module.row_parallel or module.experts:
+        return module.name
+    return block, module.name.rpartition(".")[0], module.products[0].rows, module.products[0].inner
 
 
 def _frozen_beside(model: Model, clock: Roofline) -> dict[str, int]:

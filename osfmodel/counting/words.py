@@ -20,6 +20,7 @@ from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.counting.finetuning import MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import CHECKPOINTING, FLOAT8, TrainingSetup, workload_of
+from osfmodel.counting.stacks import COMPILE, STACKS
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
@@ -132,8 +133,8 @@ def _decoded(content: bytes) -> Mapping[str, Any]:
 
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
 FORM = (
-    "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full][,compile]"
-    "[,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]]"
+    "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full]"
+    "[,stack=eager|compile|te|nanotron][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]]"
 )
 MOST_TOKENS = 10**8
 
@@ -194,7 +195,17 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
     match = re.fullmatch(r"(seq|batch)=?(-?[0-9]{1,12})(k?)", part)
     part = next((short for short, dtype in TYPES.items() if dtype == part), part)
     adapters = re.fullmatch(r"(q?)lora=([0-9]{1,9})(?::(all-linear))?", part)
-    kind = match[1] if match else "lora" if adapters else "type" if part in TYPES else part.partition("=")[0]
+    kind = (
+        match[1]
+        if match
+        else "lora"
+        if adapters
+        else "type"
+        if part in TYPES
+        else "stack"
+        if part == COMPILE
+        else part.partition("=")[0]
+    )
     if kind in said:
         raise UsageError(f"{part!r} says {kind} a second time: leave it out")
     said.add(kind)
@@ -219,8 +230,13 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
         raise UsageError(f"{part!r}: write frozen=embeddings, frozen=tower or a module, such as frozen=model.layers.0")
     if part in TYPES:
         return replace(words, setting=replace(setting, dtype=TYPES[part]))
+    if part.startswith("stack="):
+        stack = part.removeprefix("stack=")
+        if stack not in STACKS:
+            raise UsageError(f"{part!r}: {suggestion(stack, STACKS)}")
+        return replace(words, setting=replace(setting, stack=stack))
     if part == "compile":
-        return replace(words, setting=replace(setting, compiled=True))
+        return replace(words, setting=replace(setting, stack=COMPILE))
     if part.startswith("ac="):
         how = part.removeprefix("ac=")
         if how not in CHECKPOINTING:

@@ -1,17 +1,30 @@
-"""The roofline by hand, its monotony, and the efficiencies as they were learned."""
+"""Times of modules by hand, their monotony, and what was learned."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.modules import Module, Product, attention, linear
-from osfmodel.counting.roofline import FULL, SELECTIVE, Efficiency, Roofline, TrainingSetup, efficiency_of, workload_of
+from osfmodel.counting.kernels import LAUNCH, Kernels, Products, Table
+from osfmodel.counting.modules import Model, Module, attention, linear
+from osfmodel.counting.roofline import (
+    FULL,
+    HALF,
+    SCORES_BACKWARD,
+    SELECTIVE,
+    Roofline,
+    TrainingSetup,
+    timed,
+    workload_of,
+)
+from osfmodel.counting.stacks import STACKS, Learned, Passes, learned
 from osfmodel.engine.bands import extremes
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
@@ -20,44 +33,74 @@ sys.path.insert(0, str(ROOT / "profiles"))
 import make_efficiency as learning
 from in_words import anchored, anchors, runs_in_words, step_time, workload_in_words
 
-HALF = Efficiency(matrix=0.5, attention=0.25, memory=0.5, doubt=0.2)
 GPU = GPUS["a100"]  # 312 TFLOPS in bfloat16, 2,039 GB/s
+FLAT = Table(((1.0, 2.0),) * 3, (round(100 * math.log(2)),) * 8)
+"""All kernels take 1.99 times as long as the law."""
+TWICE = math.exp(FLAT.values[0] / 100)
+KERNELS = Kernels(GPU, 108, {"bfloat16": Products(FLAT, (0.0,) * 4)}, FLAT, FLAT, "by hand")
+TAUGHT = Learned(
+    {"any": {"bfloat16": 0.5, "float8": 0.5}},
+    {"flash": {"any": 0.25}, "cudnn": {"any": 0.25}},
+    {"eager": Passes(1.0, 0.5, 1.0), "compile": Passes(0.5, 0.25, 1.0), "te": Passes(0.5, 0.25, 1.0)},
+    {"any": 0.3},
+)
 
 
 def clock(**changes) -> Roofline:
-    return Roofline(GPU, HALF, TrainingSetup("a100", **changes))
+    return Roofline(KERNELS, TAUGHT, TrainingSetup("a100", **changes))
 
 
-def test_a_large_product_is_bound_by_the_rate():
-    by_rate = 2 * 8192 * 4096 * 4096 / (0.5 * 312e12)
-    by_memory = 2 * (8192 * (4096 + 4096) + 4096 * 4096) / (0.5 * 2039e9)
-    assert clock(batch=2).product(Product(4096, 4096, 4096)) == pytest.approx(by_rate + by_memory)
-    assert by_memory < 0.12 * by_rate
+def law(rows: float, inner: float, columns: float, rate: float = 312e12, width: int = 2) -> float:
+    """Operations at the data sheet's rate, bytes at its bandwidth, and a launch."""
+    moved = width * (rows * inner + inner * columns + rows * columns)
+    return 2 * rows * inner * columns / rate + moved / 2039e9 + LAUNCH
 
 
-def test_a_product_of_few_features_is_bound_by_memory():
-    product = Product(10**6, 8, 8)
-    moved = 2 * (10**6 * (8 + 8) + 8 * 8)  # bytes of two inputs and the output
-    by_rate, by_memory = product.operations / (0.5 * 312e12), moved / (0.5 * 2039e9)
-    assert clock().product(product) == pytest.approx(by_rate + by_memory)
-    assert by_rate < 0.03 * by_memory
+def test_a_linear_layer_is_three_products_of_their_own_shapes_at_the_clock_of_training():
+    module = linear("one", 4096, 1024, 512)
+    forward, backward = clock(batch=2).times(module, True)
+    assert forward == pytest.approx(TWICE * law(1024, 4096, 1024) / 0.5)
+    assert backward == pytest.approx(TWICE * (law(1024, 1024, 4096) + law(1024, 1024, 4096)) / 0.5)
+
+
+def test_a_matrix_that_is_frozen_has_no_gradient():
+    module = replace(linear("one", 4096, 1024, 512), frozen=True)
+    assert clock().times(module, True)[1] == pytest.approx(TWICE * law(512, 1024, 4096) / 0.5)
 
 
 def test_float32_moves_twice_the_bytes_at_a_16th_of_the_rate():
     assert clock(dtype="float32").moving(100) == 2 * clock().moving(100)
-    large = Product(10**6, 10**6, 10**6)
-    assert clock(dtype="float32").product(large) == pytest.approx(16 * clock().product(large), rel=1e-3)
+    module = linear("one", 4096, 4096, 4096)
+    assert clock(dtype="float32").times(module, True)[0] == pytest.approx(
+        TWICE * law(4096, 4096, 4096, 19.5e12, width=4) / 0.5
+    )
 
 
-def test_backward_has_two_products_for_each_and_five_of_attention_for_two():
+def test_attention_takes_its_operations_at_the_rate_of_its_library():
     scores = attention(512, 8, 64, causal=True)
-    module = linear("one", 512, 512, 512, moved=10**6, scores=scores)
-    by_hand = Roofline.product(clock(), module.products[0])
-    of_scores = sum(2 * one.operations for one in scores) / 2 / (0.25 * 312e12)
-    moving = 2 * 10**6 / (0.5 * 2039e9)
+    module = Module("one", (), scores=scores, moved=10**6)
+    operations, moved = sum(one.operations for one in scores), 2 * 2 * 2 * 512 * 64 * 8
+    alone = TWICE * (operations / 312e12 + moved / 2039e9 + LAUNCH) / 0.25
+    moving = 2 * 10**6 / 2039e9
     forward, backward = clock().times(module, True)
-    assert forward == pytest.approx(by_hand + of_scores + moving)
-    assert backward == pytest.approx(2 * by_hand + 2.5 * of_scores + 2 * moving)
+    assert forward == pytest.approx(alone + moving)
+    assert backward == pytest.approx(SCORES_BACKWARD * alone + 2 * moving)
+
+
+def test_matrices_with_one_input_are_one_product_where_the_stack_fuses_them():
+    model = Model("two", (linear("b.q", 4096, 512, 8192), linear("b.k", 4096, 256, 8192)), 8192, ("b",))
+    apart, fused = (timed(model, clock(stack=name)) for name in ("eager", "te"))
+    assert sum(map(sum, fused.values())) < sum(map(sum, apart.values()))
+    forward = sum(one[0] for one in fused.values())
+    assert forward == pytest.approx(TWICE * law(8192, 4096, 768) / 0.5)
+
+
+def test_a_block_takes_at_least_what_the_host_does_for_it():
+    model = Model("small", (linear("b.q", 8, 8, 8), linear("head", 8, 8, 8)), 8, ("b",))
+    found = timed(model, clock(stack="nanotron"))
+    assert sum(found["b.q"]) == pytest.approx(STACKS["nanotron"].host)
+    assert sum(found["head"]) < STACKS["nanotron"].host
+    assert sum(timed(model, clock(stack="nanotron", checkpointing=FULL))["b.q"]) > sum(found["b.q"])
 
 
 def test_checkpointing_repeats_inside_blocks_only():
@@ -65,13 +108,14 @@ def test_checkpointing_repeats_inside_blocks_only():
     moving = clock().moving(10**6)
     forward, backward = clock().times(module, True)
     assert clock(checkpointing=FULL).times(module, True)[1] == pytest.approx(backward + forward)
-    assert clock(checkpointing=SELECTIVE).times(module, True)[1] == pytest.approx(backward + moving)
-    assert clock(checkpointing=FULL).times(module, False)[1] == backward
+    selective = backward + moving + HALF * (forward - moving)
+    assert clock(checkpointing=SELECTIVE).times(module, True)[1] == pytest.approx(selective)
+    assert clock(checkpointing=FULL).times(module, False)[1] == clock().times(module, False)[1]
 
 
-def test_compiling_halves_what_moves_elements():
+def test_compiling_moves_what_was_learned():
     module = Module("norm", (("weight", (8,)),), moved=10**6)
-    assert clock(compiled=True).times(module, True)[0] == clock().times(module, True)[0] / 2
+    assert clock(stack="compile").times(module, True)[0] == clock().times(module, True)[0] / 2
 
 
 @pytest.mark.parametrize("words", ["llama3-8b:h100,seq2048,batch{}", "llama3-8b:a100,seq{}048,batch1"])
@@ -85,15 +129,17 @@ def test_more_tokens_take_more_time_and_no_more_for_each_of_a_batch(words):
         assert seconds[2] > 2 * seconds[1] * 0.9  # attention grows by the square
 
 
-def test_a_hopper_reaches_a_smaller_part_than_an_ampere_and_others_are_doubted_more():
-    ampere, hopper, other = efficiency_of("A100 SXM"), efficiency_of("H100 SXM"), efficiency_of("Instinct MI300X")
-    assert hopper.matrix < other.matrix < ampere.matrix
-    assert other.doubt > max(ampere.doubt, hopper.doubt)
+def test_gpus_of_which_no_relative_was_measured_are_doubted_more():
+    taught = learned()
+    assert taught.doubt("mi300x", "eager", False) >= taught.doubt("h100", "eager", False)
+    assert taught.doubt("h100", "te", True) == taught.doubts["experts"]
+    assert taught.clock("a100-64gb", "bfloat16") == taught.clocks["a100"]["bfloat16"]
+    assert taught.clock("mi300x", "bfloat16") == taught.clocks["any"]["bfloat16"]
 
 
 def test_the_doubt_is_in_the_band():
     one = next(one for one in runs_in_words() if one.smallest and one.source == "modalities-leonardo")
-    workload = workload_of(one.model, one.setting, "said", replace(HALF, doubt=0.3))
+    workload = workload_of(one.model, one.setting, "said", TAUGHT)
     assert workload.doubt == 0.3
     plan = osf.make_plan("fsdp2", workload, osf.pricing_of(osf.load_cluster(one.run.cluster), 8))
     pricing = osf.pricing_of(osf.load_cluster(one.run.cluster), 8)
@@ -122,31 +168,40 @@ def test_counted_operations_are_those_of_published_parameters():
 def test_efficiencies_are_what_the_script_learns():
     made, bundled = learning.document(), json.loads((ROOT / "profiles/efficiency.json").read_text())
     assert made["sources"] == bundled["sources"]
-    assert made["efficiencies"].keys() == bundled["efficiencies"].keys()
-    for name, row in made["efficiencies"].items():
-        assert row == pytest.approx(bundled["efficiencies"][name], rel=0.02), name
+    for part in ("clocks", "attention", "passes"):
+        assert made[part].keys() == bundled[part].keys()
+        for name, row in made[part].items():
+            assert row == pytest.approx(bundled[part][name], rel=0.02), name
+
+
+def test_a_row_is_learned_from_as_it_is_predicted():
+    """What is fitted is what users get: the parts of a row add up to the step that scale predicts."""
+    one = next(one for one in learning.stated() if one.source == "simumax" and one.groups.pipeline == 2)
+    other = TAUGHT._replace(clocks={"any": {"bfloat16": 0.7, "float8": 0.7}}, doubts=MappingProxyType({"any": 0.0}))
+    row = learning.row_of_stated(one)
+    assert row.computing(other) + row.rest == pytest.approx(learning.predicted(one, other), rel=0.02)
 
 
 @pytest.mark.parametrize(
     "words", ["llama3-8b:h100,seq2048,batch2,bf16,ac=full", "resnet50:a100,batch8,bf16", "gpt2:t4,seq512,batch4,fp16"]
 )
 @pytest.mark.parametrize("batch", [1, 16])
-def test_another_batch_is_as_if_it_were_counted(words, batch):
+def test_another_batch_is_nearly_as_if_it_were_counted(words, batch):
     before = osf.load_workload(words)
     found = osf.at_batch(before, batch, fixed=0.35)
     counted = osf.load_workload(re.sub(r"batch[0-9]+", f"batch{batch}", words))
-    assert found.forward_time + found.backward_time == pytest.approx(counted.forward_time + counted.backward_time)
-    assert found.fixed_share == pytest.approx(counted.fixed_share)
+    assert found.forward_time + found.backward_time == pytest.approx(
+        counted.forward_time + counted.backward_time, rel=0.25
+    )
     assert found.doubt == before.doubt
     assert found.ideal_time == pytest.approx(counted.ideal_time)
     assert [layer.peak_bytes for layer in found.layers] == [layer.peak_bytes for layer in counted.layers]
 
 
 def test_attention_and_the_head_are_not_in_float8():
-    """They take as long as in bfloat16, blocks' matrices half of that, and nobody learned from such runs."""
+    """They take as long as in bfloat16, blocks' matrices less."""
     wide, narrow = (osf.load_workload(f"llama3-8b:h100,seq8192,batch2,{dtype}") for dtype in ("bf16", "fp8"))
     times = [{layer.name: layer.forward_time for layer in one.layers} for one in (wide, narrow)]
     assert times[0]["lm_head.weight"] == times[1]["lm_head.weight"]
-    assert times[1]["model.layers.0.mlp.up_proj.weight"] < 0.6 * times[0]["model.layers.0.mlp.up_proj.weight"]
+    assert times[1]["model.layers.0.mlp.up_proj.weight"] < 0.9 * times[0]["model.layers.0.mlp.up_proj.weight"]
     assert times[1]["model.layers.0.self_attn.o_proj.weight"] > 0.6 * times[0]["model.layers.0.self_attn.o_proj.weight"]
-    assert narrow.doubt > wide.doubt

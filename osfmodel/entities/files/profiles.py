@@ -239,9 +239,9 @@ def _bundled() -> list[Path]:
 
 
 def bundled_file(name: str) -> Path:
-    """The path of a file beside the bundled profiles. Raises DataError without it: predictions would differ."""
+    """A file or folder beside the bundled profiles. Raises DataError without it: predictions would differ."""
     for folder in _bundled():
-        if (path := folder / name).is_file():
+        if (path := folder / name).exists():
             return path
     raise DataError(f"{name} is missing from this installation, and predictions need it: install osfmodel again")
 

@@ -108,7 +108,7 @@ def _workload(
     found = workload_of(shard.model, setting, words, beside=beside)
     whole, whole_fixed = found.forward_time + found.backward_time, plain_sum(fixed)
     share = plain_sum(map(plain_sum, beside.values())) / found.compute_time
-    kept = ((found.fixed_share or 0.0) * whole + whole_fixed) / whole
+    kept = min(1.0, ((found.fixed_share or 0.0) * whole + whole_fixed) / whole)
     return replace(found, doubt=found.doubt + DOUBT * share, fixed_share=kept)
 
 

@@ -1,0 +1,119 @@
+"""What software adds to a GPU's kernels: what it fuses, moves through memory, and launches, by stack; learned parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from osfmodel.counting.kernels import measured, most_like
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.profiles import bundled_file
+from osfmodel.entities.gpus import GPUS, generation_of
+
+FILE = "efficiency.json"
+EAGER, COMPILE = "eager", "compile"
+FLASH, CUDNN = "flash", "cudnn"
+"""Attention of FlashAttention 2, as PyTorch has it, and of cuDNN."""
+LAUNCHED = 5e-6
+"""Seconds that a processor takes to launch a kernel from Python."""
+
+
+class Stack(NamedTuple):
+    """How a trainer runs a model.
+
+    said:      what it is, for people
+    fused:     whether matrices with the same input are one product: queries, keys and values; gate and up
+    gradients: bytes of a parameter that adding its gradient to that of earlier micro-batches moves, in each
+    host:      seconds that a block takes at least, forward and backward, whatever its GPU: launches and Python
+    like:      stack whose passes over memory it has
+    attention: library of its attention
+    """
+
+    said: str
+    fused: bool
+    gradients: int
+    host: float
+    like: str
+    attention: str
+
+    def host_time(self, repeated: bool) -> float:
+        """Seconds that a block takes at least; a third more where its forward is ``repeated``."""
+        return self.host * (4 / 3 if repeated else 1)
+
+
+STACKS: Mapping[str, Stack] = {
+    EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH),
+    COMPILE: Stack("compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH),
+    "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN),
+    "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH),
+}
+"""By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
+nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8."""
+
+
+class Passes(NamedTuple):
+    """What a stack moves through memory, as parts of what is counted.
+
+    moved: of elements apart from products
+    loss:  of those of the loss over the vocabulary
+    casts: of the elements of a product in float8, once in forward and once in backward
+    """
+
+    moved: float
+    loss: float
+    casts: float
+
+
+class Learned(NamedTuple):
+    """What published runs teach.
+
+    clocks:   GPU with a table of kernels -> type of element -> speed of products in training, of that alone
+    attention: library of attention -> GPU with a table -> its rate, of that of the kernels in the table
+    passes:   by stack
+    doubts:   stack, "experts" for models with experts, "any" for GPUs of whose generation none was measured ->
+              relative half width that covered 90 % of step times of sources that had no part in it
+    """
+
+    clocks: Mapping[str, Mapping[str, float]]
+    attention: Mapping[str, Mapping[str, float]]
+    passes: Mapping[str, Passes]
+    doubts: Mapping[str, float]
+
+    def clock(self, gpu: str, dtype: str) -> float:
+        """Speed of kernels of this type on the GPU of that name, of that alone."""
+        own = self.clocks.get(table_of(gpu), self.clocks[ANY])
+        return own.get("float8" if dtype == "float8" else "bfloat16") or self.clocks[ANY]["bfloat16"]
+
+    def attending(self, gpu: str, library: str) -> float:
+        """Rate of attention on the GPU of that name, of that of the kernels in its table."""
+        own = self.attention[library]
+        return own.get(table_of(gpu), own[ANY])
+
+    def doubt(self, gpu: str, stack: str, experts: bool) -> float:
+        """Relative half width of the band of step times."""
+        own = self.doubts.get(EXPERTS if experts else stack, self.doubts[ANY])
+        return max(own, self.doubts[ANY]) if table_of(gpu) == ANY else own
+
+
+ANY, EXPERTS = "any", "experts"
+
+
+@cache
+def table_of(gpu: str) -> str:
+    """The GPU of the same generation whose table of kernels the one of that name takes; "any" where there is none."""
+    table = most_like(GPUS[gpu], measured())
+    return table if generation_of(GPUS[gpu].called) == generation_of(GPUS[table].called) else ANY
+
+
+@cache
+def learned() -> Learned:
+    """What comes with osfmodel. Raises DataError for a damaged file."""
+    path = bundled_file(FILE)
+    try:
+        said = json.loads(path.read_bytes())
+        passes = {name: Passes(**row) for name, row in said["passes"].items()}
+        return Learned(said["clocks"], said["attention"], passes, said["doubts"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path} is damaged ({error}): install osfmodel again") from None

@@ -1,0 +1,60 @@
+"""The surface of kernels: its law and table by hand, and the bundled ones against data sheets."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import product
+
+import pytest
+
+from osfmodel.counting.kernels import Table, kernels_in, kernels_of, measured, most_like, unfilled
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.gpus import GPUS
+from tests.conftest import ROOT
+
+
+def test_a_table_is_linear_in_logarithms_between_nodes_and_flat_beyond():
+    table = Table(((1.0, 4.0), (10.0, 1000.0)), (0, 100, 200, 400))
+    for (row, size), (column, width) in product(enumerate((1, 4)), enumerate((10, 1000))):
+        assert table.at(size, width) == pytest.approx((0, 1, 2, 4)[2 * row + column])
+    assert table.at(2, 100) == pytest.approx((0 + 1 + 2 + 4) / 4)
+    assert table.at(0.1, 10) == table.at(1, 10)
+    assert table.at(100, 10**6) == 4
+
+
+def test_waves_that_are_full_cost_nothing():
+    assert unfilled(128 * 132, 256, 132)[0] == pytest.approx(0)
+    assert unfilled(128 * 132 + 1, 256, 132)[0] == pytest.approx(math.log(2), rel=1e-3)
+
+
+@pytest.mark.parametrize("gpu", measured())
+def test_bundled_products_are_below_the_data_sheet_and_grow_with_their_size(gpu):
+    kernels = kernels_of(gpu)
+    for dtype in kernels.products:
+        times = [kernels.product(2048, 4096, size, dtype) for size in (1024, 2048, 4096, 8192, 16384)]
+        assert times == sorted(times)
+        large = 2 * 8192**3 / kernels.product(8192, 8192, 8192, dtype) / GPUS[gpu].rate(dtype)
+        assert 0.3 < large < 1
+    assert kernels.product(512, 8192, 4096, "bfloat16") == kernels.product(4096, 8192, 512, "bfloat16")
+
+
+def test_a_gpu_without_a_table_takes_that_of_its_generation():
+    assert {name: most_like(GPUS[name]) for name in ("a100-40gb", "h800", "gb300", "rtx4090", "rtx5090")} == {
+        "a100-40gb": "a100", "h800": "h100", "gb300": "gb300", "rtx4090": "l40s", "rtx5090": "rtx-pro-6000",
+    }  # fmt: skip
+    large, small = (kernels_of(name).product(8192, 8192, 8192, "bfloat16") for name in ("a30", "a100"))
+    assert large == pytest.approx(small * 312 / 165, rel=0.05)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "mine.json"
+    said = json.loads((ROOT / "profiles/kernels/a100.json").read_text())
+    said["attention"]["values"].pop()
+    path.write_text(json.dumps(said))
+    with pytest.raises(DataError, match=r"mine\.json is no table of kernels"):
+        kernels_in(path)
+
+
+def test_the_tables_are_small():
+    assert sum(path.stat().st_size for path in (ROOT / "profiles/kernels").iterdir()) < 300_000
