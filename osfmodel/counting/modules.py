@@ -95,6 +95,7 @@ class Model:
     tokens:  in a sample; 0 where samples are images
     blocks:  names of the modules that users wrap or recompute one by one
     causal:  whether half of attention is not computed
+    sample:  the inputs that were counted, such as ``x 1 x 3 x 224 x 224``; "" where tokens or the configuration say it
     """
 
     name: str
@@ -102,6 +103,7 @@ class Model:
     tokens: int
     blocks: tuple[str, ...]
     causal: bool = False
+    sample: str = ""
     _holders: dict[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
