@@ -51,6 +51,8 @@ class Module:
     frozen:     whether its parameters are not trained
     reached:    whether backward computes the gradient of its input
     packed:     whether its matrix is kept in 4 bits, and unpacked whenever it is used
+    through:    whether backward computes the gradients of its frozen weights, for adapters that are added to them
+    once:       whether its work and what it keeps are those of a micro-batch, however many samples that has
     """
 
     name: str
@@ -68,12 +70,14 @@ class Module:
     frozen: bool = False
     reached: bool = True
     packed: bool = False
+    through: bool = False
+    once: bool = False
     __repr__ = brief
 
     @property
     def passes(self) -> int:
         """Products of backward for each of forward: for the gradients of its weights, and of its input."""
-        return (not self.frozen) + self.reached
+        return (not self.frozen or self.through) + self.reached
 
     @property
     def elements(self) -> int:

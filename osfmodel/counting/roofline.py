@@ -167,9 +167,10 @@ class Roofline:
     learned: Efficiency
     setting: TrainingSetup
 
-    def product(self, product: Product, in_block: bool = True) -> float:
-        """Time of a product with parameters; one outside blocks, as of a head, is not in float8."""
-        rows, operations = product.rows * self.setting.batch, product.operations * self.setting.batch
+    def product(self, product: Product, in_block: bool = True, samples: int = 0) -> float:
+        """Time of a product with parameters for so many samples (0: a micro-batch); outside blocks not in float8."""
+        samples = samples or self.setting.batch
+        rows, operations = product.rows * samples, product.operations * samples
         read = rows * product.inner / product.taps
         moved = (read + rows * product.columns + product.inner * product.columns) * product.times
         dtype = self.setting.dtype if in_block else self.wide
@@ -197,9 +198,10 @@ class Roofline:
 
     def times(self, module: Module, in_block: bool) -> tuple[float, float]:
         """Forward and backward of a module; both begin by unpacking a matrix in 4 bits."""
-        products = plain_sum(self.product(one, in_block) for one in module.products)
+        samples = 1 if module.once else self.setting.batch
+        products = plain_sum(self.product(one, in_block, samples) for one in module.products)
         scores = plain_sum(map(self.scores, module.scores))
-        moved = self.moving(module.moved * self.setting.batch * (FUSED if self.setting.compiled else 1))
+        moved = self.moving(module.moved * samples * (FUSED if self.setting.compiled else 1))
         unpacked = self.unpacking(module)
         forward = products + scores + moved + unpacked
         if not module.passes:
@@ -232,7 +234,7 @@ class Roofline:
         elements = module.kept
         if self.setting.checkpointing == SELECTIVE and in_block:
             elements = min(elements, sum(product.rows * product.columns for product in module.products))
-        return max(0, elements) * self.setting.batch * self.width
+        return max(0, elements) * (1 if module.once else self.setting.batch) * self.width
 
 
 def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]]) -> Iterator[Layer]:
@@ -297,8 +299,8 @@ def _held(model: Model, clock: Roofline, kept: list[int], stays: list[int]) -> I
     for module, before in zip(model.modules, accumulate(stays), strict=True):
         beside = max((product.rows * max(product.inner, product.columns) for product in module.products), default=0)
         beside *= module.passes > 0
-        unpacked = module.elements * clock.width if module.packed else 0
-        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width + unpacked
+        whole = module.elements * clock.width if module.packed or module.through else 0
+        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width + whole
 
 
 def _segments(model: Model, layers: tuple[Layer, ...]) -> Iterator[Segment]:

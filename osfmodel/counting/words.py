@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from osfmodel.counting import library
 from osfmodel.counting.config import Config
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
-from osfmodel.counting.finetuning import MOST_RANK, FineTuning, fine_tuned
+from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import CHECKPOINTING, FLOAT8, TrainingSetup, workload_of
 from osfmodel.entities.display import brief
@@ -273,6 +273,11 @@ def remarks(text: str) -> tuple[str, ...]:
     if longest and (words.sequence or 0) > longest:
         reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
         said.append(f"{reach}: samples of {words.sequence:,} are counted as if they reached that far")
+    if words.tuning and words.tuning.everywhere and config.word("model_type") in ADDED_TO:
+        said.append(
+            "PEFT adds the adapters of experts to their weights in each forward: a second copy of these is kept for "
+            "backward, and no less of them is computed than in full training"
+        )
     if words.inputs:
         from osfmodel.counting.library.inputs import unsampled  # not loaded for others
 
