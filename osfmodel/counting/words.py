@@ -96,6 +96,8 @@ def configuration(model: str) -> Config:
         name = path.absolute().parent.name if path.stem == "config" else path.stem
         if path.is_dir():
             name, path = path.absolute().name, library.in_folder(path)
+            if not path.exists():
+                raise DataError(f"{model} has no config.json, nor a transformer/ or unet/ with one: give its folder")
         if not path.exists():
             if function := library.function_config(model):
                 return function
@@ -115,7 +117,8 @@ def configuration(model: str) -> Config:
 def _not_found(model: str, name: str, bundled: Iterable[str]) -> str:
     """An error about a model that is neither bundled, nor a file, nor in Hugging Face's cache."""
     owner, slash, last = model.partition("/")
-    near = suggestion(name, bundled, "'osf list architectures' shows those there are", most=3)
+    others = "'osf list architectures' shows those there are; others are timm/NAME, diffusers/CLASS, module:function"
+    near = suggestion(name, bundled, others, most=3)
     said = f"no architecture named {model!r}, and no configuration in a file of that name"
     if slash and owner not in ("", ".", "..") and "/" not in last:
         fetch = f"huggingface-cli download {model} config.json (hf download in newer versions)"
@@ -282,6 +285,8 @@ def remarks(text: str) -> tuple[str, ...]:
         from osfmodel.counting.library.inputs import unsampled  # not loaded for others
 
         said += unsampled(words.inputs)
-    if config.fields.get("quantization_config"):
-        said.append(f"the weights of {words.model} are quantised (quantization_config): counted as trained in full")
+    if config.fields.get("quantization_config") and not (words.tuning and words.tuning.packed):
+        frozen = words.tuning and words.tuning.rank
+        how = "in the type of computation: qlora=R has 4 bits" if frozen else "as trained in full"
+        said.append(f"the weights of {words.model} are quantised (quantization_config): counted {how}")
     return tuple(said)

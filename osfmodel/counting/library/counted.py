@@ -127,7 +127,8 @@ def make_module(name: str, make: Callable[[], Any]) -> Any:
     except OsfError:
         raise
     except Exception as error:
-        raise DataError(f"{name} cannot be made: {one_line(error)}") from error
+        remedy = ": give a function that needs no arguments" if " required " in str(error) else ""
+        raise DataError(f"{name} cannot be made: {one_line(error)}{remedy}") from error
 
 
 def count_module(name: str, module: Any, examples: Iterable[Inputs], tokens: int, given: Inputs | None = None) -> Model:
@@ -153,7 +154,8 @@ def count_module(name: str, module: Any, examples: Iterable[Inputs], tokens: int
             continue
         return _tuned(found, still) if still else found
     reason = one_line(problem) if problem else "its inputs are not known"
-    remedy = "" if given else f": {inputs.template(module)}"
+    fewer = f"ask for fewer tokens than {tokens:,}, or " if tokens else ""
+    remedy = "" if given else f": {fewer}{inputs.template(module)}"
     if "meta" in reason:
         remedy = ": it depends on values, which are not there: measure it by osf profile on a device"
     raise DataError(f"{name}: its forward cannot be counted: {reason}{remedy}") from problem

@@ -12,6 +12,7 @@ from osfmodel.counting.library import inputs
 from osfmodel.counting.library.counted import count_module, make_module, one_line
 from osfmodel.counting.modules import Model
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.lookup import suggestion
 
 
 def called(name: str) -> Any:
@@ -24,14 +25,19 @@ def called(name: str) -> Any:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise UsageError(f"{name!r}: there is no module {error.name!r} here or on the Python path") from None
+            remedy = f": write {module_name[:-3]}:{function}" if module_name.endswith(".py") else ""
+            raise UsageError(
+                f"{name!r}: there is no module {error.name!r} here or on the Python path{remedy}"
+            ) from None
         raise DataError(f"{name!r}: importing {module_name} failed: {error}") from error
     except Exception as error:
         raise DataError(f"{name!r}: importing {module_name} failed: {one_line(error)}") from error
+    known = [one for one, value in vars(found).items() if callable(value) and not one.startswith("_")]
     for part in function.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise UsageError(f"{name!r}: {module_name} has no function {function!r}")
+        near = suggestion(function, known, "", most=3)
+        raise UsageError(f"{name!r}: {module_name} has no function {function!r}{near and ': '}{near}")
     return found
 
 

@@ -116,9 +116,10 @@ def tensor(*sizes: int | str, dtype: str = TYPES[0]) -> dict[str, Any]:
 
 
 def template(model: Any) -> str:
-    """An example of a file for a model's forward."""
+    """What to write into a file for a model's forward."""
     names = wanted(model)
-    shown = json.dumps({name: tensor(SAMPLES, "...") for name in names})
+    guessed = {name: _known(name) or ((SAMPLES, "..."), TYPES[0]) for name in names}
+    shown = json.dumps({name: tensor(*sizes, dtype=dtype) for name, (sizes, dtype) in guessed.items()})
     return f"describe {'it' if len(names) == 1 else 'them'} in a file and add input=FILE, JSON such as {shown}"
 
 

@@ -9,7 +9,7 @@ from osfmodel.counting.library import inputs
 from osfmodel.counting.library.counted import count_module, make_module, quiet
 from osfmodel.counting.modules import Model
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.lookup import did_you_mean, suggestion
 
 TAKEN = ("num_classes", "global_pool")
 """Fields of a configuration that a model is made with, beside its ``model_args``."""
@@ -21,8 +21,10 @@ def count(config: Config, tokens: int) -> Model:
         import timm
 
         name, given = config.word("architecture"), config.fields
-        if name.partition(".")[0] not in timm.list_models():
-            near = suggestion(name.partition(".")[0], timm.list_models(), "timm.list_models() has all", most=3)
+        plain, known = name.partition(".")[0], timm.list_models()
+        if plain not in known:
+            begun = sorted((one for one in known if plain and one.startswith(plain)), key=len)[:3]
+            near = did_you_mean(begun) or suggestion(plain, known, "timm.list_models() has all", most=3)
             raise UsageError(f"timm {timm.__version__} has no model {name!r}: {near}")
         fields = {one: given[one] for one in TAKEN if given.get(one) is not None}
         fields |= given.get("model_args") or {}
