@@ -17,8 +17,9 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
     Hugging Face ``config.json``, and a GPU (``osf list gpus``); then the tokens of a sample, the samples of a
     micro-batch, the type of computation, ``ac=selective`` or ``ac=full`` for activation checkpointing, ``compile``;
     for fine-tuning ``lora=16`` or ``qlora=16`` (ranks; with ``:all-linear`` behind it beside all linear layers) and
-    ``frozen=embeddings+model.layers.0``; ``timm/NAME``, ``diffusers/CLASS`` and ``module:function`` are models too,
-    the latter with ``input=shapes.json`` if its inputs are not found. Its times are learned from published runs on other models, and carry a doubt.
+    ``frozen=embeddings+model.layers.0``. Models are also ``timm/NAME``, ``diffusers/CLASS`` and ``module:function``,
+    with ``input=FILE`` where their inputs are not found. Times are learned from published runs on other models, and
+    carry a doubt.
 
     Raises UsageError for an unknown name or impossible words, DataError for a file that cannot be used.
     """

@@ -182,7 +182,7 @@ class Counted(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What heads the list, JSON-ready."""
+        """The name of the model and its inputs, JSON-ready."""
         return {"name": self.name, "tokens": self.model.tokens or None, "inputs": self.model.sample or None}
 
 

@@ -70,6 +70,8 @@ def still():
 class Branching(nn.Linear):
     def forward(self, x):
         return x if super().forward(x).sum() > 0 else -x
+class Taking(nn.Module):
+    def __init__(self, width): pass
 def branching(): return Branching(3, 3)
 """
 
@@ -156,12 +158,26 @@ def test_parameters_that_a_function_freezes_are_frozen(folder):
     [
         ("graph", r'add input=FILE, JSON such as \{"x": \{"shape": \["batch", "..."\]'),
         ("branching", "it depends on values, which are not there"),
+        ("Taking", r"required .* give a function that needs no arguments"),
     ],
 )
 def test_forwards_that_cannot_be_counted_get_one_line(folder, name, said):
     with pytest.raises(osf.DataError, match=said) as error:
         counted(f"{folder}:{name}:a100")
     assert "\n" not in str(error.value)
+
+
+def test_names_that_are_not_there_lead_on(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for words, said in (
+        (f"{folder}:smal", "has no function 'smal': did you mean small?"),
+        (f"{folder}.py:small", f"write {folder}:small"),
+        ("empty", r"empty has no config.json, nor a transformer/ or unet/ with one: give its folder"),
+        ("vit_base_patch16_224", "others are timm/NAME, diffusers/CLASS, module:function"),
+        (f"{folder}:words:a100,seq64", "ask for fewer tokens than 64, or describe it in a file"),
+    ):
+        with pytest.raises(osf.OsfError, match=said):
+            counted(words if ":a100" in words else f"{words}:a100")
 
 
 @pytest.mark.parametrize(

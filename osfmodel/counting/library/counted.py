@@ -120,7 +120,7 @@ def on_meta() -> Iterator[None]:
 
 
 def make_module(name: str, make: Callable[[], Any]) -> Any:
-    """What a function returns on the meta device. Raises DataError where it fails."""
+    """The result of a function on the meta device. Raises DataError where it fails."""
     try:
         with on_meta():
             return make()

@@ -17,7 +17,7 @@ from osfmodel.entities.lookup import suggestion
 CLASS = "_class_name"
 """Field of the class in a configuration."""
 SIDE, CLIP, TEXT, FRAMES = 64, 77, 512, 16
-"""Where no field says: side of a latent image; tokens of a prompt by CLIP and by others; latent frames of a video."""
+"""Used where no field says: side of a latent image; tokens of a prompt by CLIP and others; latent frames of a video."""
 WIDTHS = ("joint_attention_dim", "caption_channels", "encoder_hid_dim", "text_embed_dim", "text_dim", "cap_feat_dim",
           "context_in_dim", "cross_attention_dim")  # fmt: skip
 """Fields that hold the width of a prompt's vectors."""

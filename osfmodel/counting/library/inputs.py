@@ -116,7 +116,7 @@ def tensor(*sizes: int | str, dtype: str = TYPES[0]) -> dict[str, Any]:
 
 
 def template(model: Any) -> str:
-    """What to write into a file for a model's forward."""
+    """A remedy that shows the file for a model's forward."""
     names = wanted(model)
     guessed = {name: _known(name) or ((SAMPLES, "..."), TYPES[0]) for name in names}
     shown = json.dumps({name: tensor(*sizes, dtype=dtype) for name, (sizes, dtype) in guessed.items()})
@@ -185,7 +185,7 @@ def _known(name: str) -> tuple[tuple[str, ...], str] | None:
 
 
 def _by_layer(model: Any, tokens: int) -> Iterator[dict[str, Any]]:
-    """What the layers of a model, each kind once, would have as input."""
+    """Inputs that the layers of a model, each kind once, would have."""
     from torch import nn
 
     layers: dict[type, Any] = {}
