@@ -34,7 +34,7 @@ MAKERS: Mapping[str, tuple[tuple[str, ...], str]] = {
 OTHERS = (("torch", "transformers"), "names")
 """The same for all other types."""
 CONFIGURATIONS = ("config.json", "transformer/config.json", "unet/config.json")
-"""Where the configuration lies in the folder of a model, or that of the part of a pipeline that is trained."""
+"""Places of the configuration in the folder of a model, and of the part of a pipeline that is trained."""
 HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
 PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
