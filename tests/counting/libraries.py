@@ -178,6 +178,14 @@ def _bert(source: Any) -> dict[str, Any]:
     return {**_decoder(source), "type_vocab_size": source.randint(1, 3)}
 
 
+def _distilbert(source: Any) -> dict[str, Any]:
+    heads = source.randint(1, 4)
+    return {
+        "dim": 8 * heads, "n_heads": heads, "n_layers": source.randint(1, 3), "hidden_dim": source.randint(5, 90),
+        "vocab_size": source.randint(40, 99), "max_position_embeddings": 64,
+    }  # fmt: skip
+
+
 def _t5(source: Any) -> dict[str, Any]:
     return {
         "d_model": source.randint(5, 40), "d_kv": source.randint(2, 9), "d_ff": source.randint(5, 90),
@@ -298,6 +306,7 @@ LIBRARIES: Mapping[str, Library] = {
     "mpt": Library("transformers", _transformers("MptForCausalLM"), _mpt, _words),
     "gpt_neox": Library("transformers", _transformers("GPTNeoXForCausalLM"), _gpt_neox, _words),
     "bert": Library("transformers", _transformers("BertForPreTraining"), _bert, _words),
+    "distilbert": Library("transformers", _transformers("DistilBertForMaskedLM"), _distilbert, _words),
     "t5": Library("transformers", _transformers("T5ForConditionalGeneration"), _t5, _pairs),
     "clip": Library("transformers", _transformers("CLIPModel"), _clip, _captions),
     "torchvision-vit": Library("torchvision", _make_vit, _vit, _images),

@@ -47,6 +47,7 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     **{kind: ModelFamily(text.plain, _unlimited, usual=2048) for kind in ("mpt", "bloom")},
     "mamba2": ModelFamily(mamba.build, _unlimited),
     **{kind: ModelFamily(text.masked, text.masked_longest) for kind in text.MASKED},
+    "distilbert": ModelFamily(text.distilbert, _positions),
     "t5": ModelFamily(text.t5, _unlimited, usual=512),
     "clip": ModelFamily(images.clip, _none),
     "torchvision-vit": ModelFamily(images.vit, _none),
