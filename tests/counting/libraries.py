@@ -208,6 +208,12 @@ def _vit(source: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _labelled(source: Any) -> dict[str, Any]:
+    made = {key: value for key, value in _decoder(source).items() if key not in ("head_dim", "num_key_value_heads")}
+    made |= {"image_size": 32, "patch_size": 8, "qkv_bias": source.random() < 0.5}
+    return {**made, "id2label": {number: str(number) for number in range(source.randint(2, 20))}}
+
+
 def _resnet(source: Any) -> dict[str, Any]:
     return {"image_size": 64, "layers": [source.randint(1, 3) for _ in range(4)], "num_classes": source.randint(2, 20)}
 
@@ -309,6 +315,7 @@ LIBRARIES: Mapping[str, Library] = {
     "distilbert": Library("transformers", _transformers("DistilBertForMaskedLM"), _distilbert, _words),
     "t5": Library("transformers", _transformers("T5ForConditionalGeneration"), _t5, _pairs),
     "clip": Library("transformers", _transformers("CLIPModel"), _clip, _captions),
+    "vit": Library("transformers", _transformers("ViTForImageClassification"), _labelled, _images),
     "torchvision-vit": Library("torchvision", _make_vit, _vit, _images),
     "torchvision-resnet": Library("torchvision", _make_resnet, _resnet, _images),
     "torchvision-convnext": Library("torchvision", _make_convnext, _convnext, _images),

@@ -50,6 +50,7 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "distilbert": ModelFamily(text.distilbert, _positions),
     "t5": ModelFamily(text.t5, _unlimited, usual=512),
     "clip": ModelFamily(images.clip, _none),
+    "vit": ModelFamily(images.hugging_face_vit, _none),
     "torchvision-vit": ModelFamily(images.vit, _none),
     "torchvision-resnet": ModelFamily(images.resnet, _none),
     "torchvision-convnext": ModelFamily(images.convnext, _none),
