@@ -16,7 +16,7 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
 from osfmodel.counting import in_words
 from osfmodel.counting.parts import parts_of
-from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words
+from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words, remarks
 from osfmodel.engine import ENGINES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
@@ -27,7 +27,7 @@ from osfmodel.entities.gpus import GPUS, gpu_name
 from osfmodel.entities.lookup import letters, provider, suggestion, usable_others
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.tuning.launch import SNIPPETS
-from osfmodel.show.listing import Entry, Listed
+from osfmodel.show.listing import Counted, Entry, Listed
 from osfmodel.show.schemas import ENDING, SCHEMAS, schema_text
 from osfmodel.targets import CONFIG_TARGETS, target_name
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, called
@@ -95,14 +95,18 @@ def _configuration() -> Listing:
     return Listing(rows, [])
 
 
-def _parts(name: str | None) -> list[Entry]:
+def _counted(name: str | None) -> Listed:
     """The parts of a model, and all of it. Raises UsageError or DataError for one that cannot be counted."""
     if name is None:
         raise UsageError("osf list model: give a name of 'osf list architectures', a config.json, or MODEL:GPU,lora=16")
     words = parse_words(name if in_words(name) else f"{name}:{next(iter(GPUS))}")
     bundled = profiles.names("architecture").get(architecture_name(words.model))
-    published = None if bundled is None else architecture_of(bundled).parameters
-    return [Entry(part.name, part) for part in parts_of(model_of(words), published)]
+    known = None if bundled is None else architecture_of(bundled)
+    model = model_of(words)
+    parts = parts_of(model, known and (known.parameters, known.active))
+    rows = {MODEL: [Entry(part.name, part) for part in parts]}
+    batch = words.setting.batch if in_words(name) else 1
+    return Listed(rows, remarks(words.text), whole=False, counted=Counted(words.model, model, parts[-1], batch))
 
 
 LISTINGS: Mapping[str, Callable[[], Listing]] = {
@@ -158,7 +162,7 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
       osf list schemas -o schemas/
     """
     if kind == MODEL:
-        emit(style, as_json, output, Listed({MODEL: _parts(name)}, [], whole=False))
+        emit(style, as_json, output, _counted(name))
         return
     found = {key: LISTINGS[key]() for key in ([kind] if kind else [key for key in LISTINGS if key != CONFIG])}
     rows = {key: entry.rows for key, entry in found.items()}

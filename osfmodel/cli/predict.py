@@ -94,7 +94,8 @@ def predict_command(
     MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full]
     [,stack=eager|compile|te|nanotron]. MODEL is an architecture
     ('osf list architectures'), a Hugging Face config.json, its folder, the name of a model whose config.json is in
-    Hugging Face's cache, or a module:function that returns a torch.nn.Module; GPU a name of 'osf list gpus'.
+    Hugging Face's cache, timm/NAME, diffusers/CLASS, or a module:function that returns a torch.nn.Module (its inputs
+    by ,input=FILE); GPU a name of 'osf list gpus'.
     Fine-tuning is ,lora=16 or ,qlora=16 (rank; :all-linear behind it) and ,frozen=embeddings+tower+MODULE.
 
     A range of worker counts, A..B, is A, 2A, 4A ... and B, or those of the counts between A and B that the cluster was

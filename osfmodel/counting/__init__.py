@@ -18,8 +18,9 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
     micro-batch, the type of computation, ``ac=selective`` or ``ac=full`` for activation checkpointing,
     ``stack=compile``, ``stack=te`` or ``stack=nanotron`` for the software that runs it; for fine-tuning ``lora=16`` or
     ``qlora=16`` (ranks; with ``:all-linear`` behind it beside all linear layers) and
-    ``frozen=embeddings+model.layers.0``. Its times are those of measured kernels, with what published runs taught of
-    software, and carry a doubt.
+    ``frozen=embeddings+model.layers.0``. Models are also ``timm/NAME``, ``diffusers/CLASS`` and ``module:function``,
+    with ``input=FILE`` where their inputs are not found. Times are those of measured kernels, with what published runs
+    taught of software, and carry a doubt.
 
     Raises UsageError for an unknown name or impossible words, DataError for a file that cannot be used.
     """

@@ -5,6 +5,8 @@ module's input only where something before it is trained. A frozen matrix does n
 and attention keep theirs wherever a gradient passes through them.
 
 Adapters are those of PEFT 0.21: A (rank x inputs) and B (outputs x rank) beside a matrix, in float32, without dropout.
+To experts, and routers that are no linear layers, PEFT adds the product of B and A, twice in each forward: a copy of
+their weights stays for backward, which computes the gradients of all of it. A matrix that joins two has twice the rank.
 Modules that share an input are taken to share the copy of it that their adapters keep, and others to come one after the
 other: of parts side by side in the first block, as in GPT-NeoX, one backward too many is counted.
 """
@@ -35,6 +37,23 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     for kind in kinds.split()
 }  # fmt: skip
 """Names of the modules that have adapters where nobody says which, by ``model_type``: PEFT 0.21's defaults."""
+ADDED_TO: Mapping[str, tuple[str, ...]] = {
+    kind: tuple(names.split())
+    for names, kinds in {
+        "gate_proj up_proj down_proj": "afmoe beam cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe "
+        "exaone_moe flex_olmo glm4_moe glm4_moe_lite glm4v_moe glm_moe_dsa hunyuan_v1_moe kimi_k2 longcat_flash mellum "
+        "olmoe qwen3_moe qwen3_next qwen3_omni_moe qwen3_omni_moe_text qwen3_omni_moe_thinker solar_open",
+        "": "minimax minimax_m2 mixtral",
+    }.items()
+    for kind in kinds.split()
+}  # fmt: skip
+"""Types whose experts and routers have adapters if all linear layers have, and names of linear layers that then have
+none: as PEFT 0.21 converts them for transformers 5. Other types have none beside experts.
+"""
+JOINED = "gate_up_proj"
+"""Name of a parameter of two matrices, of which each has adapters."""
+LINEAR_ROUTERS = ("llama4", "llama4_text")
+"""Types whose routers are linear layers of the library."""
 EMBEDDINGS, TOWER = "embeddings", "tower"
 """Words for parts that can be frozen: tables of vectors outside blocks, and what makes vectors of images or sound."""
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder", "audio_tower", "audio_encoder", "image_encoder")
@@ -69,11 +88,12 @@ def fine_tuned(model: Model, kind: str, tuning: FineTuning) -> Model:
     still = {name for part in tuning.frozen for name in _named(model, part)}
     linear = _linear(model)
     targets = _targets(model, kind, tuning, linear) - still if tuning.rank else set()
+    added = _added(model, kind, tuning) - still
     if tuning.rank:
         still = {module.name for module in model.modules}
     if still.intersection(tables(model)):  # a head without parameters multiplies by a table
         still |= {module.name for module in model.modules if module.products and not module.parameters}
-    modules = tuple(_walk(model, still, targets, tuning.rank, linear if tuning.packed else ()))
+    modules = tuple(_walk(model, still, targets, added, tuning.rank, linear if tuning.packed else ()))
     if all(module.frozen or not module.parameters for module in modules):
         raise UsageError(f"nothing of {model.name} is left to train: freeze less")
     return replace(model, modules=modules)
@@ -122,20 +142,23 @@ def _linear(model: Model) -> set[str]:
 def _targets(model: Model, kind: str, tuning: FineTuning, linear: set[str]) -> set[str]:
     """Names of the modules that have adapters. Raises UsageError where that is not known."""
     words = f"{'q' * tuning.packed}lora={tuning.rank}"
-    if tuning.everywhere and any(module.experts for module in model.modules):
-        remedy = f"write {words}, for those beside attention" if kind in TARGETS else f"leave {words}:all-linear out"
-        raise UsageError(f"adapters beside experts cannot be counted yet: {remedy}")
-    if not tuning.everywhere and kind not in TARGETS:
-        experts = any(module.experts for module in model.modules)
-        remedy = f"and those beside experts cannot be counted yet: leave {words} out" if experts else ""
-        remedy = remedy or f"write {words}:all-linear"
-        raise UsageError(
-            f"PEFT has no default modules for adapters of type {kind!r}{', ' if experts else ': '}{remedy}"
-        )
-    found = linear if tuning.everywhere else {one for one in linear if one.rpartition(".")[2] in TARGETS[kind]}
+    if tuning.everywhere:
+        found = {one for one in linear if one.rpartition(".")[2] not in ADDED_TO.get(kind, ())}
+        found |= routers(model) if kind in LINEAR_ROUTERS else set()
+    elif kind in TARGETS:
+        found = {one for one in linear if one.rpartition(".")[2] in TARGETS[kind]}
+    else:
+        raise UsageError(f"PEFT has no default modules for adapters of type {kind!r}: write {words}:all-linear")
     if not found:
         raise UsageError(f"{model.name} has no linear layers for adapters: leave {words} out")
     return found
+
+
+def _added(model: Model, kind: str, tuning: FineTuning) -> set[str]:
+    """Names of the modules to whose weights adapters are added: experts and routers."""
+    if not (tuning.rank and tuning.everywhere and kind in ADDED_TO):
+        return set()
+    return {module.name for module in model.modules if module.experts} | routers(model)
 
 
 def _named(model: Model, part: str) -> list[str]:
@@ -157,7 +180,12 @@ def _parent(name: str) -> str:
 
 
 def _walk(
-    model: Model, still: Collection[str], targets: Collection[str], rank: int, packed: Collection[str]
+    model: Model,
+    still: Collection[str],
+    targets: Collection[str],
+    added: Collection[str],
+    rank: int,
+    packed: Collection[str],
 ) -> Iterator[Module]:
     """The modules and adapters, with what backward computes of each, and what each keeps for it.
 
@@ -166,20 +194,23 @@ def _walk(
     trained = reached = there = False  # something so far; something before this input; this input is kept
     size, last = 0, Module("", ())
     for module in model.modules:
-        frozen, own = module.name in still, _own_input(module)
+        frozen, own, through = module.name in still, _own_input(module), module.name in added
         shared = module.products and last.products and _parent(module.name) == _parent(last.name)
         if own or module.scores or not shared:
             reached, size = trained, own
             there = reached and bool(module.scores)  # attention keeps its result
         kept = module.kept - own * (not there) if reached else 0
-        if not frozen:
+        if not frozen or through:
             kept += size if module.products and not there else 0 if reached or module.products else module.kept
             there = there or bool(module.products)
-        yield replace(module, frozen=frozen, reached=reached, kept=kept, packed=module.name in packed)
+        one = replace(module, frozen=frozen, reached=reached, kept=kept, packed=module.name in packed)
+        yield replace(one, through=through)
         if module.name in targets:
             yield from _adapter(module, rank, reached, 0 if there else size)
             there = True
-        trained = trained or module.name in targets or (not frozen and bool(module.parameters))
+        if through:
+            yield from _adapters_of_weights(module, rank)
+        trained = trained or through or module.name in targets or (not frozen and bool(module.parameters))
         last = module
 
 
@@ -198,3 +229,17 @@ def _adapter(module: Module, rank: int, reached: bool, kept: int) -> Iterator[Mo
         f"{module.name}.lora_B.default", (("weight", (columns, rank)),), (Product(rows, rank, columns),),
         moved=ADDED * rows * columns, kept=rows * rank,
     )  # fmt: skip
+
+
+def _adapters_of_weights(module: Module, rank: int) -> Iterator[Module]:
+    """The two matrices for each weight of a module, whose product is added to it; of experts, for all of them."""
+    weights = [(name, shape) for name, shape in module.parameters if len(shape) == MATRIX + bool(module.experts)]
+    for place, (name, (*experts, columns, inner)) in enumerate(weights):
+        holder, number = module.name + ".base_layer" * (len(weights) - 1 - place), prod(experts)
+        each, size = rank * (1 + (name == JOINED)), number * columns * inner
+        sums = (Product(columns, each, inner, number),)
+        yield Module(f"{holder}.lora_A.default", (("weight", (each * number, inner)),), once=True)
+        yield Module(
+            f"{holder}.lora_B.default", (("weight", (columns, each * number)),), sums,
+            moved=3 * size, kept=size, once=True,
+        )  # fmt: skip

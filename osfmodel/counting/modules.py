@@ -51,6 +51,8 @@ class Module:
     frozen:     whether its parameters are not trained
     reached:    whether backward computes the gradient of its input
     packed:     whether its matrix is kept in 4 bits, and unpacked whenever it is used
+    through:    whether backward computes the gradients of its frozen weights, for adapters that are added to them
+    once:       whether its work and what it keeps are those of a micro-batch, however many samples that has
     """
 
     name: str
@@ -68,12 +70,19 @@ class Module:
     frozen: bool = False
     reached: bool = True
     packed: bool = False
+    through: bool = False
+    once: bool = False
     __repr__ = brief
 
     @property
     def passes(self) -> int:
         """Products of backward for each of forward: for the gradients of its weights, and of its input."""
-        return (not self.frozen) + self.reached
+        return self.weighed + self.reached
+
+    @property
+    def weighed(self) -> bool:
+        """Whether backward computes the gradients of its weights."""
+        return not self.frozen or self.through
 
     @property
     def elements(self) -> int:
@@ -95,6 +104,7 @@ class Model:
     tokens:  in a sample; 0 where samples are images
     blocks:  names of the modules that users wrap or recompute one by one
     causal:  whether half of attention is not computed
+    sample:  the inputs that were counted, such as ``x 1 x 3 x 224 x 224``; "" where tokens or the configuration say it
     """
 
     name: str
@@ -102,6 +112,7 @@ class Model:
     tokens: int
     blocks: tuple[str, ...]
     causal: bool = False
+    sample: str = ""
     _holders: dict[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a model as people think of them: embedding, attention, feed-forward, experts, head, vision."""
+"""The parts of a model as people think of them: embedding, attention, feed-forward, router, experts, head, vision."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ ATTENTION = ("att", "query", "key_value")
 SCANS = ("mamba", "ssm", "mixer")
 """Names of modules that hold a scan of a state."""
 ALL = "all"
+ORDER = ("embedding", "vision", "audio", "convolution", "attention", "state space", "feed-forward", "router", "experts",
+         "adapters", "norms", "head")  # fmt: skip
+"""The parts as they are listed."""
 
 
 class Part(NamedTuple):
@@ -24,7 +27,7 @@ class Part(NamedTuple):
     operations: of forward for one sample, half of causal attention left out; ``each``: for one token of it, if it has
                 tokens
     kept:       elements of activations that stay from forward to backward, for one sample
-    published:  parameters as published, if known
+    published:  parameters as published, and those of them that are active, if known
     """
 
     name: str
@@ -35,11 +38,11 @@ class Part(NamedTuple):
     operations: int
     each: float | None
     kept: int
-    published: int | None = None
+    published: tuple[int, int] | None = None
 
 
-def parts_of(model: Model, published: int | None = None) -> list[Part]:
-    """The parts of a model in forward order, and all of it; ``published``: its parameters, if known."""
+def parts_of(model: Model, published: tuple[int, int] | None = None) -> list[Part]:
+    """The parts of a model in ORDER, and all of it; ``published``: its parameters and active ones, if known."""
     outside = [(place, one) for place, one in enumerate(model.modules) if not model.block_of(one)]
     last = len(model.modules) - next((n for n, one in enumerate(model.modules[::-1]) if model.block_of(one)), 0)
     known = {
@@ -47,15 +50,19 @@ def parts_of(model: Model, published: int | None = None) -> list[Part]:
             one.name for _, one in outside if not one.products and any(len(s) >= MATRIX for _, s in one.parameters)
         },
         "head": {*heads(model), *(one.name for place, one in outside if place >= last and one.products)},
-        "experts": {*routers(model), *(one.name for one in model.modules if one.experts)},
+        "router": routers(model),
+        "experts": {one.name for one in model.modules if one.experts},
     }
     kinds: dict[str, list[Module]] = {}
     for module in model.modules:
         kinds.setdefault(next(_kinds(module, model, known)), []).append(module)
-    return [*(_part(kind, of, model) for kind, of in kinds.items()), _part(ALL, model.modules, model, published)]
+    return [
+        *(_part(kind, kinds[kind], model) for kind in ORDER if kind in kinds),
+        _part(ALL, model.modules, model, published),
+    ]
 
 
-def _part(name: str, modules: Sequence[Module], model: Model, published: int | None = None) -> Part:
+def _part(name: str, modules: Sequence[Module], model: Model, published: tuple[int, int] | None = None) -> Part:
     products = (product for module in modules for product in (*module.products, *module.scores))
     operations = sum(product.operations for product in products)
     parameters, active = sum(module.elements for module in modules), sum(_active(module, model) for module in modules)

@@ -152,7 +152,7 @@ class Roofline:
         One outside blocks, as of a head, is not in float8.
         """
         dtype = self.setting.dtype if in_block else self.wide
-        rows, inner, wide = product.rows * self.setting.batch, product.inner, columns or product.columns
+        rows, inner, wide = product.rows * self.samples(module), product.inner, columns or product.columns
         clock = self.taught.clock(self.setting.gpu, dtype)
         if product.times > 1:
             return (self._grouped(module, product, dtype) / clock,) * 3
@@ -166,10 +166,11 @@ class Roofline:
 
     def _grouped(self, module: Module, product: Product, dtype: str) -> float:
         """Time of products of the same shape that one kernel computes: of experts, or of groups."""
-        rows = product.rows * self.setting.batch
+        samples = self.samples(module)
+        rows = product.rows * samples
         read = rows * product.inner / product.taps
         moved = (read + rows * product.columns + product.inner * product.columns) * product.times * width_of(dtype)
-        whole = self.kernels.law(product.operations * self.setting.batch, moved, dtype)
+        whole = self.kernels.law(product.operations * samples, moved, dtype)
         if module.experts:
             return whole * self.kernels.expert_factor(rows, product.times, module.products[-1].inner)
         return whole
@@ -198,6 +199,10 @@ class Roofline:
         """Bytes of an element of activations."""
         return WIDTHS[self.setting.dtype]
 
+    def samples(self, module: Module) -> int:
+        """Samples of a micro-batch for which a module works: 1 for one that runs once."""
+        return 1 if module.once else self.setting.batch
+
     def times(self, module: Module, in_block: bool, columns: int = 0) -> tuple[float, float]:
         """Forward and backward of a module; both begin by unpacking a matrix in 4 bits.
 
@@ -207,7 +212,7 @@ class Roofline:
         scores = plain_sum(map(self.scores, module.scores))
         passes = self.passes
         part = passes.loss if module.products and not in_block else passes.moved
-        moved = self.moving(module.moved * self.setting.batch * part)
+        moved = self.moving(module.moved * self.samples(module) * part)
         casts = self.casts(module) if in_block and self.setting.dtype == FLOAT8 else 0.0
         unpacked = self.unpacking(module)
         forward = plain_sum(one[0] for one in products) + scores + moved + casts + unpacked
@@ -219,12 +224,12 @@ class Roofline:
         through = module.reached or not module.products
         summed = 0 if module.frozen else module.elements * self.stack.gradients / self.gpu.bandwidth
         scores, moved = SCORES_BACKWARD * scores * through, 2 * moved * through
-        gradients = plain_sum(one[1] * module.reached + one[2] * (not module.frozen) for one in products)
+        gradients = plain_sum(one[1] * module.reached + one[2] * module.weighed for one in products)
         return forward, gradients + scores + moved + casts + summed + again + unpacked * through
 
     def casts(self, module: Module) -> float:
         """Seconds to scale and cast the matrices of products to float8, in forward; as many again in backward."""
-        batch = self.setting.batch
+        batch = self.samples(module)
         elements = sum(
             (batch * one.rows * (one.inner + one.columns) + one.inner * one.columns) * one.times
             for one in module.products
@@ -247,7 +252,7 @@ class Roofline:
         elements = module.kept
         if self.setting.checkpointing == SELECTIVE and in_block:
             elements = min(elements, sum(product.rows * product.columns for product in module.products))
-        return max(0, elements) * self.setting.batch * self.width
+        return max(0, elements) * self.samples(module) * self.width
 
 
 def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]]) -> Iterator[Layer]:
@@ -356,8 +361,8 @@ def _held(model: Model, clock: Roofline, kept: list[int], stays: list[int]) -> I
     for module, before in zip(model.modules, accumulate(stays), strict=True):
         beside = max((product.rows * max(product.inner, product.columns) for product in module.products), default=0)
         beside *= module.passes > 0
-        unpacked = module.elements * clock.width if module.packed else 0
-        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width + unpacked
+        whole = module.elements * clock.width if module.packed or module.through else 0
+        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width + whole
 
 
 def _segments(model: Model, layers: tuple[Layer, ...]) -> Iterator[Segment]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from osfmodel.counting import library
 from osfmodel.counting.config import Config
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
-from osfmodel.counting.finetuning import MOST_RANK, FineTuning, fine_tuned
+from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import CHECKPOINTING, FLOAT8, TrainingSetup, workload_of
 from osfmodel.counting.stacks import COMPILE, STACKS
@@ -86,34 +86,40 @@ def architecture_name(model: str) -> str:
 
 def configuration(model: str) -> Config:
     """The configuration of an architecture by name (:func:`architecture_name`), of a file, of a model on Hugging Face's
-    hub in the local cache, or for ``module:function``.
+    hub in the local cache, or for ``timm/NAME``, ``diffusers/CLASS`` and ``module:function``.
 
     Raises UsageError or DataError.
     """
     bundled, name = profiles.names("architecture"), architecture_name(model)
-    path = bundled.get(name) or Path(model)
-    if name not in bundled:
+    named = library.maker_config(model)  # timm/resnet50 is not torchvision's
+    path = Path(model) if named else bundled.get(name) or Path(model)
+    if named or name not in bundled:
+        name = path.absolute().parent.name if path.stem == "config" else path.stem
         if path.is_dir():
-            path = path / "config.json"
+            name, path = path.absolute().name, library.in_folder(path)
+            if not path.exists():
+                raise DataError(f"{model} has no config.json, nor a transformer/ or unet/ with one: give its folder")
         if not path.exists():
             if function := library.function_config(model):
                 return function
-            path = library.hub_file(model) or path
+            cached = library.hub_file(model)
+            if named and not cached:
+                return named
+            path, name = cached or path, model.rpartition("/")[2]
         if path.suffix != ".json" and not path.exists():
-            raise UsageError(_not_found(model, name, bundled))
-        name = model.rpartition("/")[2] if path.parent.parent.name == "snapshots" else path.stem
-        name = path.absolute().parent.name if name == "config" else name
+            raise UsageError(_not_found(model, model.lower(), bundled))
     document = profiles.read(path, _decoded)
     inside = document.get("config") if document.get("kind") == "architecture" else document
     if not isinstance(inside, Mapping):
         raise DataError(f"{path}: has no 'config' with the fields of a model")
-    return Config(name, inside)
+    return Config(name, library.with_type(inside))
 
 
 def _not_found(model: str, name: str, bundled: Iterable[str]) -> str:
     """An error about a model that is neither bundled, nor a file, nor in Hugging Face's cache."""
     owner, slash, last = model.partition("/")
-    near = suggestion(name, bundled, "'osf list architectures' shows those there are", most=3)
+    others = "'osf list architectures' shows those there are; others are timm/NAME, diffusers/CLASS, module:function"
+    near = suggestion(name, bundled, others, most=3)
     said = f"no architecture named {model!r}, and no configuration in a file of that name"
     if slash and owner not in ("", ".", "..") and "/" not in last:
         fetch = f"huggingface-cli download {model} config.json (hf download in newer versions)"
@@ -134,7 +140,7 @@ def _decoded(content: bytes) -> Mapping[str, Any]:
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
 FORM = (
     "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full]"
-    "[,stack=eager|compile|te|nanotron][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]]"
+    "[,stack=eager|compile|te|nanotron][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]][,input=FILE]"
 )
 MOST_TOKENS = 10**8
 
@@ -147,6 +153,7 @@ class Words:
     setting:  GPU, type of element, batch, checkpointing and compilation
     sequence: tokens of a sample; None for the model's usual
     tuning:   what is trained; None for all
+    inputs:   path of a file that describes the inputs of the forward; "" for the usual ones
     """
 
     model: str
@@ -154,6 +161,7 @@ class Words:
     sequence: int | None
     text: str
     tuning: FineTuning | None = None
+    inputs: str = ""
     __repr__ = brief
 
 
@@ -228,6 +236,8 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
         return replace(words, tuning=replace(tuning, frozen=tuple(names)))
     if kind == "frozen":
         raise UsageError(f"{part!r}: write frozen=embeddings, frozen=tower or a module, such as frozen=model.layers.0")
+    if kind == "input" and "=" in part and part != "input=":
+        return replace(words, inputs=part.removeprefix("input="))
     if part in TYPES:
         return replace(words, setting=replace(setting, dtype=TYPES[part]))
     if part.startswith("stack="):
@@ -252,11 +262,20 @@ def model_of(words: Words) -> Model:
     """The model that the words name. Raises UsageError or DataError."""
     config = configuration(words.model)
     family = family_of(config)
+    if words.inputs:
+        if config.word("model_type") not in library.MAKERS:
+            remedy = "is for module:function and models of timm and diffusers: leave it out"
+            raise UsageError(f"workload {words.text!r}: input={words.inputs} {remedy}")
+        from osfmodel.counting.library import inputs  # not loaded for others
+
+        config = replace(config, fields={**config.fields, inputs.FIELD: inputs.from_file(Path(words.inputs))})
     if words.sequence and not family.longest(config):
         raise UsageError(f"workload {words.text!r}: {words.model} has no sequence: leave seq{words.sequence} out")
     if words.tuning and words.tuning.packed and words.setting.dtype == FLOAT8:
         raise UsageError(f"workload {words.text!r}: 'qlora' unpacks matrices to bf16, fp16 or fp32: leave fp8 out")
     model = family.build(config, words.sequence or usual_tokens(family, config))
+    if words.tuning and any(module.frozen for module in model.modules):
+        raise UsageError(f"workload {words.text!r}: {words.model} freezes parameters itself: leave lora and frozen out")
     return fine_tuned(model, config.word("model_type"), words.tuning) if words.tuning else model
 
 
@@ -273,6 +292,17 @@ def remarks(text: str) -> tuple[str, ...]:
     if longest and (words.sequence or 0) > longest:
         reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
         said.append(f"{reach}: samples of {words.sequence:,} are counted as if they reached that far")
-    if config.fields.get("quantization_config"):
-        said.append(f"the weights of {words.model} are quantised (quantization_config): counted as trained in full")
+    if words.tuning and words.tuning.everywhere and config.word("model_type") in ADDED_TO:
+        said.append(
+            "PEFT adds the adapters of experts to their weights in each forward: a second copy of these is kept for "
+            "backward, and no less of them is computed than in full training"
+        )
+    if words.inputs:
+        from osfmodel.counting.library.inputs import unsampled  # not loaded for others
+
+        said += unsampled(words.inputs)
+    if config.fields.get("quantization_config") and not (words.tuning and words.tuning.packed):
+        frozen = words.tuning and words.tuning.rank
+        how = "in the type of computation: qlora=R has 4 bits" if frozen else "as trained in full"
+        said.append(f"the weights of {words.model} are quantised (quantization_config): counted {how}")
     return tuple(said)

@@ -297,8 +297,8 @@ CAUTIONS: Mapping[str, Caution] = {
     "network": Caution(_network, NETWORK + " {rates}"),
     "other-device": Caution(
         _other_device,
-        "the profile is of a {mine}, the cluster of {theirs}",
-        "times are the {mine}'s unless --compute xF scales them",
+        "the profile was measured on {mine}, the cluster has {theirs}",
+        "times are those of {mine} unless --compute xF scales them",
     ),
     "in-words": Caution(_in_words, "{said}"),
     "unsharded": Caution(lambda found: ({"said": one} for one in unsharded(found.workload, found.plan)), "{said}"),

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from osfmodel.cost import network_rates, worker_counts
+from osfmodel.counting.modules import Model
+from osfmodel.counting.parts import Part
 from osfmodel.entities.units import show_rate
 from osfmodel.show.document import Result
 from osfmodel.show.table import TERMINAL, Column, column, csv_row, for_people, json_row
@@ -13,6 +15,10 @@ from osfmodel.show.terminal import Console, print_fitting
 
 SHORT = 44
 """Maximum characters of a source in a listing; ``osf list KIND NAME`` shows all of it."""
+
+
+OPERATIONS = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3))
+"""Units of operations, the largest first."""
 
 
 class Entry(NamedTuple):
@@ -55,7 +61,8 @@ def _count(number: float) -> str:
 
 
 def _operations(number: int) -> str:
-    return "" if not number else f"{number / 1e12:.3g} TFLOP" if number >= 1e12 else f"{number / 1e9:.3g} GFLOP"
+    unit, size = next(((unit, size) for unit, size in OPERATIONS if number >= size), OPERATIONS[-1])
+    return f"{number / size:.3g} {unit}" if number else ""
 
 
 NAME: Column[Entry] = column("name", "name", lambda row: row.name)
@@ -112,15 +119,16 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("priced_as", "priced as", lambda row: row.entry.tuned_as),
     ),
     "model": (
-        NAME,
+        column("name", "part", lambda row: row.name),
         column("modules", "modules", lambda row: row.entry.modules),
         column("parameters", "parameters", lambda row: row.entry.parameters, _count),
-        column("published", "published", lambda row: row.entry.published, _count),
+        column("published", None, lambda row: row.entry.published and row.entry.published[0]),
         column("active", "active", lambda row: row.entry.active, _count),
+        column("published_active", None, lambda row: row.entry.published and row.entry.published[1]),
         column("trained", "trained", lambda row: row.entry.trained, _count),
-        column("operations", "operations", lambda row: row.entry.operations, _operations),
+        column("operations", "forward", lambda row: row.entry.operations, _operations),
         column("operations_per_token", None, lambda row: row.entry.each),
-        column("kept_elements", "kept", lambda row: row.entry.kept, _count),
+        column("kept_elements", "saved activations", lambda row: row.entry.kept, _count),
     ),
     "config": (
         NAME,
@@ -147,14 +155,64 @@ def columns_of(kind: str) -> tuple[Column[Entry], ...]:
     return LISTED.get(kind, ENTRIES)
 
 
-class Listed(Result):
-    """The result of ``osf list``: entries by kind, or one entry in full."""
+class Counted(NamedTuple):
+    """A model whose parts are listed.
 
-    def __init__(self, listings: Mapping[str, Sequence[Entry]], problems: Sequence[str], whole: bool) -> None:
-        self.listings, self.problems, self.whole = listings, problems, whole
+    name:  as it was asked for
+    whole: all of its parts
+    batch: samples of the micro-batch in the words; parts are of one
+    """
+
+    name: str
+    model: Model
+    whole: Part
+    batch: int
+
+    @property
+    def heading(self) -> str:
+        """The model, its parameters beside published ones, and what was counted."""
+        whole, each = self.whole, self.whole.published or (None, None)
+        said = [_beside(whole.parameters, each[0], "parameters")]
+        said += [_beside(whole.active, each[1], "active")] if whole.active < whole.parameters else []
+        said += [f"{show_count(whole.trained)} trained"] if whole.trained < whole.parameters else []
+        tokens = f" of {self.model.tokens:,} tokens" if self.model.tokens else ""
+        inputs = f" ({self.model.sample})" if self.model.sample else ""
+        batch = f", of which a micro-batch has {self.batch}" if self.batch > 1 else ""
+        return f"{self.name}: {', '.join(said)}; counted for one sample{tokens}{inputs}{batch}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The name of the model and its inputs, JSON-ready."""
+        return {"name": self.name, "tokens": self.model.tokens or None, "inputs": self.model.sample or None}
+
+
+def _beside(number: int, published: int | None, what: str) -> str:
+    """A number of parameters, and the published one where it is another."""
+    same = published is not None and show_count(published) == show_count(number)
+    other = "" if published is None else " as published" if same else f" (published: {show_count(published)})"
+    return f"{show_count(number)} {what}{other}"
+
+
+def show_count(number: int) -> str:
+    """A number of parameters as people say it: 8.03B."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.{1 if number >= 10 * size else 2}f}{unit}"
+    return str(number)
+
+
+class Listed(Result):
+    """The result of ``osf list``: entries by kind, or one entry in full; of a model the parts, under a heading."""
+
+    def __init__(
+        self, listings: Mapping[str, Sequence[Entry]], problems: Sequence[str], whole: bool,
+        counted: Counted | None = None,
+    ) -> None:  # fmt: skip
+        self.listings, self.problems, self.whole, self.counted = listings, problems, whole, counted
 
     def content(self) -> dict[str, Any]:
-        return {kind: [json_row(columns_of(kind), row) for row in rows] for kind, rows in self.listings.items()}
+        head = {"counted": self.counted.document} if self.counted else {}
+        return head | {kind: [json_row(columns_of(kind), row) for row in rows] for kind, rows in self.listings.items()}
 
     def rows(self) -> list[dict[str, Any]]:
         rows = [
@@ -167,7 +225,9 @@ class Listed(Result):
         for number, (kind, rows) in enumerate(self.listings.items()):
             if number:
                 console.print()
-            if self.whole:
+            if self.counted:
+                show_parts(console, self.counted, rows)
+            elif self.whole:
                 show_entry(console, columns_of(kind), rows[0])
             else:
                 show_list(console, kind, rows)
@@ -189,6 +249,15 @@ def show_list(console: Console, kind: str, rows: Sequence[Entry]) -> None:
     columns = for_people(columns_of(kind), TERMINAL)
     columns = [one for one in columns if one.key != "package" or any(map(one.shown, rows))]  # all are osfmodel's own
     print_fitting(console, columns, rows, range(len(columns)), LEFT_OUT, wrapped=["meaning"], cut=["source"])
+
+
+def show_parts(console: Console, counted: Counted, rows: Sequence[Entry]) -> None:
+    """Print the parts of a model, one to a line, under a heading; no column that says the same as another."""
+    console.print(counted.heading, style="bold")
+    whole = counted.whole
+    same = {"active": whole.active == whole.parameters, "trained": whole.trained == whole.parameters}
+    columns = [one for one in for_people(columns_of("model"), TERMINAL) if not same.get(one.key or "")]
+    print_fitting(console, columns, rows, [0], ("modules", "saved activations"))
 
 
 def show_entry(console: Console, columns: Sequence[Column[Entry]], row: Entry) -> None:

@@ -178,6 +178,14 @@ def _bert(source: Any) -> dict[str, Any]:
     return {**_decoder(source), "type_vocab_size": source.randint(1, 3)}
 
 
+def _distilbert(source: Any) -> dict[str, Any]:
+    heads = source.randint(1, 4)
+    return {
+        "dim": 8 * heads, "n_heads": heads, "n_layers": source.randint(1, 3), "hidden_dim": source.randint(5, 90),
+        "vocab_size": source.randint(40, 99), "max_position_embeddings": 64,
+    }  # fmt: skip
+
+
 def _t5(source: Any) -> dict[str, Any]:
     return {
         "d_model": source.randint(5, 40), "d_kv": source.randint(2, 9), "d_ff": source.randint(5, 90),
@@ -198,6 +206,12 @@ def _vit(source: Any) -> dict[str, Any]:
         "image_size": 32, "patch_size": 8, "num_layers": source.randint(1, 3), "num_heads": heads,
         "hidden_dim": 4 * heads, "mlp_dim": source.randint(5, 90), "num_classes": source.randint(2, 20),
     }  # fmt: skip
+
+
+def _labelled(source: Any) -> dict[str, Any]:
+    made = {key: value for key, value in _decoder(source).items() if key not in ("head_dim", "num_key_value_heads")}
+    made |= {"image_size": 32, "patch_size": 8, "qkv_bias": source.random() < 0.5}
+    return {**made, "id2label": {number: str(number) for number in range(source.randint(2, 20))}}
 
 
 def _resnet(source: Any) -> dict[str, Any]:
@@ -298,8 +312,10 @@ LIBRARIES: Mapping[str, Library] = {
     "mpt": Library("transformers", _transformers("MptForCausalLM"), _mpt, _words),
     "gpt_neox": Library("transformers", _transformers("GPTNeoXForCausalLM"), _gpt_neox, _words),
     "bert": Library("transformers", _transformers("BertForPreTraining"), _bert, _words),
+    "distilbert": Library("transformers", _transformers("DistilBertForMaskedLM"), _distilbert, _words),
     "t5": Library("transformers", _transformers("T5ForConditionalGeneration"), _t5, _pairs),
     "clip": Library("transformers", _transformers("CLIPModel"), _clip, _captions),
+    "vit": Library("transformers", _transformers("ViTForImageClassification"), _labelled, _images),
     "torchvision-vit": Library("torchvision", _make_vit, _vit, _images),
     "torchvision-resnet": Library("torchvision", _make_resnet, _resnet, _images),
     "torchvision-convnext": Library("torchvision", _make_convnext, _convnext, _images),

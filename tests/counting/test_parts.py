@@ -41,10 +41,11 @@ def listed(*words):
 
 def test_experts_are_active_as_often_as_they_are_chosen():
     rows = {row["name"]: row for row in json.loads(listed("mixtral-8x7b", "--format", "json"))["model"]}
-    experts, whole = rows["experts"], rows["all"]
-    router = 32 * 8 * 4096
-    assert experts["active"] == (experts["parameters"] - router) // 4 + router
+    experts, router, whole = rows["experts"], rows["router"], rows["all"]
+    assert router["active"] == router["parameters"] == 32 * 8 * 4096
+    assert experts["active"] == experts["parameters"] // 4
     assert whole["published"] == whole["parameters"] == 46_702_792_704
+    assert whole["published_active"] == 12_900_000_000
     assert round(whole["active"] / 1e9, 1) == 12.9
     assert whole["operations_per_token"] == pytest.approx(2 * whole["active"], rel=0.06)  # and attention
 
@@ -59,6 +60,30 @@ def test_fine_tuning_shows_what_trains():
 def test_towers_and_adapters_are_parts_of_their_own():
     assert "vision" in listed("clip-vit-b32")
     assert "adapters" not in listed("clip-vit-b32")
+
+
+@pytest.mark.parametrize(
+    ("words", "heading", "columns"),
+    [
+        ("gpt2", "gpt2: 124.4M parameters as published; counted for one sample of 1,024 tokens", 5),
+        ("mixtral-8x7b:h100,seq512,batch4", "mixtral-8x7b: 46.7B parameters as published, 12.9B active as published; "
+         "counted for one sample of 512 tokens, of which a micro-batch has 4", 6),
+        ("kimi-k2", "kimi-k2: 1.03T parameters as published, 33.0B active (published: 32.0B); counted for one sample "
+         "of 4,096 tokens", 6),
+        ("resnet50:v100,lora=8:all-linear", "resnet50: 25.6M parameters as published, 24.4k trained; counted for one "
+         "sample", 6),
+    ],
+)  # fmt: skip
+def test_a_heading_says_what_was_counted(words, heading, columns):
+    """And columns that would be all the same are left out: parameters that are active, and those that are trained."""
+    lines = listed(words).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("part "))
+    assert " ".join(lines[:start]) == heading
+    assert len(lines[start].replace("saved activations", "saved").split()) == columns
+    assert lines[start + 1].startswith("embedding" if "resnet" not in words else "convolution")
+    assert lines[-1].startswith("all")
+    assert json.loads(listed(words, "--json"))["counted"]["tokens"] == (None if "resnet" in words else
+        int(words.partition("seq")[2][:3] or (1024 if words == "gpt2" else 4096)))  # fmt: skip
 
 
 def test_a_model_must_be_named():

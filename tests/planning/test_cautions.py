@@ -85,8 +85,10 @@ def test_workers_that_are_slower_than_one_are_told():
 def test_a_profile_of_another_device_than_the_clusters_is_told(gpu, cluster, said):
     workload = replace(osf.load_workload("resnet50-v100"), source=osf.Source(gpu=gpu))
     found = osf.compare(workload, osf.load_cluster(cluster), 8, ["ddp"]).predictions[0]
-    assert sum("times are the" in note for note in found.notes) == said
-    assert any("the profile is of a CPU, the cluster of a100" in note for note in found.notes) == ("a100" in cluster)
+    assert sum("times are those of" in note for note in found.notes) == said
+    assert any("the profile was measured on CPU, the cluster has a100" in note for note in found.notes) == (
+        "a100" in cluster
+    )
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ SHOWN = {
     "osfmodel.diagnosis.causes.label_of",  # the name of a cause
 }
 """Further values that may be shown, each with the reason."""
-HEAVY = {"scipy", "cvxpy", "torch", "transformers", "matplotlib", "rich", "yaml"}
+HEAVY = {"scipy", "cvxpy", "torch", "transformers", "timm", "diffusers", "matplotlib", "rich", "yaml"}
 SCREENS = ("cli", "show")
 """The packages that may know click and rich: what a person sees."""
 

@@ -135,6 +135,35 @@ def vit(config: Config, _tokens: int) -> Model:
     return Model(config.name, tuple(modules), 0, blocks)
 
 
+def hugging_face_vit(config: Config, _tokens: int) -> Model:
+    """The same, with matrices of their own for queries, keys and values, as ``ViTForImageClassification`` has them."""
+    width, heads, patch = config.count("hidden_size"), config.count("num_attention_heads"), config.count("patch_size")
+    config.require_multiple("hidden_size", width, heads)
+    side = config.count("image_size") // patch
+    rows, inner, biased = side * side + 1, config.count("intermediate_size"), config.flag("qkv_bias", True)
+    channels, begin = config.count("num_channels", default=3), "vit.embeddings"
+    modules = [
+        lone(f"{begin}.cls_token", (1, 1, width)),
+        lone(f"{begin}.position_embeddings", (1, rows, width)),
+        convolution(f"{begin}.patch_embeddings.projection", channels, width, patch, side, patch, biased=True),
+    ]
+    blocks = tuple(f"vit.layers.{number}" for number in range(config.layers("num_hidden_layers")))
+    for name in blocks:
+        modules.append(norm(f"{name}.layernorm_before", width, rows, bias=True))
+        *three, last = split_attention(
+            [f"{name}.attention.{one}_proj" for one in "qkvo"], width, heads, width // heads, rows, biased
+        )
+        output = last.parameters if biased else (*last.parameters, ("bias", (width,)))
+        modules += [*three, replace(last, parameters=output)]
+        modules.append(norm(f"{name}.layernorm_after", width, rows, bias=True))
+        modules += feed_forward((f"{name}.mlp.fc1", f"{name}.mlp.fc2"), width, inner, rows)
+    modules.append(norm("vit.layernorm", width, rows, bias=True))
+    labels = config.value("id2label")
+    classes = config.count("num_labels", default=len(labels) if isinstance(labels, dict) and labels else 2)
+    modules.append(linear("classifier", width, classes, 1, bias=True))
+    return Model(config.name, tuple(modules), 0, blocks)
+
+
 def swin(config: Config, _tokens: int) -> Model:
     """Swin transformers: attention inside windows of an image, whose positions are merged between stages.
 

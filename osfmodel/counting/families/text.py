@@ -218,6 +218,28 @@ def masked(config: Config, tokens: int) -> Model:
     return Model(config.name, tuple(modules), tokens, blocks)
 
 
+def distilbert(config: Config, tokens: int) -> Model:
+    """DistilBERT: BERT's encoder without types of tokens and pooler; named as ``DistilBertForMaskedLM``."""
+    width, heads, vocabulary = config.count("dim"), config.count("n_heads"), config.count("vocab_size")
+    config.require_multiple("dim", width, heads)
+    inner, tied = config.count("hidden_dim"), config.flag("tie_word_embeddings", True)
+    tables = {"word": vocabulary, "position": max(tokens, config.count("max_position_embeddings"))}
+    body = "distilbert.embeddings"
+    modules = [embedding(f"{body}.{name}_embeddings", size, width, tokens) for name, size in tables.items()]
+    modules.append(norm(f"{body}.LayerNorm", width, tokens, bias=True))
+    blocks = tuple(f"distilbert.transformer.layer.{number}" for number in range(config.layers("n_layers")))
+    for name in blocks:
+        names = [f"{name}.attention.{one}_lin" for one in ("q", "k", "v", "out")]
+        modules += split_attention(names, width, heads, width // heads, tokens)
+        modules.append(norm(f"{name}.sa_layer_norm", width, tokens, bias=True))
+        modules += feed_forward((f"{name}.ffn.lin1", f"{name}.ffn.lin2"), width, inner, tokens)
+        modules.append(norm(f"{name}.output_layer_norm", width, tokens, bias=True))
+    modules.append(linear("vocab_transform", width, width, tokens, bias=True))
+    modules.append(norm("vocab_layer_norm", width, tokens, bias=True))
+    modules.append(head("vocab_projector", width, vocabulary, tokens, tied, biased=True))
+    return Model(config.name, tuple(modules), tokens, blocks)
+
+
 TARGETS = 4
 """Tokens of the encoder for each of the decoder."""
 

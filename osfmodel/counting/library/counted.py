@@ -1,15 +1,26 @@
-"""A forward, as a counter saw it, as a model."""
+"""Count a module of PyTorch on the meta device by one forward of a sample: what a counter saw of it, as a model."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
+from typing import Any
 
+from osfmodel.counting.library import inputs
 from osfmodel.counting.library.counter import Counter, Visit
+from osfmodel.counting.library.inputs import TOKENS, USUAL, Inputs
+from osfmodel.counting.library.values import knowing
 from osfmodel.counting.modules import LOGITS, Model, Module, Shape
+from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.modules import blocks_of, inside, module_of
+
+MOST = 24
+"""Examples of inputs that are tried."""
 
 
 def modules_of(visits: list[Visit], shapes: Mapping[str, Shape]) -> Iterator[Module]:
@@ -84,3 +95,109 @@ def recomputable(modules: Collection[Module]) -> tuple[str, ...]:
 def one_line(error: BaseException) -> str:
     """An error of a library, short."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A context without remarks of libraries, which are about weights and speed."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """A context in which modules and inputs are made without data, and small tensors know their values."""
+    import torch
+
+    with torch.device("meta"), knowing():
+        yield
+
+
+def make_module(name: str, make: Callable[[], Any]) -> Any:
+    """The result of a function on the meta device. Raises DataError where it fails."""
+    try:
+        with on_meta():
+            return make()
+    except OsfError:
+        raise
+    except Exception as error:
+        remedy = ": give a function that needs no arguments" if " required " in str(error) else ""
+        raise DataError(f"{name} cannot be made: {one_line(error)}{remedy}") from error
+
+
+def count_module(name: str, module: Any, examples: Iterable[Inputs], tokens: int, given: Inputs | None = None) -> Model:
+    """The model of a module by ``given`` inputs, or else by the first of the ``examples`` with which its forward works.
+
+    tokens: of a sample; 0 for the usual number
+    Raises UsageError for inputs that the forward does not take, DataError where it cannot be counted.
+    """
+    module = module.to("meta").train()
+    still = _frozen(module)
+    length, problem = tokens or min(USUAL, inputs.positions(module) or USUAL), None
+    for number, example in enumerate([given] if given else examples):
+        if number == MOST:
+            break
+        try:
+            found = _counted(name, module, example, length)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from None
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from None
+        except Exception as error:
+            problem = problem or error
+            continue
+        return _tuned(found, still) if still else found
+    reason = one_line(problem) if problem else "its inputs are not known"
+    fewer = f"ask for fewer tokens than {tokens:,}, or " if tokens else ""
+    remedy = "" if given else f": {fewer}{inputs.template(module)}"
+    if "meta" in reason:
+        remedy = ": it depends on values, which are not there: measure it by osf profile on a device"
+    raise DataError(f"{name}: its forward cannot be counted: {reason}{remedy}") from problem
+
+
+def _frozen(module: Any) -> set[str]:
+    """Names of modules whose own parameters are all frozen, and of such parameters that no module inside holds."""
+    found = {name for name, one in module.named_parameters() if "." not in name and not one.requires_grad}
+    for name, one in module.named_modules():
+        own = list(one.parameters(recurse=False))
+        if own and not any(tensor.requires_grad for tensor in own):
+            found.add(name)
+    return found
+
+
+def _tuned(model: Model, still: Collection[str]) -> Model:
+    """The model with these modules frozen, and a gradient of each input that has something trained before it.
+
+    What is kept was counted so. Raises UsageError if nothing is trained.
+    """
+    modules, trained = [], False
+    for one in model.modules:
+        frozen = re.sub(r"\.use\d+$", "", one.name) in still
+        modules.append(replace(one, frozen=frozen, reached=trained))
+        trained = trained or (not frozen and bool(one.parameters))
+    if not trained:
+        raise UsageError(f"{model.name}: nothing is left to train: all of its parameters are frozen")
+    return replace(model, modules=tuple(modules))
+
+
+def _counted(name: str, module: Any, given: Inputs, length: int) -> Model:
+    """The model by these inputs, of ``length`` tokens where they say ``seq``."""
+    import torch
+
+    counter = Counter(module)
+    shapes = {one: tuple(tensor.shape) for one, tensor in module.named_parameters()}
+    with on_meta(), counter.counting():
+        output = inputs.call(module, given, length)
+    tokens = length if inputs.says(given, TOKENS) else 0
+    words = [one for one in given.values() if inputs.says(one, TOKENS) and "int" in str(one.get("dtype"))]
+    output = output[0] if isinstance(output, tuple) else output
+    logits = getattr(output, "logits", output)
+    language = words and isinstance(logits, torch.Tensor) and logits.ndim == 3 and logits.shape[1] == length
+    model = model_of(name, counter, shapes, tokens, logits.numel() if language else 0)
+    return replace(model, sample=inputs.in_words(given, length))

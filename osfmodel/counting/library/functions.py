@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from importlib import import_module
 from typing import Any
 
-from osfmodel.counting.library.counted import model_of, one_line
-from osfmodel.counting.library.counter import Counter
+from osfmodel.counting.config import Config
+from osfmodel.counting.library import inputs
+from osfmodel.counting.library.counted import count_module, make_module, one_line
 from osfmodel.counting.modules import Model
 from osfmodel.entities.errors import DataError, UsageError
-
-USUAL = 4096
-"""Tokens of a sample where nobody says."""
-SIDE = 224
-"""Sides of an image."""
+from osfmodel.entities.lookup import suggestion
 
 
 def called(name: str) -> Any:
@@ -29,67 +25,36 @@ def called(name: str) -> Any:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise UsageError(f"{name!r}: there is no module {error.name!r} here or on the Python path") from None
+            remedy = f": write {module_name[:-3]}:{function}" if module_name.endswith(".py") else ""
+            raise UsageError(
+                f"{name!r}: there is no module {error.name!r} here or on the Python path{remedy}"
+            ) from None
         raise DataError(f"{name!r}: importing {module_name} failed: {error}") from error
     except Exception as error:
         raise DataError(f"{name!r}: importing {module_name} failed: {one_line(error)}") from error
+    known = [one for one, value in vars(found).items() if callable(value) and not one.startswith("_")]
     for part in function.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise UsageError(f"{name!r}: {module_name} has no function {function!r}")
+        near = suggestion(function, known, "", most=3)
+        raise UsageError(f"{name!r}: {module_name} has no function {function!r}{near and ': '}{near}")
     return found
 
 
-def count(name: str, tokens: int) -> Model:
-    """The model that ``module:function`` returns, for samples of ``tokens`` tokens.
+def count(config: Config, tokens: int) -> Model:
+    """The model that the function of a configuration's name returns; 0 ``tokens`` for the usual number.
 
-    Its input is an image for a forward whose first layer is a convolution, tokens for one that is an embedding, and a
-    vector for a linear layer. Raises UsageError, and DataError for what is no model or cannot be counted.
+    Its inputs are those of a file, or found from its forward: :func:`osfmodel.counting.library.inputs.examples`.
+    Raises UsageError, and DataError for what is no model or cannot be counted.
     """
     import torch
 
+    name = config.name
     make = called(name)
-    try:
-        with torch.device("meta"):
-            model = make()
-            if isinstance(model, tuple | list):  # as a factory of osf profile returns it
-                model = model[0]
-    except Exception as error:
-        raise DataError(f"{name!r} failed: {one_line(error)}") from error
+    model = make_module(repr(name), make)
+    if isinstance(model, tuple | list) and model:  # as a factory of osf profile returns it
+        model = model[0]
     if not isinstance(model, torch.nn.Module):
         raise DataError(f"{name!r} returned {type(model).__name__}, not a torch.nn.Module")
-    model = model.to("meta").train()
-    counter = Counter(model)
-    shapes = {one: tuple(tensor.shape) for one, tensor in model.named_parameters()}
-    try:
-        with torch.device("meta"), counter.counting():
-            given, length = _example(model, tokens)
-            output = model(given)
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"{name!r}: its forward cannot be counted: {one_line(error)}") from error
-    language = length and isinstance(output, torch.Tensor) and output.ndim == 3 and output.shape[1] == length
-    return model_of(name, counter, shapes, length, output.numel() if language else 0)
-
-
-def _example(model: Any, tokens: int) -> tuple[Any, int]:
-    """An input of one sample, and its number of tokens, by the first layer that has parameters."""
-    import torch
-    from torch import nn
-
-    required = [
-        one.name for one in inspect.signature(model.forward).parameters.values()
-        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]  # fmt: skip
-    if len(required) > 1:
-        raise DataError(f"its forward takes {', '.join(required)}: give a module that takes one tensor")
-    for layer in model.modules():
-        if isinstance(layer, nn.Embedding):
-            length = tokens or USUAL
-            return torch.zeros((1, length), dtype=torch.long), length
-        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            return torch.randn((1, layer.in_channels, *[SIDE] * len(layer.kernel_size))), 0
-        if isinstance(layer, nn.Linear):
-            return torch.randn((1, layer.in_features)), 0
-    raise DataError("it has no embedding, convolution or linear layer that says what its input is")
+    found = config.fields.get(inputs.FIELD)
+    return count_module(name, model, inputs.examples(model, tokens), tokens, found)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from osfmodel.counting.config import Config
-from osfmodel.counting.library.counted import model_of, one_line
+from osfmodel.counting.library.counted import model_of, one_line, quiet
 from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.library.fused import NAME, Kernels, fused
 from osfmodel.counting.library.values import knowing
@@ -39,7 +37,7 @@ SECONDS, SIDE, FRAMES, RATE = 10, 224, 1000, 16_000
 
 def count(config: Config, tokens: int) -> Model:
     """The model of a configuration for samples of ``tokens`` tokens (0: its usual number). Raises DataError."""
-    with _quiet():
+    with quiet():
         import transformers
 
         made = _configuration(transformers, config)
@@ -74,19 +72,6 @@ def _counted(name: str, kind: Any, config: Any, how: str, tokens: int) -> Model:
             given, logits = _forward(model, model.config, text)
     shapes = {one: tuple(tensor.shape) for one, tensor in model.named_parameters()}
     return model_of(name, counter, shapes, text if "input_ids" in given else 0, logits, _row_parallel(model))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A context without remarks of libraries, which are about weights and speed."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 @contextmanager

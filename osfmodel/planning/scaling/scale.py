@@ -266,7 +266,8 @@ class ScaleTask:
             each = " on a GPU" if self.options.groups.gpus > 1 else self.active(workload, count)
             samples = how_many(workload.batch_size, "sample")
             train = " that train" if workload.fixed_bytes else ""
-            said = f"counted: {count / 1e9:.3g} billion parameters{train}{each}, a micro-batch of {samples}{tokens}"
+            number = f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"
+            said = f"counted: {number} parameters{train}{each}, a micro-batch of {samples}{tokens}"
             step = (last.samples or 0) * (workload.sample_tokens or 0)
             said += f", a step of {step:,} tokens on {how_many(last.workers, 'GPU')}" if step else ""
             yield said + (stack_of(workload) if in_words(workload.name) else "")
