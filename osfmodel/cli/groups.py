@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ import click
 from osfmodel.entities.errors import CostError, PlanError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import did_you_mean, nearest
+from osfmodel.entities.records import dataclass, field
 
 if TYPE_CHECKING:
     from osfmodel.entities.files.configuration import Configuration

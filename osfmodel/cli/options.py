@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from osfmodel.entities.executors import DDP, EXECUTORS
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.lookup import require
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.units import parse_bandwidth, parse_part, parse_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.what_if import WhatIf, parse_change, parse_effects, parse_factor

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from osfmodel.cost import COST_MODELS
 from osfmodel.entities.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.records import dataclass, replace
 
 
 class Change(NamedTuple):

@@ -21,7 +21,6 @@ a *rise*, where time grows faster than bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import log
 from statistics import median
@@ -33,6 +32,7 @@ from osfmodel.cost.shapes import Array, TableCost
 from osfmodel.entities.cluster import FittedRange, Table
 from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import CostError, require_count, require_time
+from osfmodel.entities.records import dataclass
 
 OUTLIER = 0.05
 """Relative error above which the loss of a sample grows linearly instead of quadratically (soft L1).

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import TypeAlias
@@ -32,6 +31,7 @@ from osfmodel.entities.executors import DEEPSPEED, EXECUTORS, FSDP, MEGATRON, RU
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FLAT_SHARDED, OWNERS, SHARDED, ZERO, ZERO_3
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload

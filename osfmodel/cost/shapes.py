@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias, overload
 
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osfmodel.entities.errors import LONGEST_TIME, CostError, require_count, require_time
+from osfmodel.entities.records import dataclass, field, replace
 
 Array: TypeAlias = npt.NDArray[Any]
 

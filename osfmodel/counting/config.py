@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import bundled_file
+from osfmodel.entities.records import dataclass
 
 LARGEST = 10**9
 """Above any dimension of a model."""

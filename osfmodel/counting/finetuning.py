@@ -12,7 +12,6 @@ other: of parts side by side in the first block, as in GPT-NeoX, one backward to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from math import prod
 
 from osfmodel.counting.modules import Model, Module, Product
@@ -20,6 +19,7 @@ from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.modules import around, inside
+from osfmodel.entities.records import dataclass, replace
 
 TARGETS: Mapping[str, tuple[str, ...]] = {
     kind: tuple(names.split())

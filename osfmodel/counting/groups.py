@@ -13,7 +13,6 @@ reduce-scatter of its output; backward does both once more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby, pairwise
 from math import prod
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from typing import NamedTuple
 from osfmodel.counting.modules import Model, Module, Product, Shape
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.records import dataclass, fields, replace
 
 LARGEST = 10**4
 SHARED_HEADS = "key and value heads"

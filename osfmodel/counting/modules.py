@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
 
 from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.modules import around
+from osfmodel.entities.records import dataclass, field, replace
 
 Shape = tuple[int, ...]
 

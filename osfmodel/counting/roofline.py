@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from math import prod
@@ -25,6 +24,7 @@ from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, UsageError, require_positive
 from osfmodel.entities.files.profiles import bundled_file
 from osfmodel.entities.gpus import Gpu, generation_of, gpu_called
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.source import Source

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import gpu_called, gpu_name
 from osfmodel.entities.lookup import did_you_mean, letters, model_and_rest, nearest, suggestion
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.workload import Workload
 
 

@@ -9,13 +9,13 @@ hardware: a bucket that could have been hidden is not counted as ``bandwidth``, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from osfmodel.diagnosis import sentences
 from osfmodel.diagnosis.explanation import COMPUTE, Explanation, Gains
 from osfmodel.diagnosis.replay import Replays
 from osfmodel.diagnosis.scene import Scene
+from osfmodel.entities.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import VIEWED, brief, how_many, show_time
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.rounding import plain_sum
 
 COMPUTE = "compute"

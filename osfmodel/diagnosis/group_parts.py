@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from osfmodel.diagnosis.scene import SeenStep
 from osfmodel.diagnosis.waits import LocalClock, Sent
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.intervals import common, without
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import POINT_TO_POINT, Collective, Key, ProcessGroup, RankTrace, Step
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
 from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, waits
 from osfmodel.entities.intervals import Interval, without
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Key, Step
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
 from osfmodel.entities.dtypes import holds_gradients
 from osfmodel.entities.intervals import Interval, common, length, union, without
+from osfmodel.entities.records import dataclass, fields, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective, GradientReady, Key, Step, keys_of
 from osfmodel.formats.traces.network import carried, filled, wire_times

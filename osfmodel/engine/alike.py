@@ -8,7 +8,6 @@ many such steps one after the other: the last MOST of each kind are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from osfmodel.engine.strategies.holdings import ACTIVATIONS, Array, Holdings, pl
 from osfmodel.entities.executors import Storage
 from osfmodel.entities.modules import SHARDING
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, fields, replace
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 

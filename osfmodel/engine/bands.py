@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -30,6 +29,7 @@ from osfmodel.entities.display import brief
 from osfmodel.entities.files.usual_effects import effects_of_any
 from osfmodel.entities.modules import FLAT_SHARDED, OWNERS, SHARDED, SHARDING, ZERO_3
 from osfmodel.entities.plan import REPLICATED, SPLIT, Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from osfmodel.engine.horovod_fusion import fuse, padded
 from osfmodel.engine.recursion import Compute
 from osfmodel.entities.errors import PlanError, require_count, require_time
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload

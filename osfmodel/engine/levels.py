@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeAlias
 
 from osfmodel.engine.program import COMPUTE, Hold, Instant, Program
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.timeline import Timeline
 
 Place: TypeAlias = tuple[float, int, bool]

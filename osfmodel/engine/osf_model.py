@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
@@ -29,6 +28,7 @@ from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError, UsageError, require_count, require_time
 from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import parse_bytes, parse_time
 from osfmodel.entities.workload import Workload

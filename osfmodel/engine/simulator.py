@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program, Stream
 from osfmodel.engine.run import Run
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.records import dataclass
 
 
 def run(program: Program, pricing: Pricing) -> Run:

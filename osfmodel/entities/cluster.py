@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import DataError, require_count, require_name, require_positive, require_time
 from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError, require_time
 from osfmodel.entities.lookup import require
+from osfmodel.entities.records import dataclass, fields, replace
 from osfmodel.entities.rounding import plain_sum
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.records import dataclass
 
 TERA, GIGA = 10**12, 10**9
 GENERATIONS: Mapping[str, str] = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import DataError, require_count, require_name, require_time
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.source import Source
 
 CPU_SHARE = "cpu_share"

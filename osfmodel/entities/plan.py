@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.compression import require_density
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError, require_count, require_time
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from osfmodel.entities.display import brief, show_bytes
 from osfmodel.entities.errors import DataError, require_count, require_name
+from osfmodel.entities.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

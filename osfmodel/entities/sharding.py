@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import ELEMENT_BYTES
 from osfmodel.entities.errors import PlanError, require_count
+from osfmodel.entities.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

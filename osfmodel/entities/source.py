@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from zlib import crc32
 
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass
 
 IMPORTED = "imported from "
 """Prefix of the origin of figures that were imported from another tool's file."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import overload
 
 from osfmodel.entities.display import brief, how_many, show_time
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.rounding import plain_sum
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 from osfmodel.entities.dtypes import element_bytes, holds_gradients
 from osfmodel.entities.errors import DataError, require_count, require_name
 from osfmodel.entities.intervals import Interval, length, require_interval, union
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 
 Key = tuple[Hashable, ...]

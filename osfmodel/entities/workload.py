@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
@@ -16,6 +15,7 @@ from osfmodel.entities.errors import (
     require_time,
     require_unique,
 )
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment, require_segments, span_of
 from osfmodel.entities.source import Source

@@ -6,7 +6,6 @@ import csv
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,7 @@ from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files.documents import parse_json, parse_object
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.source import TELLING, Source, checksum_of, imported
 from osfmodel.entities.workload import Workload
 

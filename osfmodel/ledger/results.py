@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from osfmodel.engine.bands import quantile
 from osfmodel.entities.measurement import DEFAULTS, SATURATED
+from osfmodel.entities.records import dataclass, field
 from osfmodel.ledger.as_used import Used, UsedSummary, summary_of
 
 UNSTEADY = 0.05

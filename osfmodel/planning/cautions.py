@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from osfmodel.cost import COST_MODELS, network_rates, worker_counts
@@ -24,6 +23,7 @@ from osfmodel.entities.files.usual_effects import gpu_unknown
 from osfmodel.entities.gpus import generation_of
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED, unsharded
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.source import NO_GPU
 from osfmodel.entities.workload import Workload
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import within
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import Trace, plan_of

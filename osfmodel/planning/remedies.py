@@ -8,7 +8,6 @@ saves is scaled down like the causes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from types import MappingProxyType
 
@@ -32,6 +31,7 @@ from osfmodel.entities.compression import compressed
 from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import OsfError
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import ProcessGroup
 from osfmodel.entities.workload import Workload

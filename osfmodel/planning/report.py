@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from osfmodel.entities.display import how_many, little, show_bytes, show_share, show_time
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.trace import Step
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload

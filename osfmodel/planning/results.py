@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, little, show_share, show_time
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.rounding import TIE
 from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline

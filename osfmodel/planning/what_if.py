@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from osfmodel.cost.faster_network import SAME, Change, Network, caveat, faster_network
@@ -21,6 +20,7 @@ from osfmodel.entities.display import brief
 from osfmodel.entities.effects import EFFECTS, Effects, effects_of
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files.usual_effects import usual_effects
+from osfmodel.entities.records import dataclass, fields, replace
 from osfmodel.entities.units import format_bandwidth, format_time, parse_bandwidth, parse_part, parse_time
 from osfmodel.entities.workload import Workload
 

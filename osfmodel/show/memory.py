@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from osfmodel.engine.memory import Level, Memory
 from osfmodel.engine.strategies.holdings import OWNERS
 from osfmodel.entities.display import show_bytes, show_predicted, show_predicted_time, show_share
 from osfmodel.entities.files.documents import document_of, encode
+from osfmodel.entities.records import dataclass, field
 from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.document import Result
 from osfmodel.show.table import TERMINAL, Column, column, csv_row, for_people, json_row

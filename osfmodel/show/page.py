@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
+from osfmodel.entities.records import dataclass
 from osfmodel.show.picture import decade_ticks, even_ticks
 
 VOID = {"meta", "link", "br", "input", "col"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from osfmodel.entities.records import dataclass, replace
 
 Record = TypeVar("Record")
 TERMINAL, PAGE = "terminal", "page"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import TIE, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload

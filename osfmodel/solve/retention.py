@@ -16,7 +16,6 @@ fits. The schedule itself is the dynamic programme's (``solve.merge``), made for
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.engine.strategies.holdings import activation_levels
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Status

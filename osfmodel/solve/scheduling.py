@@ -13,12 +13,12 @@ tails are the update.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, lcm
 from typing import NamedTuple
 
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.workload import Workload
 
 

@@ -27,7 +27,6 @@ transfers. With replicas the all-reduces of shards follow in the place of RS. Wh
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import HYBRID_SHARDED, around, blocks
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.workload import Layer, Workload

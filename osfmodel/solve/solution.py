@@ -8,7 +8,6 @@ a Solution is the engine's, never a solver's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -23,6 +22,7 @@ from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import SHARDED, in_micro_batches
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload

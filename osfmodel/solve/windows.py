@@ -30,11 +30,11 @@ found by bisection, and then improved until no choice beats it, so rational inpu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from osfmodel.cost.shapes import AffineCost, Cost
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import just_below, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 

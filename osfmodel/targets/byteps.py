@@ -11,7 +11,6 @@ BytePS's push to servers and pull from them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -21,6 +20,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.bounds import messages_bound

@@ -15,7 +15,6 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -25,6 +24,7 @@ from osfmodel.entities.compression import hook_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.units import MIB, parse_room
 from osfmodel.entities.workload import Workload

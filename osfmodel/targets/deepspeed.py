@@ -12,7 +12,6 @@ here. The step is that of the strategies ``zero-1`` and ``zero-2``: parameters a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DEEPSPEED
 from osfmodel.entities.modules import ZERO, as_defined
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload

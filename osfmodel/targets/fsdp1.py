@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product
 from typing import Any
@@ -22,6 +21,7 @@ from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FLAT_SHARDED, blocks, wrapped
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import EACH, LAST, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import groupby
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest, suggestion
 from osfmodel.entities.modules import blocks
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import AHEAD
 

@@ -10,7 +10,6 @@ how far the host runs ahead) are judged by the worst of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
 
@@ -26,6 +25,7 @@ from osfmodel.engine.horovod_loop import (
     channels,
     steady_iteration,
 )
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.solve.solution import Case, Limits

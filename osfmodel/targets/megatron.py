@@ -12,7 +12,6 @@ then that of the strategy ``distributed-optimizer``, with ``--overlap-param-gath
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from osfmodel.entities.executors import MEGATRON
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import least
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from osfmodel.cost.pricing import Pricing
@@ -13,6 +12,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import in_one_micro_batch
 from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import BUCKET_LIMITS, Case, Limits, PlanRule

@@ -8,7 +8,6 @@ unless the config says otherwise. The step is FSDP2's (``fully-sharded``, ``hybr
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -17,6 +16,7 @@ from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around, blocks, module_of, wrapped
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload

@@ -7,7 +7,6 @@ of parameters (deepspeed/runtime/zero/config.py of 0.19.8).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -16,6 +15,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DEEPSPEED
 from osfmodel.entities.modules import ZERO_3
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import Fetching, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload

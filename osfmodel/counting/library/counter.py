@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from osfmodel.counting.modules import Product, attention
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.modules import module_of
+from osfmodel.entities.records import dataclass, field
 
 
 @dataclass(slots=True)

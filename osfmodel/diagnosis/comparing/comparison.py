@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from osfmodel.diagnosis.comparing.readings import (
@@ -31,6 +30,7 @@ from osfmodel.diagnosis.comparing.statistics import (
 )
 from osfmodel.entities.display import VIEWED, brief, how_many, listed, show_share, show_time
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.trace import places
 
 WORST_FIRST = (SLOWER, FASTER, UNSURE, SAME)

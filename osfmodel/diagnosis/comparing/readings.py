@@ -6,7 +6,6 @@ Here osfmodel's own nouns and results are read: runs, clusters, workloads, predi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from osfmodel.cost import cost_of, worker_counts
@@ -17,6 +16,7 @@ from osfmodel.entities.errors import CostError, DataError, require_count, requir
 from osfmodel.entities.lookup import require
 from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.entities.modules import module_of
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.collectives.clusters import factor
 

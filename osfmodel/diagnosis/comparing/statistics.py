@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from osfmodel.entities.display import brief, show_share
 from osfmodel.entities.errors import DataError, UsageError, require_time
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from osfmodel.diagnosis.doctor.peers import (
 )
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief
+from osfmodel.entities.records import dataclass
 from osfmodel.formats.collectives.clusters import factor
 
 REACH = 4.0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from osfmodel.cost.nccl_fit import part_of
 from osfmodel.cost.shapes import Array
 from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.display import brief, how_many
+from osfmodel.entities.records import dataclass
 
 
 class KnownMachine(NamedTuple):

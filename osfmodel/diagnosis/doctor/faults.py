@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from osfmodel.diagnosis.doctor.curves import BUSY_TAILS, HEALTHY_TAIL, LOSS_TAIL
 from osfmodel.diagnosis.doctor.peers import CLASSES, FIRST, LAST, over, ratios_of
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.display import how_many, show_bytes
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.units import show_rate
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
@@ -22,6 +21,7 @@ from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES, Curve, curve_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files import profiles
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 
 Ratios = Mapping[int, float]

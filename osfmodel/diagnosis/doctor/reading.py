@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from errno import ENOENT
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from osfmodel.entities.display import brief, how_many, listed
 from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import generation_of
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.formats import Hints, import_file
 from osfmodel.formats.source_text import require_different, shared_stem, silent, stem
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.modules import as_defined, module_of
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.sharding import Fetching
 from osfmodel.entities.workload import Layer, Workload
 

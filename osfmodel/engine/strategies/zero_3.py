@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 
 from osfmodel.cost.pricing import Pricing
@@ -38,6 +37,7 @@ from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.sharding import Fetching, Sharding
 from osfmodel.entities.workload import Layer, Workload
 

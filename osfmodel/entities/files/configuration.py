@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.records import dataclass
 
 OWN, SHARED = "osf.toml", "pyproject.toml"
 SECTION = "tool.osfmodel"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.formats.source_text import Files, Hints, Point, Text, cluster_of
 from osfmodel.formats.streams.trace_files import HEAD, Pieces, named, opened, peeked
 

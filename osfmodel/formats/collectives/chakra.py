@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.formats.collectives.calls import (
     LARGEST,
     CommunicatorShape,

@@ -15,7 +15,6 @@ import pickle
 import pickletools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from osfmodel.entities.cluster import COLLECTIVES, LIBRARIES, Cluster
@@ -23,6 +22,7 @@ from osfmodel.entities.display import how_many
 from osfmodel.entities.dtypes import ELEMENT_BYTES
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.documents import parse_json
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.formats.collectives.calls import (
     LARGEST,
     CommunicatorShape,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.formats.collectives.calls import (
     LARGEST,
     CommunicatorShape,

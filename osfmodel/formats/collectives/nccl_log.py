@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from osfmodel.entities.records import dataclass, field
 from osfmodel.formats.collectives.clusters import PROGRAM
 from osfmodel.formats.source_text import LONGEST_QUOTE, Text
 

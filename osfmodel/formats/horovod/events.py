@@ -16,10 +16,10 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.formats.source_text import Text
 
 BETWEEN = re.compile(r"[\s,]*")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from statistics import median
 from typing import NoReturn
@@ -21,6 +20,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import grouped_plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import MIB

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from osfmodel.entities.cluster import LIBRARIES
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import length, union, without
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.formats.horovod.events import Activity, Cycle, EventReader, TensorSpan
 from osfmodel.formats.source_text import Text

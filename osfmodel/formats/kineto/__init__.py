@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.entities.errors import LARGEST_COUNT, DataError
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import ENDINGS, LABEL, LARGEST, TraceFile, is_trace, read_events

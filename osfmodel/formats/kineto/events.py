@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from osfmodel.entities.errors import LARGEST_COUNT, DataError
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.source import TELLING, checksum_of
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams.json_stream import DECODER, ArrayStream

@@ -11,11 +11,11 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from osfmodel.entities.records import dataclass, field
 from osfmodel.formats.kineto.events import NO_ARGS, Event
 
 CATEGORIES = {

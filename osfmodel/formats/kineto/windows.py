@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from osfmodel.entities.dtypes import holds_gradients
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval
+from osfmodel.entities.records import dataclass
 from osfmodel.formats.kineto.collectives import Found
 from osfmodel.formats.kineto.recorded import HostSpan, Recorded, launched, unite
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.source import TELLING, checksum_of
 from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives

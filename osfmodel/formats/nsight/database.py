@@ -15,12 +15,12 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass, field
 from osfmodel.formats.kineto.collectives import kind_of
 
 MAGIC = b"SQLite format 3\0"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import LARGEST_FILE
+from osfmodel.entities.records import dataclass, field
 
 MAGIC = b"\x1f\x8b"
 GZIP = 31

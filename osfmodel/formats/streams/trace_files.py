@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import plain_text, reason
+from osfmodel.entities.records import dataclass
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams import archives
 from osfmodel.formats.streams.archives import STEP, limited, streamed

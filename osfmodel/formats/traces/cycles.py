@@ -8,10 +8,10 @@ ranks are matched by order. Between them clocks of hosts drift, so that each cyc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.trace import RankTrace, Step
 
 REMEDY = "name the files of one run, the same number for each rank: a folder may hold several jobs"

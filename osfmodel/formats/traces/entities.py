@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.entities.cluster import LIBRARIES, AlphaBeta, Cluster, Table
@@ -20,6 +19,7 @@ from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.trace import GradientReady, Step, Trace
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.traces.network import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.trace import ROOTS, Collective, Step
 
 SHAPES = "record with record_shapes=True"

@@ -8,7 +8,6 @@ it, as of every workload of a trace. Computation before the first block and afte
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -17,6 +16,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval, common, length, without
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.trace import ROOTS, ShardedUse, Step, Trace

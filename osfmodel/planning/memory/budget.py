@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from osfmodel.engine.memory import Memory, caveat
 from osfmodel.engine.optimizers import require_mirrorable
 from osfmodel.entities.cluster import Cluster
@@ -11,6 +9,7 @@ from osfmodel.entities.compression import require_density
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import UsageError, require_count
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -12,6 +11,7 @@ from osfmodel.engine.bands import LEAST, Band, band_of, extremes, incomparable
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.what_if import WhatIf

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.workload import Workload
 
 

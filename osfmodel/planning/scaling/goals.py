@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from osfmodel.entities.display import brief, show_predicted_time
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.units import show_rate
 from osfmodel.planning.scaling.curve import ScalePoint
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.cost.clusters import strided
 from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError, UsageError
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.goals import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
@@ -19,6 +18,7 @@ from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import PricedSubjects, compare

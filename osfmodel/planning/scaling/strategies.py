@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
 from osfmodel.engine.levels import Footprint
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import islice, product
@@ -27,6 +26,7 @@ from osfmodel.entities.errors import CostError, DataError, OsfError, UsageError
 from osfmodel.entities.files.documents import document_of
 from osfmodel.entities.files.profiles import read
 from osfmodel.entities.lookup import require
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.units import parse_amount, parse_bandwidth, parse_room, parse_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload

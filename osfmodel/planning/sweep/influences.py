@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osfmodel.counting import in_words
 from osfmodel.counting.words import on_gpu
 from osfmodel.entities.display import how_many
 from osfmodel.entities.lookup import require
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.planning.sweep.columns import GIVEN, GOALS, Record
 from osfmodel.planning.sweep.results import comparable

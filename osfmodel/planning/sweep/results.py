@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from osfmodel.entities.display import VIEWED, brief, how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
+from osfmodel.entities.records import dataclass
 from osfmodel.planning.sweep.columns import GOALS, Record
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.stores import open_store

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DDP
 from osfmodel.entities.modules import SHARDED, in_one_micro_batch
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan, Search
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.entities.display import show_bytes, show_time
+from osfmodel.entities.records import dataclass
 from osfmodel.runtime.bench.computation import copying, selecting
 from osfmodel.runtime.bench.conditions import train_length
 from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize, train_time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from statistics import median, quantiles
 
@@ -14,6 +13,7 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import WIDE
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.source import NO_GPU, Source
 from osfmodel.runtime.bench.computation import Copies
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from osfmodel.entities.errors import JobError, UsageError
 from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.records import dataclass, field
 from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual, flat_of
 from osfmodel.runtime.executor.separate import Groups, veil_type, veiled
 

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from osfmodel.engine.horovod_loop import Loop
 from osfmodel.engine.horovod_settings import environment
 from osfmodel.entities import errors
 from osfmodel.entities.errors import JobError, OsfError, UsageError
+from osfmodel.entities.records import dataclass
 from osfmodel.runtime.job.ranks import Place, Watchdog
 
 STARTING = 30.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +22,7 @@ from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import CPU_SHARE, Measurement
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import NO_GPU, Source
 from osfmodel.entities.workload import Workload

@@ -9,10 +9,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osfmodel.entities.records import dataclass
 from osfmodel.runtime.job.ranks import Place
 
 

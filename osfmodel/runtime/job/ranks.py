@@ -17,12 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import JobError, OsfError, StoppedError, UsageError
+from osfmodel.entities.records import dataclass, replace
 
 GRACE = 3.0
 """Seconds for the main thread to end by itself after a signal, and for a thread to save results."""

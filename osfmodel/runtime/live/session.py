@@ -6,12 +6,12 @@ It ends in the choice of the measured plan to recommend.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 from osfmodel.entities.errors import OsfError, StoppedError
+from osfmodel.entities.records import dataclass, field
 from osfmodel.planning.results import WORTHWHILE
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog
 from osfmodel.runtime.training.factories import is_factory

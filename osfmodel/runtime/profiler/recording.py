@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.workload import Layer
 from osfmodel.runtime.profiler.allocations import Allocations

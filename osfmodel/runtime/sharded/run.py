@@ -10,7 +10,6 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import COMPUTATION, CPU_SHARE, SHARDED_COMPUTATION, Measurement
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training

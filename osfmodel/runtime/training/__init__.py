@@ -11,7 +11,6 @@ import gc
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isfinite, isnan, nan
 from statistics import median
@@ -24,6 +23,7 @@ from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import CPU_SHARE, Measurement
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.source import Source
 from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.executor.admission import require_executable

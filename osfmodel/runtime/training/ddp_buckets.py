@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +15,7 @@ from osfmodel.entities.errors import OsfError, PlanError
 from osfmodel.entities.executors import FSDP, RUNTIME
 from osfmodel.entities.modules import SHARDED, SHARDING
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bucket_layout

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
 from osfmodel.entities.errors import JobError, UsageError
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.executor.admission import require_plain_model
 from osfmodel.runtime.training.factories import from_factory, mapped, output_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
 
 from osfmodel.entities.intervals import length
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.runtime.profiler.clocks import Mark, clock_of, seconds
 
 Marks = tuple[Mark, Mark]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from textwrap import fill
@@ -13,6 +12,7 @@ from typing import Any
 
 from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.records import dataclass
 from osfmodel.ledger.results import Checked
 from osfmodel.show.page import UP, Axis, Markup, Scale, curve, down, element, percent, plot
 from osfmodel.show.picture import COLOURS, figure_of, plain, save

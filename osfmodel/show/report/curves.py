@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.entities.display import show_predicted_time
+from osfmodel.entities.records import dataclass
 from osfmodel.planning.report import BEST, TUNED, Scaling, SizeCurve
 from osfmodel.show.checks.scatter import Scatter, draw_scatter, evidence, show_scatter
 from osfmodel.show.page import (

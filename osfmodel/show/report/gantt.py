@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from osfmodel.entities.display import show_predicted_time, show_time
 from osfmodel.entities.errors import DataError, require_name
 from osfmodel.entities.intervals import Interval, common, length, outside, union
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.timeline import Span
 from osfmodel.entities.trace import Collective, Step
 from osfmodel.planning.results import Prediction

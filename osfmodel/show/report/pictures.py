@@ -6,9 +6,9 @@ The terminal, PNG and SVG, the HTML report and the Chrome trace all show these a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.intervals import union
+from osfmodel.entities.records import dataclass, field, replace
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.ledger.results import Checked
 from osfmodel.planning.report import Report, Scaling, SizeCurve

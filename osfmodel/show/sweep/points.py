@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from textwrap import wrap
 from typing import Any, NamedTuple
 
 from osfmodel.entities.display import brief, how_many, listed
+from osfmodel.entities.records import dataclass
 from osfmodel.show.picture import COLOURS, decade_ticks, figure_of, finish, save, time_unit
 from osfmodel.show.sweep.result import POINTS, Record, Swept
 from osfmodel.show.table import amount

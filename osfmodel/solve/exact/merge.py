@@ -20,12 +20,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from osfmodel.cost.shapes import AffineCost, Array, Cost, TableCost
 from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.records import dataclass
 from osfmodel.entities.rounding import within
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve.solution import Limits, Question, Solution, Status

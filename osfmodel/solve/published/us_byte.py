@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.published.regression import linear

@@ -9,7 +9,6 @@ helps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, groupby, islice, pairwise, product
 from math import inf
 from operator import attrgetter
@@ -24,6 +23,7 @@ from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import blocks, wrapped
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import least, plain_sum, within
 from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding
 from osfmodel.entities.workload import Layer, Workload

@@ -14,11 +14,11 @@ it. Helping means a smaller iteration time, or the same and earlier ends on aver
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.rounding import just_below, plain_sum, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 

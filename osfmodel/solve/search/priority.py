@@ -21,7 +21,6 @@ the limit that k = 0 would have rules out all k that cannot be better. Each k th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -30,6 +29,7 @@ import numpy as np
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.records import dataclass, field
 from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact.merge import MergeProblem, ends_of, sweep
