@@ -120,7 +120,7 @@ class Lowering:
         else:
             self._barrier(arrivals)
         width, credit = max(min(self.plan.channels, len(arrivals)), 1), self.plan.credit
-        streams = {CHANNEL: Stream(width, credit), RELEASE: Stream(between=True)}
+        streams = {CHANNEL: Stream(width, credit), **({RELEASE: Stream(between=True)} if self.plan.release else {})}
         share = self._per_byte() if self.plan.forward_overlap else 0
         layers = None if self.apart else Layered(self.workload, self.stretch, partial(dict, self.added), share=share)
         return Program(tuple(self.operations), streams, layers=layers)
