@@ -10,7 +10,7 @@ the best few without caps, and from the best of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
@@ -21,6 +21,7 @@ from osfmodel.entities.rounding import ranked, within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
+from osfmodel.solve.bounds import messages_bound
 from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.exact import merge, optimal, pareto
 from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, regression, us_byte
@@ -71,7 +72,7 @@ def _best_under(
 ) -> list[tuple[float, Plan, Timeline]]:
     """The fastest plan found under exactly these rules, timed."""
     known: list[tuple[float, Plan, Timeline]] = []
-    if _settle(known, workload, _plans(workload, pricing, pricing.rules(rules)), pricing, rules, bound):
+    if _settle(known, workload, _plans(workload, pricing, pricing.rules(rules), known), pricing, rules, bound):
         return known[:1]
     starts = _starts(known)
     if _settle(known, workload, capped_plans(workload, pricing.cost()), pricing, rules, bound):
@@ -110,16 +111,24 @@ def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
 
 
 def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
-    """Time ``plan``; if all-gathers could use gaps between reduce-scatters, time it by priority as well."""
+    """Time ``plan``; if all-gathers could use gaps between reduce-scatters, time it by priority as well.
+
+    It is left out, or not timed by priority, where its messages alone take longer than the best.
+    """
+    least = messages_bound(workload, pricing, plan.objective, [bucket.size for bucket in plan.buckets])
     credits = (plan.credit, 1, CREDIT) if plan.split else (plan.credit,)
     for same in [replace(plan, credit=credit) for credit in dict.fromkeys(credits)]:
+        if known and least > within(known[0][0]):
+            return
         timeline = predict_timeline(workload, same, pricing)
         known.append((timeline.iteration_time, same, timeline))
-    known[:] = _ranked(known)
+        known[:] = _ranked(known)
 
 
-def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
-    """Plans known without searching or caps, the most promising first."""
+def _plans(
+    workload: Workload, pricing: Pricing, objective: Objective, known: Sequence[tuple[float, Plan, Timeline]]
+) -> Iterator[Plan]:
+    """Plans without searching or caps, the most promising first; not those that merge none and so are slower."""
     gradients = workload.gradients
     if not len(gradients):
         yield Plan(workload.name, ())
@@ -138,6 +147,7 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
         yield contiguous_plan(workload, ends)
     if not objective.plain:
         yield asc_wfbp.plan(workload, pricing)
+    if not objective.plain and messages_bound(workload, pricing, objective, gradients.sizes, cut=True) <= known[0][0]:
         yield byte_scheduler.plan(workload, byte_scheduler.PARTITION, byte_scheduler.CREDIT)
         yield us_byte.plan(workload, pricing, SMALLEST)
 
