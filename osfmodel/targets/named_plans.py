@@ -16,11 +16,11 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import letters, suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one
-from osfmodel.entities.rounding import least, within
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
-from osfmodel.solve.bounds import messages_bound
+from osfmodel.solve.bounds import bound_under, messages_bound
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, narrower, planner_of, searched
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
 from osfmodel.targets import (
@@ -112,6 +112,8 @@ def _others(question: Question, whole: bool, time: float, made: Sequence[str]) -
     if OPTIMAL in rules:  # the others compete here already
         rules[OPTIMAL] = under_effects(SOLVERS[OPTIMAL])
     for objective in narrower(question.objective):
+        if bound_under(workload, pricing, objective) >= just_below(time):
+            continue  # none is faster
         asked = replace(question, objective=objective, limits=Limits())
         hopeless = messages_bound(workload, pricing, objective, workload.gradients.sizes, cut=True) > time
         for name, rule in rules.items():

@@ -10,18 +10,19 @@ the best few without caps, and from the best of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, Plan, contiguous_plan
-from osfmodel.entities.rounding import ranked, within
+from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
-from osfmodel.solve.bounds import messages_bound
+from osfmodel.solve.bounds import bound_under, messages_bound
 from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.exact import merge, optimal, pareto
 from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, regression, us_byte
@@ -57,8 +58,11 @@ def solve(question: Question) -> Solution:
     question.require_searched()
     workload, pricing, bound = question.workload, question.pricing, question.lower_bound
     known: list[tuple[float, Plan, Timeline]] = []
+    capped = cache(lambda: capped_plans(workload, pricing.cost()))
     for rules in narrower(question.objective):
-        known += _best_under(workload, pricing, rules, bound)
+        if known and bound_under(workload, pricing, rules) >= just_below(known[0][0]):
+            continue
+        known += _best_under(workload, pricing, rules, bound, capped)
         known = _ranked(known)
         if known[0][0] <= bound * (1 + SETTLED):
             break
@@ -68,14 +72,14 @@ def solve(question: Question) -> Solution:
 
 
 def _best_under(
-    workload: Workload, pricing: Pricing, rules: Objective, bound: float
+    workload: Workload, pricing: Pricing, rules: Objective, bound: float, capped: Callable[[], Iterable[Plan]]
 ) -> list[tuple[float, Plan, Timeline]]:
     """The fastest plan found under exactly these rules, timed."""
     known: list[tuple[float, Plan, Timeline]] = []
     if _settle(known, workload, _plans(workload, pricing, pricing.rules(rules), known), pricing, rules, bound):
         return known[:1]
     starts = _starts(known)
-    if _settle(known, workload, capped_plans(workload, pricing.cost()), pricing, rules, bound):
+    if _settle(known, workload, capped(), pricing, rules, bound):
         return known[:1]
     starts = list(dict.fromkeys([*starts, known[0][1]]))
     for plan in _searched(workload, pricing, rules, starts, bound):
