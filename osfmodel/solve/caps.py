@@ -21,7 +21,6 @@ import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.records import dataclass, replace
 from osfmodel.entities.rounding import TIE, least, within
@@ -88,6 +87,8 @@ def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
     ``limit`` is in the unit of the sizes. A larger tensor travels alone. Each dtype is walked by itself; what is open
     at the end is sent in the order in which the dtypes came up.
     """
+    from osfmodel.entities.filling import Closes, fill_by_dtype  # not loaded for caps that a bucket reaches
+
     closed, opened = fill_by_dtype(gradients, gradients.sizes, Closes(over=lambda held, bucket, item: held > limit))
     return closed + opened
 
