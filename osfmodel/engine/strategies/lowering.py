@@ -187,9 +187,9 @@ class Lowering:
         seen: set[int] = set()
         runs: list[tuple[list[Layer], tuple[int, ...]]] = []  # layers before which nothing else has to arrive
         for layer in self.workload.layers:
-            waits = awaited.get(layer.name, ())
+            waits = tuple(awaited.get(layer.name, ()))
             if self.apart or not runs or not seen.issuperset(waits):
-                runs.append(([], tuple(waits)))
+                runs.append(([], waits))
             runs[-1][0].append(layer)
             seen.update(waits)
         for layers, waits in runs:

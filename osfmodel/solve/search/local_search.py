@@ -48,9 +48,10 @@ class Rows(NamedTuple):
     @staticmethod
     def of(chunks: Sequence[Chunk]) -> Rows:
         """One sequence, of a chunk or more."""
-        last, sizes, dtypes = zip(*chunks, strict=True)
+        lasts, sizes, dtypes = zip(*chunks, strict=True)
         kinds = tuple(dict.fromkeys(dtypes))
-        return Rows(*np.array([last, sizes, [kinds.index(one) for one in dtypes]])[:, None], kinds)
+        last, size, dtype = np.array([lasts, sizes, [kinds.index(one) for one in dtypes]])[:, None]
+        return Rows(last, size, dtype, kinds)
 
     def row(self, number: int) -> list[Chunk]:
         """The chunks of a row."""
@@ -59,7 +60,7 @@ class Rows(NamedTuple):
 
     def at(self, *places: Array) -> Rows:
         """Other rows, of the chunks at these places."""
-        return Rows(*(column[places] for column in self[:3]), self.kinds)
+        return Rows(self.last[places], self.bytes[places], self.dtype[places], self.kinds)
 
 
 @dataclass(slots=True)
