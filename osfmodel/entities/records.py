@@ -39,6 +39,13 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False, slots: bool = False,
     return made
 
 
+class _Missing:
+    """The default of a field that a factory makes, as the standard library shows it."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
 class _Compiled:
     """``__init__`` of a dataclass, which takes its own place when it is first looked up."""
 
@@ -46,7 +53,7 @@ class _Compiled:
         self.made, self.frozen = made, frozen
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        known: dict[str, Any] = {"__set": object.__setattr__, "__missing": MISSING}
+        known: dict[str, Any] = {"__set": object.__setattr__, "__missing": _Missing()}
         words: dict[bool, list[str]] = {False: ["self"], True: []}
         body = []
         for one in fields(self.made):

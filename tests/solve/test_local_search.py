@@ -133,3 +133,16 @@ def test_bytes_that_rounding_to_elements_loses_go_where_the_most_room_was():
     assert plan is not None
     assert sorted(bucket.size for bucket in plan.buckets) == [4, 8]
     assert plan_of(workload, [Chunk(0, 6), Chunk(0, 5)], Objective(forward_overlap=True)) is None
+
+
+@pytest.mark.parametrize("objective", RULES, ids=str)
+def test_rows_are_timed_and_filled_as_each_of_them(objective):
+    rng = np.random.default_rng(65)
+    for _ in range(5):
+        workload, pricing = tiny_workload(rng, 12), pricing_of(rng)
+        jobs = Jobs.of(workload, objective)
+        timer, able = ChunkTimer(jobs, pricing, objective), Filling.of(jobs)
+        for rows in moves(Rows.of(chunks_in(workload, random_plan(rng, workload))), len(jobs.sizes), jobs.grain):
+            each = [rows.row(number) for number in range(len(rows.last))]
+            assert list(timer.times(rows)) == [timer.time(chunks) for chunks in each]
+            assert able(rows).tolist() == [bool(able(Rows.of(chunks))[0]) for chunks in each]
