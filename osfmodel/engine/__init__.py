@@ -5,13 +5,13 @@ This is ``auto``, the model of this package. ENGINES also has models of others, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import recursion
+from osfmodel.engine.entry import Engine
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
@@ -85,23 +85,6 @@ def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
     begun = [number for numbers in run(program, pricing).begun.values() for number in numbers]
     order = dict.fromkeys(program.operations[number].bucket for number in begun)
     return replace(plan, buckets=tuple(plan.buckets[number] for number in order), credit=None)
-
-
-class Engine(NamedTuple):
-    """An entry of ENGINES.
-
-    carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
-    summary:   shown by ``osf list``
-    seen:      the part of a pricing that it models: plans and bounds are made for that
-    caveats:   assumptions of its predictions, beyond those of our engine
-    plans:     those shown by default; empty for those that fit the rules asked for
-    """
-
-    carry_out: Callable[[Workload, Plan, Pricing], Timeline]
-    summary: str
-    seen: Callable[[Pricing], Pricing] = lambda pricing: pricing
-    caveats: tuple[str, ...] = ()
-    plans: tuple[str, ...] = ()
 
 
 AUTO = "auto"

@@ -16,7 +16,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import letters, suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one
-from osfmodel.entities.rounding import just_below, least, within
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
@@ -111,9 +111,7 @@ def _others(question: Question, whole: bool, time: float, made: Sequence[str]) -
     rules = {name: named_plan(name) for name in (*names, *FAMILIES[osf_model.PREFIX].examples) if name not in made}
     if OPTIMAL in rules:  # the others compete here already
         rules[OPTIMAL] = under_effects(SOLVERS[OPTIMAL])
-    for objective in narrower(question.objective):
-        if bound_under(workload, pricing, objective) >= just_below(time):
-            continue  # none is faster
+    for objective in [one for one in narrower(question.objective) if bound_under(workload, pricing, one) < time]:
         asked = replace(question, objective=objective, limits=Limits())
         hopeless = messages_bound(workload, pricing, objective, workload.gradients.sizes, cut=True) > time
         for name, rule in rules.items():
