@@ -22,7 +22,8 @@ from collections.abc import Callable
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
-from osfmodel.engine.entry import Engine, recursion
+from osfmodel.engine import recursion
+from osfmodel.engine.entry import Engine
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError, UsageError, require_count, require_time
 from osfmodel.entities.filling import Closes, fill
