@@ -177,9 +177,11 @@ def rows() -> list[Row]:
         "llama3-70b, 64..1024": (("64..1024", "--tp", "8", "--accumulate", "8"), 1.5),
         "llama3-405b, 1,024 GPUs, all strategies": (("1024", "--tp", "8"), 2.0),
     }
+    rules = ("--split", "--forward-overlap", "--split --forward-overlap", "--channels 2")
+    targets = [*CONFIG_TARGETS, "any", *(f"runtime {words}" for words in rules)]
     named = {name: f"{name.partition(',')[0]}:h100,seq4096,batch1,bf16" for name in scales}
     return [
-        *(Row(f"tune --for {name}", ("tune", *LARGEST, "--for", name), aim=2.0) for name in CONFIG_TARGETS),
+        *(Row(f"tune --for {said}", ("tune", *LARGEST, "--for", *said.split()), aim=2.0) for said in targets),
         *(
             Row(f"scale {name}", ("scale", named[name], "--cluster", LLAMA[1], "--workers", *options), aim=aim)
             for name, (options, aim) in scales.items()

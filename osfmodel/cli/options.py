@@ -18,7 +18,6 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import counts_in_words, load_cluster
 from osfmodel.cost.faster_network import SAME, Change, faster_network
 from osfmodel.counting import load_workload
-from osfmodel.engine.strategies import STRATEGIES
 from osfmodel.entities.batches import FIXED_SHARE, scaling_uncertainty
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
@@ -79,6 +78,8 @@ def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[s
         else:
             files[name] = profiles.load_plan_file(path, workload)
             for plan in (files[name].plan, *files[name].others.values()):
+                from osfmodel.engine.strategies import STRATEGIES  # not loaded without a plan from a file
+
                 require(plan.strategy, STRATEGIES, f"strategy in {name}:")
                 require(plan.executor or DDP.name, EXECUTORS, f"executor in {name}:")
     return files

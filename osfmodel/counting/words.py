@@ -201,19 +201,9 @@ def _usual_type(rates: Mapping[str, float]) -> str:
 def _with(words: Words, part: str, said: set[str]) -> Words:
     """The words with one more part."""
     match = re.fullmatch(r"(seq|batch)=?(-?[0-9]{1,12})(k?)", part)
-    part = next((short for short, dtype in TYPES.items() if dtype == part), part)
+    part = {**{dtype: short for short, dtype in TYPES.items()}, COMPILE: f"stack={COMPILE}"}.get(part, part)
     adapters = re.fullmatch(r"(q?)lora=([0-9]{1,9})(?::(all-linear))?", part)
-    kind = (
-        match[1]
-        if match
-        else "lora"
-        if adapters
-        else "type"
-        if part in TYPES
-        else "stack"
-        if part == COMPILE
-        else part.partition("=")[0]
-    )
+    kind = match[1] if match else "lora" if adapters else "type" if part in TYPES else part.partition("=")[0]
     if kind in said:
         raise UsageError(f"{part!r} says {kind} a second time: leave it out")
     said.add(kind)
@@ -245,8 +235,6 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
         if stack not in STACKS:
             raise UsageError(f"{part!r}: {suggestion(stack, STACKS)}")
         return replace(words, setting=replace(setting, stack=stack))
-    if part == "compile":
-        return replace(words, setting=replace(setting, stack=COMPILE))
     if part.startswith("ac="):
         how = part.removeprefix("ac=")
         if how not in CHECKPOINTING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import recursion
 from osfmodel.engine.entry import Engine
-from osfmodel.engine.strategies import lower
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
@@ -60,6 +59,7 @@ def _executed(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline |
     from osfmodel.engine.in_order import run_in_order  # these are not loaded where all plans are plain
     from osfmodel.engine.run import issued_run
     from osfmodel.engine.simulator import run
+    from osfmodel.engine.strategies import lower
     from osfmodel.engine.works import timed
 
     known = issued_run(like, short=True)
@@ -78,6 +78,7 @@ def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
     if plan.credit is None:
         return plan
     from osfmodel.engine.simulator import run
+    from osfmodel.engine.strategies import lower
 
     workload, pricing = pricing.loaded(workload)
     program = lower(workload, plan, pricing)

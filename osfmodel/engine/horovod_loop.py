@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -96,8 +96,8 @@ class LoopIteration(NamedTuple):
     ``next_threshold``: the next larger threshold that would change what the loop does; None if none would.
     """
 
-    batches: tuple[tuple[int, ...], ...]
-    releases: tuple[float, ...]
+    batches: Sequence[Sequence[int]]
+    releases: Sequence[float]
     iteration_time: float
     next_threshold: int | None
 
@@ -163,6 +163,9 @@ class _Run:
         self.submitted = [hooks[i][0] * stretch for i in order]
         self.in_step = gradients.enqueue_times == gradients.ready_times
         self.cache = _Cache(loop.cache_capacity)
+        miss, known = effects.negotiation_miss, effects.negotiation if loop.cache_capacity else 0
+        self.negotiation = (known + miss, known if loop.cache_capacity else miss)  # not remembered, and remembered
+        self.period = max(loop.cycle, self.negotiation[1])
         self.iterations = 0
         crowded = 0 < loop.cache_capacity < len(gradients)
         alike = len(set(gradients.dtypes)) < 2 and not loop.use_groups
@@ -187,10 +190,9 @@ class _Run:
 
     def told(self, found: LoopIteration) -> LoopIteration:
         """``found`` with the next threshold that would change what the loop does."""
-        if self.needed is None:
-            return found
         # The least that is rounded up to what is needed, or more.
-        return found._replace(next_threshold=(self.needed - 1) // self.unit * self.unit + 1)
+        following = None if self.needed is None else (self.needed - 1) // self.unit * self.unit + 1
+        return LoopIteration(tuple(map(tuple, found.batches)), tuple(found.releases), found.iteration_time, following)
 
     def _refused(self, needed: int) -> None:
         if self.needed is None or needed < self.needed:
@@ -203,21 +205,18 @@ class _Run:
         batches: list[Sequence[int]] = []
         releases: list[float] = []
         end: float = 0
-        # A host ahead of the device does not notice what slows that.
-        submission: Callable[[float], float] = compute.clock if self.in_step else lambda time: time
-        first = 0
-        while first < len(self.units):
-            began = self._next_cycle(submission(self.submitted[first]))
-            after, step = first + 1, 1
-            while after < len(self.units) and submission(self.submitted[after]) <= began:  # few are found, as a rule
-                after, step = after + step, 2 * step
-            most = min(after, len(self.units))
-            after = bisect_right(self.submitted, began, max(after - step // 2, first), most, key=submission)
+        first, count, submitted = 0, len(self.units), self.submitted
+        waits = self.blocking or self.loop.waits
+        while first < count:
+            # A host ahead of the device does not notice what slows that.
+            began = self._next_cycle(compute.clock(submitted[first]) if self.in_step else submitted[first])
+            seen = max(compute.progress(began), submitted[first]) if self.in_step else began
+            after = bisect_right(submitted, seen, first + 1)
             formed, remembered = self._in_row(first, after) if self.in_row else self._agreed(range(first, after))
-            now = began + self._negotiation(remembered)
+            now = began + self.negotiation[remembered]
             for batch in formed:
                 computed = compute.clock(ready[batch[-1]] if self.in_row else max([ready[i] for i in batch]))
-                now = max(now, computed) if self.blocking or self.loop.waits else now
+                now = max(now, computed) if waits else now
                 batches.append(batch)
                 releases.append(now)
                 end = max(end, now, computed)
@@ -229,7 +228,7 @@ class _Run:
         spent = self._spent(batches, releases, max(end, compute.clock(compute.end)))
         self.last, self.free = self.last - spent, self.free - spent
         self.iterations += 1
-        return LoopIteration(tuple(map(tuple, batches)), tuple(releases), spent, None)
+        return LoopIteration(batches, releases, spent, None)
 
     def _spent(self, batches: Sequence[Sequence[int]], releases: Sequence[float], finish: float) -> float:
         if channels(self.loop, self.pricing) > 1:
@@ -237,23 +236,14 @@ class _Run:
             return simulate(self.workload, plan, self.pricing).iteration_time
         return finish + self.workload.update_time
 
-    def _negotiation(self, remembered: bool) -> float:
-        effects = self.pricing.effects
-        if not self.loop.cache_capacity:
-            return effects.negotiation_miss
-        return effects.negotiation if remembered else effects.negotiation + effects.negotiation_miss
-
     def _next_cycle(self, submitted: float) -> float:
         """The start of the first cycle after a tensor is submitted; earlier cycles are empty."""
         first = max(self.free, self.last + self.loop.cycle)
         if submitted <= first:
             return first
-        effects = self.pricing.effects
-        empty = effects.negotiation if self.loop.cache_capacity else effects.negotiation_miss
-        period = max(self.loop.cycle, empty)
-        if not period:
+        if not self.period:
             return submitted
-        return max(first + math.ceil((submitted - first) / period) * period, submitted)
+        return max(first + math.ceil((submitted - first) / self.period) * self.period, submitted)
 
     def _in_row(self, first: int, after: int) -> tuple[list[range], bool]:
         """The batches of a cycle that finds the gradients from ``first`` to ``after``, as :func:`fuse` packs them."""

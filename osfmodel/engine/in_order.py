@@ -41,9 +41,12 @@ def _follow(
     last: list[float] = [0] * streams
     flights: list[tuple[float, float]] = []
     for number, stream, earliest, waits, slowed, several in order:
-        begin = max(last[stream], earliest)
+        begin = last[stream]
+        if earliest > begin:  # noqa: PLR1730 - max() takes longer
+            begin = earliest
         for before in waits:
-            begin = max(begin, ends[before])
+            if ends[before] > begin:  # noqa: PLR1730
+                begin = ends[before]
         startup, transfer = seconds[number]
         end = begin + startup + transfer
         if slowdown and end > begin:

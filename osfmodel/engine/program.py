@@ -167,6 +167,7 @@ class Layered(NamedTuple):
     added:   () -> seconds by layer that its backward takes in addition, for copies and hooks
     hooks:   number of hooks of each layer, where ``added`` depends on them
     since:   number of the first operation in which backward takes what is ``added``
+    share:   seconds per byte of a layer's update, where several of the next forward follow theirs in one operation
     """
 
     workload: Workload
@@ -174,10 +175,19 @@ class Layered(NamedTuple):
     added: Callable[[], Mapping[str, float]] = dict
     hooks: Mapping[str, int] | None = None
     since: int = 0
+    share: float = 0
+
+    def parts(self, operation: Operation) -> list[tuple[str, str]]:
+        """Kind and layer of what an operation computes, one after the other."""
+        if operation.kind != "forward" or not self.share or len(operation.layers) == 1:
+            return [(operation.kind, name) for name in operation.layers]
+        sized = {layer.name for layer in self.workload.layers if layer.gradient_bytes}
+        return [(kind, name) for name in operation.layers for kind in ("update", "forward")[name not in sized :]]
 
     def seconds(self, packed: bool) -> dict[tuple[str, str], float]:
         """Seconds of each layer by itself, by kind and name; ``packed``: with what is ``added``."""
         found = {("forward", one.name): one.forward_time * self.stretch for one in self.workload.layers}
+        found |= {("update", one.name): one.gradient_bytes * self.share for one in self.workload.layers}
         added = self.added() if packed else {}
         return found | {
             ("backward", one.name): one.backward_time * self.stretch + added.get(one.name, 0)

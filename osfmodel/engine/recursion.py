@@ -142,16 +142,17 @@ class Compute:
     def add_collective(self, start: float, end: float) -> None:
         """Slow computation down while a collective runs from ``start`` to ``end``; call it in the order of time."""
         if self.slowdown and end > start:
-            self.done.append(self._progress(start))
+            self.done.append(self.progress(start))
             self.starts.append(start)
             self.ends.append(end)
 
-    def _progress(self, now: float) -> float:
-        """Work done by ``now``, which is not before the start of the last collective that was added."""
-        if not self.starts:
+    def progress(self, now: float) -> float:
+        """Work done by ``now``, the inverse of :meth:`clock`."""
+        last = bisect_right(self.starts, now) - 1
+        if last < 0:
             return now
-        busy = min(now, self.ends[-1]) - self.starts[-1]
-        return self.done[-1] + busy / (1 + self.slowdown) + max(now - self.ends[-1], 0)
+        end, done = self.ends[last], self.done[last] - self.starts[last] / (1 + self.slowdown)
+        return done + now / (1 + self.slowdown) if now <= end else done + end / (1 + self.slowdown) + now - end
 
     def clock(self, work: float) -> float:
         """Seconds after the start of the iteration at which ``work`` is done."""

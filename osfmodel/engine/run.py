@@ -50,11 +50,11 @@ class Run:
 
     def _spans_of(self, lane: str, number: int) -> list[Span]:
         """The span of an operation, or those of the layers that it computes."""
-        one, bounds = self.program.operations[number], self._bounds(number)
-        if len(bounds) == TWO:
+        one, bounds, layered = self.program.operations[number], self._bounds(number), self.program.layers
+        if len(bounds) == TWO or layered is None:
             return [Span(one.kind, lane, one.layers, bounds[0], bounds[1], one.bucket)]
-        times = zip(one.layers, bounds, bounds[1:], strict=False)
-        return [Span(one.kind, lane, (name,), start, end) for name, start, end in times]
+        times = zip(layered.parts(one), bounds, bounds[1:], strict=False)
+        return [Span(kind, lane, (name,), start, end) for (kind, name), start, end in times]
 
     def apart(self) -> tuple[list[float], list[float]]:
         """Starts and ends of the operations of the program in which each layer is one of its own."""
@@ -74,8 +74,8 @@ class Run:
         packed = number >= self.program.layers.since
         if packed not in self.alone:
             self.alone[packed] = self.program.layers.seconds(packed)
-        for name in one.layers[:-1]:
-            left -= self.alone[packed][one.kind, name]
+        for part in self.program.layers.parts(one)[:-1]:
+            left -= self.alone[packed][part]
             bounds.append(_instant(progress, left))
         return [*bounds, end]
 

@@ -79,7 +79,7 @@ def timed(program: Program, workload: Workload, pricing: Pricing) -> Program:
     """A program that keeps its works, for a workload with the same tensors, at other prices between as many workers."""
     clock, (works, places) = Clock(workload, pricing), program.distinct()
     seconds = list(map(clock.of, works))
-    hooks, since = (None, 0) if program.layers is None else program.layers[3:]
+    hooks, since = (None, 0) if program.layers is None else program.layers[3:5]
     layers = Layered(workload, clock.stretch, clock.added(hooks), hooks, since)
     return program.timed([seconds[place] for place in places], layers)
 

@@ -16,7 +16,6 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
 from osfmodel.engine.bands import incomparable, kind_of, wider
-from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
@@ -256,6 +255,8 @@ def _unfitted_count(found: Finished) -> Iterator[Words]:
 def _unmeasured_sizes(found: Finished) -> Iterator[Words]:
     whole = [bucket.size for bucket in found.plan.buckets if bucket.density is None]
     for pricing in found.paid:
+        from osfmodel.engine.sparse import Sparsity  # not loaded for other plans
+
         sparsity = Sparsity(found.workload, pricing.effects, pricing.workers)
         gathered = [sparsity.gathered_bytes(bucket) for bucket in found.plan.buckets if bucket.density is not None]
         for sizes, collective in ((whole, "all_reduce"), (gathered, "all_gather")):

@@ -25,7 +25,6 @@ from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost, serial, transfer
-from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.modules import (
@@ -101,6 +100,8 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
         return max(workload.compute_time, objective_bound(early, pricing, plan.objective))
+    from osfmodel.engine.sparse import Sparsity, part_bytes  # not loaded for other plans
+
     sparsity = Sparsity(workload, pricing.effects, pricing.workers)
     gathers = {
         block.layer: part_bytes(block.bytes, bucket.density, sparsity.widths[block.layer]) * pricing.workers

@@ -22,7 +22,6 @@ import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import TIE, least, within
 from osfmodel.entities.units import MIB
@@ -88,6 +87,8 @@ def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
     ``limit`` is in the unit of the sizes. A larger tensor travels alone. Each dtype is walked by itself; what is open
     at the end is sent in the order in which the dtypes came up.
     """
+    from osfmodel.entities.filling import Closes, fill_by_dtype  # not loaded for caps that a bucket reaches
+
     closed, opened = fill_by_dtype(gradients, gradients.sizes, Closes(over=lambda held, bucket, item: held > limit))
     return closed + opened
 
@@ -330,7 +331,8 @@ def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[in
                 # Caps increase, so those whose bucket ends at the same place lie side by side.
                 held = prefix[start + 1 :] - prefix[start]
                 passed = np.searchsorted(chunk, held[:-1], side="right")
-                alike = np.diff(passed, prepend=0, append=len(chunk))
+                passed = np.concatenate([[0], passed, [len(chunk)]])  # np.diff takes longer to append them
+                alike = passed[1:] - passed[:-1]
                 place = np.repeat(np.arange(start + 1, last + 1) * len(chunk), alike) + column
                 add[start] = np.repeat(cost(held.astype(float)), alike) + add.take(place)
                 least[start] = np.maximum(np.repeat(ready[start:], alike) + add[start], least.take(place))

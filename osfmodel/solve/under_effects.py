@@ -31,7 +31,7 @@ from osfmodel.solve.caps import (
     capped_plans,
     search_caps,
 )
-from osfmodel.solve.exact import merge, pareto
+from osfmodel.solve.exact import merge
 from osfmodel.solve.search.robust import fairest
 from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed, finish, narrower
 
@@ -105,6 +105,8 @@ def _fastest(solutions: Iterable[Solution]) -> Solution | None:
 
 def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
     """The best runs in ready order for as many channels as the library keeps in flight."""
+    from osfmodel.solve.exact import pareto  # not loaded for one in flight
+
     problem = merge.MergeProblem.of(workload.gradients, Limits())
     return [contiguous_plan(workload, pareto.runs(problem, pricing, pricing.in_flight).ends)]
 

@@ -20,7 +20,7 @@ from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
-from osfmodel.solve.bounds import messages_bound
+from osfmodel.solve.bounds import bound_under, messages_bound
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, narrower, planner_of, searched
 from osfmodel.solve.under_effects import best_cap_timed, plan_under_effects
 from osfmodel.targets import (
@@ -111,7 +111,7 @@ def _others(question: Question, whole: bool, time: float, made: Sequence[str]) -
     rules = {name: named_plan(name) for name in (*names, *FAMILIES[osf_model.PREFIX].examples) if name not in made}
     if OPTIMAL in rules:  # the others compete here already
         rules[OPTIMAL] = under_effects(SOLVERS[OPTIMAL])
-    for objective in narrower(question.objective):
+    for objective in [one for one in narrower(question.objective) if bound_under(workload, pricing, one) < time]:
         asked = replace(question, objective=objective, limits=Limits())
         hopeless = messages_bound(workload, pricing, objective, workload.gradients.sizes, cut=True) > time
         for name, rule in rules.items():

@@ -15,7 +15,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.scheduling import Chunk, Jobs, blocks_plan, chunks_in, plan_of
-from osfmodel.solve.search.local_search import ChunkTimer, Filling, improve, moves
+from osfmodel.solve.search.local_search import ChunkTimer, Filling, Rows, improve, moves
 from tests.problems import tiny_workload
 
 RULES = [Objective(*rule) for rule in product((1, 2, 3), (False, True), ("replicated", "split"))]
@@ -61,7 +61,7 @@ def test_what_can_be_filled_is_filled():
         count = int(rng.integers(1, 4))
         chunks = [Chunk(int(rng.integers(0, len(jobs.sizes))), int(rng.integers(1, 9)), "int8") for _ in range(count)]
         plan = plan_of(workload, chunks, objective)
-        able = Filling.of(jobs)(chunks)
+        able = bool(Filling.of(jobs)(Rows.of(chunks))[0])
         seen[able] += 1
         assert able == (plan is not None)
         if plan is not None:
@@ -119,11 +119,11 @@ def test_dtypes_stay_apart():
     jobs = Jobs([4, 4, 4], [0, 1, 2], [1, 2, 3], ["a", "b", "a"], 1)
     able = Filling.of(jobs)
     chunks = [Chunk(2, 8, "a"), Chunk(1, 4, "b")]
-    assert able(chunks)
-    assert not able([Chunk(2, 12, "a")])
-    assert not able([Chunk(1, 8, "a"), Chunk(1, 4, "b")])
-    for other in moves(chunks, jobs, 1):
-        assert {chunk.dtype for chunk in other} == {"a", "b"}
+    assert able(Rows.of(chunks))[0]
+    assert not able(Rows.of([Chunk(2, 12, "a")]))[0]
+    assert not able(Rows.of([Chunk(1, 8, "a"), Chunk(1, 4, "b")]))[0]
+    for rows in moves(Rows.of(chunks), 3, 1):
+        assert all({chunk.dtype for chunk in rows.row(number)} == {"a", "b"} for number in range(len(rows.last)))
 
 
 def test_bytes_that_rounding_to_elements_loses_go_where_the_most_room_was():
@@ -133,3 +133,16 @@ def test_bytes_that_rounding_to_elements_loses_go_where_the_most_room_was():
     assert plan is not None
     assert sorted(bucket.size for bucket in plan.buckets) == [4, 8]
     assert plan_of(workload, [Chunk(0, 6), Chunk(0, 5)], Objective(forward_overlap=True)) is None
+
+
+@pytest.mark.parametrize("objective", RULES, ids=str)
+def test_rows_are_timed_and_filled_as_each_of_them(objective):
+    rng = np.random.default_rng(65)
+    for _ in range(5):
+        workload, pricing = tiny_workload(rng, 12), pricing_of(rng)
+        jobs = Jobs.of(workload, objective)
+        timer, able = ChunkTimer(jobs, pricing, objective), Filling.of(jobs)
+        for rows in moves(Rows.of(chunks_in(workload, random_plan(rng, workload))), len(jobs.sizes), jobs.grain):
+            each = [rows.row(number) for number in range(len(rows.last))]
+            assert list(timer.times(rows)) == [timer.time(chunks) for chunks in each]
+            assert able(rows).tolist() == [bool(able(Rows.of(chunks))[0]) for chunks in each]

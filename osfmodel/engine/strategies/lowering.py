@@ -120,8 +120,9 @@ class Lowering:
         else:
             self._barrier(arrivals)
         width, credit = max(min(self.plan.channels, len(arrivals)), 1), self.plan.credit
-        streams = {CHANNEL: Stream(width, credit), RELEASE: Stream(between=True)}
-        layers = None if self.apart else Layered(self.workload, self.stretch, partial(dict, self.added))
+        streams = {CHANNEL: Stream(width, credit), **({RELEASE: Stream(between=True)} if self.plan.release else {})}
+        share = self._per_byte() if self.plan.forward_overlap else 0
+        layers = None if self.apart else Layered(self.workload, self.stretch, partial(dict, self.added), share=share)
         return Program(tuple(self.operations), streams, layers=layers)
 
     def _unpacking(self, bucket: Bucket) -> tuple[str, float]:
@@ -183,11 +184,20 @@ class Lowering:
                 awaited.setdefault(name, []).append(number)
         per_byte = self._per_byte()
         self._after_backward(self._alone())
+        seen: set[int] = set()
+        runs: list[tuple[list[Layer], tuple[int, ...]]] = []  # layers before which nothing else has to arrive
         for layer in self.workload.layers:
             waits = tuple(awaited.get(layer.name, ()))
-            if per_byte and layer.gradient_bytes:
-                self.add(Operation("update", COMPUTE, (layer.name,), per_byte * layer.gradient_bytes, waits=waits))
-            self.add(self._forward([layer], waits))
+            if self.apart or not runs or not seen.issuperset(waits):
+                runs.append(([], waits))
+            runs[-1][0].append(layer)
+            seen.update(waits)
+        for layers, waits in runs:
+            one = self._forward(layers, waits)
+            time = per_byte * sum(layer.gradient_bytes for layer in layers)
+            if time and len(layers) == 1:
+                self.add(Operation("update", COMPUTE, one.layers, time, waits=waits))
+            self.add(one if len(layers) == 1 else one._replace(startup=one.startup + time))
 
 
 def completing(workload: Workload, plan: Plan) -> Iterator[str]:

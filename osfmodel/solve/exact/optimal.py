@@ -14,17 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
-from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import PLAIN, grouped_plan
 from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout, distinct
 from osfmodel.solve.exact import merge
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, allowed, alternate, finish, rank_of
+
+if TYPE_CHECKING:
+    from osfmodel.entities.filling import Closes
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -176,6 +179,8 @@ def _neighbours(groups: list[list[int]], gradients: Gradients) -> Iterator[list[
 
 def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:
     """Plans that close a bucket at a cap, each dtype by itself, for caps spread evenly in the logarithm."""
+    from osfmodel.entities.filling import fill  # not loaded where types do not alternate
+
     total = sum(gradients.sizes)
     caps = np.geomspace(max(1, min(gradients.sizes)), max(total, 1), CAPS_TRIED).astype(np.int64)
     for cap in distinct(caps).tolist():
@@ -186,6 +191,8 @@ def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits
 
 def _closing(cap: int, most: int | None) -> Closes:
     """The rule that closes a bucket once it holds the cap, and before it would hold more than ``most``."""
+    from osfmodel.entities.filling import Closes
+
     return Closes(
         full=lambda held, number: held >= cap,
         over=None if most is None else lambda held, bucket, item: held > most,

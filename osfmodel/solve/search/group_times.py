@@ -58,6 +58,19 @@ class _Use(NamedTuple):
     kept: bool
 
 
+class _Untimed(Clock):
+    """No time for any work, for programs that are timed later."""
+
+    def of(self, work: Work) -> Seconds:
+        """No seconds."""
+        return 0, 0
+
+
+@cache
+def _stand_in(name: str, time: int, size: int) -> Layer:
+    return Layer(name, time, time, size)
+
+
 class GroupTimes:
     """Times of groupings of the blocks of a workload at some prices.
 
@@ -155,8 +168,8 @@ class GroupTimes:
 
         count: stretches of layers between two of the places at which buckets come into use or go out of it
         """
-        stretches: list[list[Layer]] = [[Layer(f"stretch {number}", 1, 1, 0)] for number in range(count)]
-        own = [Layer(f"bucket {number}", 0, 0, 4) for number in range(len(uses))]
+        stretches: list[list[Layer]] = [[_stand_in(f"stretch {number}", 1, 0)] for number in range(count)]
+        own = [_stand_in(f"bucket {number}", 0, 4) for number in range(len(uses))]
         for use, layer in zip(uses, own, strict=True):
             stretches[use.first].append(layer)
         groups = tuple(
@@ -170,6 +183,7 @@ class GroupTimes:
         plan = Plan("form", tuple(Bucket((Block(layer.name, 0, 4),)) for layer in own), sharding=rules)
         layers = tuple(layer for some in stretches for layer in some)
         step = ShardedStep(replace(self.workload, layers=layers, segments=()), plan, self.pricing)
+        step.clock = _Untimed(step.workload, step.pricing)
         program = step.program()
         begins = [0, *accumulate(map(len, stretches))]
         passes = {begin: len(uses) * len(KINDS) + 2 * number for number, begin in enumerate(begins)}

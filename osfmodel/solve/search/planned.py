@@ -10,17 +10,19 @@ the best few without caps, and from the best of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, Plan, contiguous_plan
-from osfmodel.entities.rounding import ranked, within
+from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
+from osfmodel.solve.bounds import bound_under, messages_bound
 from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.exact import merge, optimal, pareto
 from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, regression, us_byte
@@ -56,8 +58,11 @@ def solve(question: Question) -> Solution:
     question.require_searched()
     workload, pricing, bound = question.workload, question.pricing, question.lower_bound
     known: list[tuple[float, Plan, Timeline]] = []
+    capped = cache(lambda: capped_plans(workload, pricing.cost()))
     for rules in narrower(question.objective):
-        known += _best_under(workload, pricing, rules, bound)
+        if known and bound_under(workload, pricing, rules) >= just_below(known[0][0]):
+            continue
+        known += _best_under(workload, pricing, rules, bound, capped)
         known = _ranked(known)
         if known[0][0] <= bound * (1 + SETTLED):
             break
@@ -67,14 +72,14 @@ def solve(question: Question) -> Solution:
 
 
 def _best_under(
-    workload: Workload, pricing: Pricing, rules: Objective, bound: float
+    workload: Workload, pricing: Pricing, rules: Objective, bound: float, capped: Callable[[], Iterable[Plan]]
 ) -> list[tuple[float, Plan, Timeline]]:
     """The fastest plan found under exactly these rules, timed."""
     known: list[tuple[float, Plan, Timeline]] = []
-    if _settle(known, workload, _plans(workload, pricing, pricing.rules(rules)), pricing, rules, bound):
+    if _settle(known, workload, _plans(workload, pricing, pricing.rules(rules), known), pricing, rules, bound):
         return known[:1]
     starts = _starts(known)
-    if _settle(known, workload, capped_plans(workload, pricing.cost()), pricing, rules, bound):
+    if _settle(known, workload, capped(), pricing, rules, bound):
         return known[:1]
     starts = list(dict.fromkeys([*starts, known[0][1]]))
     for plan in _searched(workload, pricing, rules, starts, bound):
@@ -110,16 +115,24 @@ def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
 
 
 def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
-    """Time ``plan``; if all-gathers could use gaps between reduce-scatters, time it by priority as well."""
+    """Time ``plan``; if all-gathers could use gaps between reduce-scatters, time it by priority as well.
+
+    It is left out, or not timed by priority, where its messages alone take longer than the best.
+    """
+    least = messages_bound(workload, pricing, plan.objective, [bucket.size for bucket in plan.buckets])
     credits = (plan.credit, 1, CREDIT) if plan.split else (plan.credit,)
     for same in [replace(plan, credit=credit) for credit in dict.fromkeys(credits)]:
+        if known and least > within(known[0][0]):
+            return
         timeline = predict_timeline(workload, same, pricing)
         known.append((timeline.iteration_time, same, timeline))
-    known[:] = _ranked(known)
+        known[:] = _ranked(known)
 
 
-def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
-    """Plans known without searching or caps, the most promising first."""
+def _plans(
+    workload: Workload, pricing: Pricing, objective: Objective, known: Sequence[tuple[float, Plan, Timeline]]
+) -> Iterator[Plan]:
+    """Plans without searching or caps, the most promising first; not those that merge none and so are slower."""
     gradients = workload.gradients
     if not len(gradients):
         yield Plan(workload.name, ())
@@ -138,6 +151,7 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
         yield contiguous_plan(workload, ends)
     if not objective.plain:
         yield asc_wfbp.plan(workload, pricing)
+    if not objective.plain and messages_bound(workload, pricing, objective, gradients.sizes, cut=True) <= known[0][0]:
         yield byte_scheduler.plan(workload, byte_scheduler.PARTITION, byte_scheduler.CREDIT)
         yield us_byte.plan(workload, pricing, SMALLEST)
 
