@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say where results that take long are kept."""
+    """Say where results that take long are kept, and what is compiled where the user wants none beside the sources."""
     keep_in(config)
+    if sys.dont_write_bytecode and config.pluginmanager.has_plugin("cacheprovider"):
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix  # of processes that tests start
 
 
 @pytest.hookimpl(tryfirst=True)
