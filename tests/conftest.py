@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
 from osfmodel.entities.workload import Gradients
+from osfmodel.ledger import LEDGER
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
@@ -57,14 +58,19 @@ def data_folder() -> Path:
 @pytest.fixture(scope="session")
 def checked() -> tuple[Checked, ...]:
     """The whole ledger, judged once."""
-    return kept(check)
+    return whole_ledger()
+
+
+def whole_ledger() -> tuple[Checked, ...]:
+    """The whole ledger, each source kept by itself: processes that need it at the same time share the work."""
+    return tuple(kept(check, (name,))[0] for name in LEDGER)
 
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     """``osf tune`` takes what was tuned before from what is kept, and ``osf check`` the whole ledger, but no files."""
     monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
-    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: check(*given) if any(given) else kept(check))
+    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: check(*given) if any(given) else whole_ledger())
 
 
 @pytest.fixture
