@@ -30,7 +30,8 @@ def own_factor(number):
 def leaks(judge, runs, factor=own_factor, before=None) -> list[str]:
     """Labels of the rows whose prediction moves when (only) the measured times of predicted runs change.
 
-    ``before``: the rows of these runs, where they are known. Where rows are not runs (papers: ratios of two), nothing may be fitted, and all runs change.
+    Where rows are not runs (papers: ratios of two), nothing may be fitted, and all runs change.
+    ``before``: the rows as they are, where they are known.
     """
     before = before or judge(runs).rows
     if len(before) == len(runs):
