@@ -69,7 +69,7 @@ DAMAGE = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 3), st.sampled_
 CUT = st.one_of(st.just(0), st.integers(1, 4000))
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.sampled_from(CONTENTS), DAMAGE, CUT, st.sampled_from([None, *IMPORT_FORMATS]))
 def test_damaged_samples_in_any_format(content, damage, cut, form):
     """Files are also read as formats that they are not, as with --as."""
@@ -464,14 +464,14 @@ def test_the_samples_that_are_damaged_are_good(fuzz, tmp_path):
 
 def test_damaged_files_through_the_command_line(fuzz):
     """As ``python benchmarks/fuzz.py``, which takes 100,000, with a few."""
-    command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "150", "--jobs", "1"]
+    command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "60", "--jobs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     total = next(line for line in done.stdout.splitlines() if line.startswith("| all |"))
     count, accepted, refused, found = (int(cell) for cell in total.split("|")[2:6])
-    assert count == 150 == accepted + refused
+    assert count == 60 == accepted + refused
     assert found == 0
-    assert accepted > 10
+    assert accepted > 4
 
 
 def _raised(error):
