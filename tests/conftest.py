@@ -20,7 +20,7 @@ from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
 from osfmodel.planning.tuning.tune import tune
 from tests.draws import leave_to_long
-from tests.kept import keep_in, kept
+from tests.kept import judged, keep_in, kept
 
 # No test fails for the time that it takes: machines are busy at times.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -70,19 +70,14 @@ def data_folder() -> Path:
 @pytest.fixture(scope="session")
 def checked() -> tuple[Checked, ...]:
     """The whole ledger, judged once."""
-    return whole_ledger()
-
-
-def whole_ledger() -> tuple[Checked, ...]:
-    """The whole ledger, each source kept by itself: processes that need it at the same time share the work."""
-    return tuple(kept(check, (name,))[0] for name in LEDGER)
+    return judged(*LEDGER)
 
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     """``osf tune`` takes what was tuned before from what is kept, and ``osf check`` the whole ledger, but no files."""
     monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
-    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: check(*given) if any(given) else whole_ledger())
+    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: check(*given) if any(given) else judged(*LEDGER))
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import pytest
 
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger import LEDGER, Row, Verdict
-from osfmodel.ledger.check import check
-from tests.kept import kept
+from tests.kept import judged
 
 
 def slower(run, factor):
@@ -50,7 +49,7 @@ def leaks(judge, runs, factor=own_factor, before=None) -> list[str]:
 @pytest.mark.parametrize("source", LEDGER)
 def test_predictions_do_not_know_the_measurement(source):
     """Predictions of a source do not depend on the predicted runs' measurements."""
-    before = kept(check, (source,))[0].rows
+    before = judged(source)[0].rows
     assert leaks(LEDGER[source].judge, load_measurements(source), before=before) == []
 
 
