@@ -75,9 +75,15 @@ def checked() -> tuple[Checked, ...]:
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``osf tune`` takes what was tuned before from what is kept, and ``osf check`` the whole ledger, but no files."""
+    """What ``osf tune`` tuned is taken from what is kept, and sources that ``osf check`` and ``osf report`` judged."""
+
+    def kept_check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
+        listed = tolerance is None and LEDGER.keys() >= set(sources)
+        return judged(*(sources or LEDGER)) if listed else check(sources, tolerance)
+
     monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
-    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: check(*given) if any(given) else judged(*LEDGER))
+    monkeypatch.setattr("osfmodel.cli.check.check", kept_check)
+    monkeypatch.setattr("osfmodel.cli.report.check", kept_check)
 
 
 @pytest.fixture
