@@ -75,7 +75,7 @@ def checked() -> tuple[Checked, ...]:
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ``osf tune`` tuned is taken from what is kept, and sources that ``osf check`` and ``osf report`` judged."""
+    """Results that ``osf tune``, ``osf check`` and ``osf report`` had before are taken from what is kept, but of files."""
 
     def kept_check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
         listed = tolerance is None and LEDGER.keys() >= set(sources)

@@ -330,8 +330,7 @@ def pieces(found: Mapping[tuple[str, str], Way]) -> tuple[np.ndarray, np.ndarray
     """Latencies and seconds per byte of all lines between neighbours of the grid, of each way."""
     values = np.array([times(way) for way in found.values()])
     slopes = np.diff(values) / np.diff(GRID)
-    latencies = np.maximum(values[:, :-1] - slopes * GRID[:-1], 0.0)
-    return latencies.ravel(), slopes.ravel()
+    return np.maximum(values[:, :-1] - slopes * GRID[:-1], 0.0).ravel(), slopes.ravel()
 
 
 def _lowest(pairs: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
