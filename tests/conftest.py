@@ -19,6 +19,7 @@ from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
 from osfmodel.planning.tuning.tune import tune
+from tests.browser import Browser, browser, skip_or_fail
 from tests.draws import leave_to_long
 from tests.kept import judged, keep_in, kept
 
@@ -73,9 +74,17 @@ def checked() -> tuple[Checked, ...]:
     return judged(*LEDGER)
 
 
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for the tests of a module."""
+    skip_or_fail()
+    with browser(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that ``osf tune``, ``osf check`` and ``osf report`` had before are taken from what is kept, but of files."""
+    """Results that ``osf tune``, ``osf check`` and ``osf report`` had are taken from what is kept, but of files."""
 
     def kept_check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
         listed = tolerance is None and LEDGER.keys() >= set(sources)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, load_trace, rec
 from osfmodel.formats.source_text import LARGEST_JSON, LARGEST_TABLE, Text, silent
 from tests.conftest import ROOT
 from tests.formats import damage, samples, traces
+from tests.formats.damage import memory
 
 HINTS = Hints("mine", workers=4)
 CONTENTS = [sample for group in samples.SAMPLES.values() for sample in group]
@@ -174,13 +174,9 @@ def test_a_hundred_megabytes_are_refused_and_never_held(tmp_path):
     with path.open("wb") as file:
         file.write(samples.TABLE_CSV.encode())
         file.truncate(100 * 10**6)
-    tracemalloc.start()
-    try:
-        with pytest.raises(DataError, match=r"large.csv is larger than 64 MiB"):
-            import_file(path, HINTS, tell=silent)
-        assert tracemalloc.get_traced_memory()[1] < 80 * MEGABYTE
-    finally:
-        tracemalloc.stop()
+    with memory() as most, pytest.raises(DataError, match=r"large.csv is larger than 64 MiB"):
+        import_file(path, HINTS, tell=silent)
+    assert most[0] < 80 * MEGABYTE
 
 
 @pytest.mark.parametrize("line", ["2,1\n", "2," * 400 + "2\n", "\n"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import tracemalloc
 from dataclasses import replace
 from statistics import median
 
@@ -19,6 +18,7 @@ from osfmodel.formats.collectives import calls as recorded
 from osfmodel.formats.collectives import inspector
 from osfmodel.formats.source_text import Files, Text
 from osfmodel.formats.streams import trace_files as line_stream
+from tests.formats.damage import memory
 from tests.formats.inspector_logs import Logged, calls, header, metadata, text
 
 JOB = Logged()
@@ -237,12 +237,9 @@ def peak_of(path, megabytes):
     with path.open("wb") as file:
         while file.tell() < megabytes * 10**6:
             file.write(block)
-    tracemalloc.start()
-    try:
+    with memory() as most:
         import_file(path, Hints("mine"), tell=[].append)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    return most[0]
 
 
 def test_ten_times_the_file_takes_no_more_memory(tmp_path):
