@@ -20,7 +20,6 @@ LINK = 9.43e9 / 8
 
 @pytest.fixture(scope="module")
 def rows():
-    """Each published speed-up, with its replay."""
     return papers.judge(RUNS).rows
 
 
