@@ -1,14 +1,28 @@
-# Shared by .ci/run and .ci/long: the folder of data, system packages, and the time of each step.
+# Shared by .ci/run and .ci/long: the folder of data, system packages, steps side by side, and the time of each step.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ -z "${OSFMODEL_DATA:-}" ] && [ -d ../shared/data ]; then
     OSFMODEL_DATA=$(cd ../shared/data && pwd)
     export OSFMODEL_DATA
 fi
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 CI=true # CI: the same examples of property tests each time
 
 step() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
+
+beside() { # run a function beside the steps that follow, until joined
+    step "beside what follows: $1"
+    ("$1") >"$work/$1.log" 2>&1 &
+    printf -v "pid_of_$1" %s $!
+}
+
+joined() { # wait for it, print what it printed, and fail as it did
+    local pid="pid_of_$1" code=0
+    wait "${!pid}" || code=$?
+    step "what $1 printed"
+    cat "$work/$1.log"
+    [ $code = 0 ] || exit $code
+}
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 

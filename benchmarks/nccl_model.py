@@ -18,12 +18,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
 import osfmodel as osf
-from osfmodel.cost import AffineCost, Sample, nccl
+from osfmodel.cost import Sample, nccl
 from osfmodel.cost.model import Placement, layout_of
 from osfmodel.cost.nccl import CORRECTED, TUNER, Corrections
 from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
@@ -212,8 +213,15 @@ def nanotron() -> Iterable[Measured]:
 @cache
 def errors(table: Measured, corrections: Corrections) -> np.ndarray:
     """predicted / measured - 1 at every size."""
-    cost = AffineCost(nccl.lines(nccl.ways(table.shape, table.place, table.collective, corrections)))
-    return cost(np.array(table.sizes, dtype=float)) / np.array(table.times) - 1
+    latencies, slopes = nccl.pieces(nccl.ways(table.shape, table.place, table.collective, corrections))
+    prices = (latencies[:, None] + slopes[:, None] * np.array(table.sizes, dtype=float)).min(0)
+    return prices / np.array(table.times) - 1
+
+
+@cache
+def distance(table: Measured, corrections: Corrections) -> float:
+    """The mean |log(predicted / measured)| over sizes."""
+    return float(np.abs(np.log1p(errors(table, corrections))).mean())
 
 
 GRIDS = {
@@ -230,8 +238,8 @@ def loss(tables: Sequence[Measured], corrections: Corrections) -> float:
     """Mean over machines of the mean over their tables of the mean |log(predicted / measured)|."""
     by_machine: dict[str, list[float]] = {}
     for table in tables:
-        by_machine.setdefault(table.machine, []).append(float(np.abs(np.log1p(errors(table, corrections))).mean()))
-    return float(np.mean([np.mean(parts) for parts in by_machine.values()]))
+        by_machine.setdefault(table.machine, []).append(distance(table, corrections))
+    return fmean(map(fmean, by_machine.values()))
 
 
 def learn(tables: Sequence[Measured]) -> Corrections:

@@ -105,3 +105,10 @@ def browser(folder: Path) -> Iterator[Browser]:
         yield Browser(driver)
     finally:
         driver.quit()
+
+
+def assert_quiet(chromium: Browser) -> None:
+    """Nothing was logged, nothing was asked for, nothing was fetched."""
+    assert chromium.complaints() == []
+    assert chromium.requests() == []
+    assert chromium.run("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []

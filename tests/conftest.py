@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +14,14 @@ from hypothesis import HealthCheck, settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
 from osfmodel.entities.workload import Gradients
+from osfmodel.ledger import LEDGER
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
 from osfmodel.planning.tuning.tune import tune
+from tests.browser import Browser, browser, skip_or_fail
 from tests.draws import leave_to_long
-from tests.kept import keep_in, kept
+from tests.kept import judged, keep_in, kept
 
 # No test fails for the time that it takes: machines are busy at times.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,8 +34,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say where results that take long are kept."""
+    """Say where results that take long are kept, and what is compiled where the user wants none beside the sources."""
     keep_in(config)
+    if sys.dont_write_bytecode and config.pluginmanager.has_plugin("cacheprovider"):
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix  # of processes that tests start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for garbage neither while thousands of tests are collected, nor later among them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,14 +71,28 @@ def data_folder() -> Path:
 @pytest.fixture(scope="session")
 def checked() -> tuple[Checked, ...]:
     """The whole ledger, judged once."""
-    return kept(check)
+    return judged(*LEDGER)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for the tests of a module."""
+    skip_or_fail()
+    with browser(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
 
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``osf tune`` takes what was tuned before from what is kept, and ``osf check`` the whole ledger, but no files."""
+    """Results that ``osf tune``, ``osf check`` and ``osf report`` had are taken from what is kept, but of files."""
+
+    def kept_check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
+        listed = tolerance is None and LEDGER.keys() >= set(sources)
+        return judged(*(sources or LEDGER)) if listed else check(sources, tolerance)
+
     monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
-    monkeypatch.setattr("osfmodel.cli.check.check", lambda *given: check(*given) if any(given) else kept(check))
+    monkeypatch.setattr("osfmodel.cli.check.check", kept_check)
+    monkeypatch.setattr("osfmodel.cli.report.check", kept_check)
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.entities.files import usual_effects
+from osfmodel.ledger.check import check
+from osfmodel.ledger.results import Checked
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,6 +80,11 @@ def _on_disk(name: str, function: Callable[..., object], arguments: tuple[object
 def tuned(workload: str, cluster: str, workers: int | tuple[int, ...], target: str) -> osf.Tuning:
     """The tuning of what comes with osfmodel."""
     return kept(_tune, workload, cluster, workers, target)
+
+
+def judged(*sources: str) -> tuple[Checked, ...]:
+    """Sources of the ledger, each kept by itself, so that processes that need them at the same time share the work."""
+    return tuple(kept(check, (name,))[0] for name in sources)
 
 
 def _tune(workload: str, cluster: str, workers: int | tuple[int, ...], target: str) -> osf.Tuning:

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import osfmodel as osf
 from osfmodel.diagnosis import Explanation
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
-from osfmodel.ledger.check import check
 from osfmodel.planning.gathering import ReportRequest, gather
 from osfmodel.show.report.pictures import Pictures, pictures
+from tests.kept import judged
 from tests.live.explained import paths_of
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
@@ -26,7 +26,7 @@ def drawn(
 ) -> Pictures:
     """The pictures of a report, and with ``evidence`` those of the runs behind its error bands."""
     report = gather(ReportRequest(workload, cluster, workers, **others))
-    return pictures(report, check(report.sources) if evidence and report.sources else ())
+    return pictures(report, judged(*report.sources) if evidence and report.sources else ())
 
 
 @cache

@@ -322,10 +322,15 @@ def has_network(cluster: Cluster) -> bool:
 
 def lines(found: Mapping[tuple[str, str], Way]) -> tuple[tuple[float, float], ...]:
     """The (latency, seconds per byte) lines whose minimum is the fastest way; each is the lowest somewhere."""
+    latencies, slopes = pieces(found)
+    return _lowest(list(zip(latencies.tolist(), slopes.tolist(), strict=True)))
+
+
+def pieces(found: Mapping[tuple[str, str], Way]) -> tuple[np.ndarray, np.ndarray]:
+    """Latencies and seconds per byte of all lines between neighbours of the grid, of each way."""
     values = np.array([times(way) for way in found.values()])
     slopes = np.diff(values) / np.diff(GRID)
-    latencies = np.maximum(values[:, :-1] - slopes * GRID[:-1], 0.0)
-    return _lowest(list(zip(latencies.ravel().tolist(), slopes.ravel().tolist(), strict=True)))
+    return np.maximum(values[:, :-1] - slopes * GRID[:-1], 0.0).ravel(), slopes.ravel()
 
 
 def _lowest(pairs: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

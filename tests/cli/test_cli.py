@@ -31,7 +31,7 @@ from osfmodel.targets.named_plans import STOCK_PLANS
 from tests.conftest import ROOT
 from tests.formats import samples, traces
 
-pytestmark = pytest.mark.usefixtures("ideal")
+pytestmark = pytest.mark.usefixtures("ideal", "kept_tuning")
 
 PREDICT = ["predict", "googlenet-k80", "--cluster", "k80-10gbe-ring"]
 TUNE = ["tune", "resnet50-v100", "--cluster", "v100-10gbe"]

@@ -56,8 +56,8 @@ LISTED = [
     ("googlenet-k80", "k80-10gbe-ring", 8, 1, "replicated"),
     ("googlenet-k80", "k80-10gbe-ring", 8, 2, "split"),
     ("resnet50-v100", "v100-10gbe", 32, 2, "replicated"),
-    ("resnet50-v100", "v100-10gbe", 32, 4, "replicated"),
-    ("resnet50-v100", "v100-10gbe", 64, 2, "replicated"),
+    pytest.param("resnet50-v100", "v100-10gbe", 32, 4, "replicated", marks=pytest.mark.long),
+    pytest.param("resnet50-v100", "v100-10gbe", 64, 2, "replicated", marks=pytest.mark.long),
     ("resnet50-v100", "v100-10gbe", 64, 4, "replicated"),
     ("resnet50-v100", "emulated-2x5gbit", 2, 1, "replicated"),
 ]

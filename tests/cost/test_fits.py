@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import fits
 from osfmodel import (
     COST_MODELS,
     Cluster,
@@ -28,11 +27,7 @@ from osfmodel.cost import AffineCost, Fit, Sample, TableCost, fitting
 from osfmodel.cost.fitting import MOST_PIECES, fit_minimum, samples_of, soft_l1
 from osfmodel.cost.model import CostModel
 from osfmodel.formats import Hints, import_file
-from tests.conftest import ROOT
 
-SPEC = importlib.util.spec_from_file_location("benchmark_of_fits", ROOT / "benchmarks/fits.py")
-fits = sys.modules[SPEC.name] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(fits)
 SIZES = tuple(2**k for k in range(10, 30))
 LINES = AffineCost(((1e-5, 1e-9), (4e-5, 1e-10), (1e-4, 2e-11)))
 

@@ -87,7 +87,7 @@ SCENES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SCENES, st.booleans())
 def test_a_replay_is_what_a_network_that_moves_in_small_steps_does(rows, shared):
     """(Ready, seconds, group, wait half a second and more after it) of each message."""

@@ -85,7 +85,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_equals_a_simulation_by_events(case):
     workload, plan, cost, effects = case
     assert predict_timeline(workload, plan, cost, effects).iteration_time == simulate(workload, plan, cost, effects)

@@ -225,7 +225,7 @@ def counted(workload, chosen, outputs):
     return [found[i] for i in range(len(outputs))]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(steps())
 def test_levels_are_those_of_a_count(step):
     workload, chosen, outputs = step

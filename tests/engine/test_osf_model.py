@@ -148,13 +148,13 @@ def adaptive_agrees(workload, cost, negotiation, rule=idle_flush):
     return as_carried_out(workload, plan, cost) == flushing(workload, cost.pieces[0], negotiation)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(workloads(), fusions, costs)
 def test_a_constant_buffer_is_what_the_event_loop_does(workload, fusion, cost):
     assert constant_agrees(workload, fusion, cost)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(workloads(), costs, st.one_of(st.just(Fraction(0)), times))
 def test_idle_flush_is_what_the_event_loop_does(workload, cost, negotiation):
     assert adaptive_agrees(workload, cost, negotiation)

@@ -128,7 +128,7 @@ def spans_of(timeline):
     return sorted((span.kind, span.start, span.end) for span in timeline.spans if span.end > span.start)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(in_order())
 def test_equals_the_recursion(case):
     """One channel, a barrier, static order: cut tensors, any order of buckets, release times, all effects."""
@@ -151,7 +151,7 @@ def test_stragglers_stretch_backward_also_where_its_last_layer_has_no_gradient(e
     assert closed.iteration_time == pytest.approx(13 * drawn.stretch(5) + added + 1)
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(cases())
 def test_equals_a_second_simulator(case):
     """Channels, gain, cut tensors, overlap with the next forward, split, priority, effects: no tolerance."""
@@ -162,7 +162,7 @@ def test_equals_a_second_simulator(case):
     assert spans_of(found) == sorted((kind, start, end) for kind, _, start, end in spans if end > start)
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(beyond_dense())
 def test_equals_it_with_sparse_buckets_release_and_recomputation(case):
     workload, plan, pricing = case
@@ -216,7 +216,7 @@ def plain_cases(draw):
     return workload, replace(plan, buckets=buckets), pricing
 
 
-@settings(max_examples=120)
+@settings(max_examples=100)
 @given(plain_cases())
 def test_every_byte_is_sent_after_it_is_ready_on_a_free_channel(case):
     workload, plan, pricing = case
@@ -237,7 +237,7 @@ def test_every_byte_is_sent_after_it_is_ready_on_a_free_channel(case):
         assert len({other.stream for other in beside}) == len(beside)
 
 
-@settings(max_examples=120)
+@settings(max_examples=100)
 @given(plain_cases())
 def test_what_waits_for_what(case):
     """Static order is kept; a gather follows its scatter; a layer's forward follows its own gradient and its update."""
@@ -324,7 +324,7 @@ def disagreements(monkeypatch, changed, name, change, drawn):
     monkeypatch.setattr(changed, name, change)
     seen = []
 
-    @settings(max_examples=120, derandomize=True, database=None)
+    @settings(max_examples=100, derandomize=True, database=None)
     @given(drawn)
     def compare(case):
         workload, plan, pricing = case

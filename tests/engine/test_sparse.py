@@ -119,7 +119,7 @@ effects = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.integers(2, 128), st.floats(0, 1e-3), st.floats(1e-12, 1e-7), st.sampled_from([2, 4, 8]),
     st.floats(1e3, 1e9), effects,
@@ -164,7 +164,7 @@ def sparse_time(pricing, size, count):
     return pricing.cost("all_gather")(received) + chosen + spread
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(priced(), st.integers(1, 12_000))
 def test_break_even_at_measured_prices(pricing, size):
     """The greatest number of entries that takes no longer, whatever a table does: against trying all."""

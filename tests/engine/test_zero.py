@@ -85,6 +85,18 @@ def fraction(source, most):
     return Fraction(source.randint(1, 12 * most), 12)
 
 
+def runs_by_dtype(source, layers, dtypes):
+    """Runs of the layers with a gradient in ready order, each dtype by itself."""
+    runs = []
+    for dtype in dtypes:
+        for layer in reversed([layer for layer in layers if layer.dtype == dtype and layer.gradient_bytes]):
+            if runs and runs[-1][0].dtype == dtype and source.random() < 0.5:
+                runs[-1].append(layer)
+            else:
+                runs.append([layer])
+    return runs
+
+
 def drawn(source):
     """A workload with one or two dtypes, and buckets of runs of each dtype, in the order in which they are ready."""
     dtypes = source.choice((("float32",), ("float32", "bfloat16")))
@@ -96,13 +108,7 @@ def drawn(source):
         for place in range(source.randint(1, 9))
     ]  # fmt: skip
     layers.append(Layer("head", fraction(source, 3), fraction(source, 5), 4))
-    runs = []
-    for dtype in dtypes:
-        for layer in reversed([layer for layer in layers if layer.dtype == dtype and layer.gradient_bytes]):
-            if runs and runs[-1][0].dtype == dtype and source.random() < 0.5:
-                runs[-1].append(layer)
-            else:
-                runs.append([layer])
+    runs = runs_by_dtype(source, layers, dtypes)
     place = {layer.name: number for number, layer in enumerate(layers)}
     runs.sort(key=lambda run: -min(place[layer.name] for layer in run))
     if source.random() < 0.1:

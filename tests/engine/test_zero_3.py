@@ -21,6 +21,7 @@ from osfmodel.entities.sharding import Fetching, ParameterGroup, Sharding
 from osfmodel.solve.bounds import plan_bound
 from tests.draws import seeds
 from tests.engine.fetching_events import Fetched, Steps
+from tests.engine.test_zero import runs_by_dtype
 
 COPY_IN, COPY_OUT = Fraction(1, 900), Fraction(1, 700)
 GATHER, SCATTER = Fraction(1, 50), Fraction(1, 40)
@@ -51,13 +52,7 @@ def drawn(source):
 
 def runs_of(source, layers):
     """Buckets of gradients in ready order, each dtype by itself, in the order in which they are full."""
-    runs = []
-    for dtype in WIDTHS:
-        for layer in reversed([layer for layer in layers if layer.dtype == dtype and layer.gradient_bytes]):
-            if runs and runs[-1][0].dtype == dtype and source.random() < 0.5:
-                runs[-1].append(layer)
-            else:
-                runs.append([layer])
+    runs = runs_by_dtype(source, layers, WIDTHS)
     place = {layer.name: number for number, layer in enumerate(layers)}
 
     def full(run):

@@ -8,8 +8,10 @@ import json
 import re
 import tarfile
 import tempfile
+import tracemalloc
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -322,3 +324,15 @@ def zipped(members: Mapping[str, bytes]) -> bytes:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content)
     return packed.getvalue()
+
+
+@contextmanager
+def memory() -> Iterator[list[int]]:
+    """The most bytes that Python holds at once inside, in a list once it is left."""
+    found: list[int] = []
+    tracemalloc.start()
+    try:
+        yield found
+        found.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()

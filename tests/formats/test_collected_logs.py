@@ -73,7 +73,7 @@ CHOICES = {
 }  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.sampled_from(range(len(GOOD))), st.fixed_dictionaries(CHOICES), st.randoms(use_true_random=False))
 def test_what_is_added_to_a_log_changes_no_table(number, chosen, chance):
     """Prefixes of launchers, in two layers, tags where mpirun flushed, colours, overwritten lines, other ranks."""
@@ -111,7 +111,7 @@ def test_a_tag_that_only_stands_within_rows_is_none_of_their_figures(word, tag):
         assert tables("\n".join(map(glued, text.splitlines())).encode()) == WHOLE[number]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.sampled_from([0, 2, 3]), st.sampled_from(["none", "mpirun", "hydra"]), st.randoms(use_true_random=False))
 def test_rows_in_which_another_rank_wrote_are_left_out_and_counted(number, tag, chance):
     """Each row is as it was or lost; the note names the first lost line, and counts it and the others."""

@@ -321,7 +321,7 @@ def test_a_bad_line_names_file_line_and_text(tmp_path, content, message):
 DAMAGE = ["", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.sampled_from([sample for group in samples.SAMPLES.values() for sample in group]),
     st.lists(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, load_trace, rec
 from osfmodel.formats.source_text import LARGEST_JSON, LARGEST_TABLE, Text, silent
 from tests.conftest import ROOT
 from tests.formats import damage, samples, traces
+from tests.formats.damage import memory
 
 HINTS = Hints("mine", workers=4)
 CONTENTS = [sample for group in samples.SAMPLES.values() for sample in group]
@@ -69,7 +69,7 @@ DAMAGE = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 3), st.sampled_
 CUT = st.one_of(st.just(0), st.integers(1, 4000))
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.sampled_from(CONTENTS), DAMAGE, CUT, st.sampled_from([None, *IMPORT_FORMATS]))
 def test_damaged_samples_in_any_format(content, damage, cut, form):
     """Files are also read as formats that they are not, as with --as."""
@@ -174,13 +174,9 @@ def test_a_hundred_megabytes_are_refused_and_never_held(tmp_path):
     with path.open("wb") as file:
         file.write(samples.TABLE_CSV.encode())
         file.truncate(100 * 10**6)
-    tracemalloc.start()
-    try:
-        with pytest.raises(DataError, match=r"large.csv is larger than 64 MiB"):
-            import_file(path, HINTS, tell=silent)
-        assert tracemalloc.get_traced_memory()[1] < 80 * MEGABYTE
-    finally:
-        tracemalloc.stop()
+    with memory() as most, pytest.raises(DataError, match=r"large.csv is larger than 64 MiB"):
+        import_file(path, HINTS, tell=silent)
+    assert most[0] < 80 * MEGABYTE
 
 
 @pytest.mark.parametrize("line", ["2,1\n", "2," * 400 + "2\n", "\n"])
@@ -464,14 +460,14 @@ def test_the_samples_that_are_damaged_are_good(fuzz, tmp_path):
 
 def test_damaged_files_through_the_command_line(fuzz):
     """As ``python benchmarks/fuzz.py``, which takes 100,000, with a few."""
-    command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "150", "--jobs", "1"]
+    command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "60", "--jobs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     total = next(line for line in done.stdout.splitlines() if line.startswith("| all |"))
     count, accepted, refused, found = (int(cell) for cell in total.split("|")[2:6])
-    assert count == 150 == accepted + refused
+    assert count == 60 == accepted + refused
     assert found == 0
-    assert accepted > 10
+    assert accepted > 4
 
 
 def _raised(error):

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import tracemalloc
 import zlib
 
 import numpy as np
@@ -42,6 +41,7 @@ from osfmodel.formats.streams import json_stream, trace_files
 from osfmodel.formats.streams.archives import streamed
 from osfmodel.formats.traces import RankTrace, Step, Trace
 from tests.formats import samples, traces
+from tests.formats.damage import memory
 
 NCCL = {
     "External id": 12346, "device": 0, "stream": 40, "correlation": 57465, "Collective name": "allreduce",
@@ -639,14 +639,9 @@ def test_bombs_take_little_memory(tmp_path, monkeypatch, unit, message):
     path = tmp_path / "bomb.json.gz"
     bomb(path, unit, 24)
     assert path.stat().st_size < 200_000
-    tracemalloc.start()
-    try:
-        with pytest.raises(DataError, match=re.escape(message)):
-            on_disk(path, keep=lambda cat, name: False)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 80 * 2**20
+    with memory() as most, pytest.raises(DataError, match=re.escape(message)):
+        on_disk(path, keep=lambda cat, name: False)
+    assert most[0] < 80 * 2**20
 
 
 def test_archives_packed_more_tightly_than_any_trace_are_refused(tmp_path, monkeypatch):

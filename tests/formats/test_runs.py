@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -20,6 +19,7 @@ from osfmodel.formats.collectives.nccl_log import LoggedTest
 from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
 from tests.formats import samples
+from tests.formats.damage import memory
 from tests.formats.samples import log
 
 
@@ -419,13 +419,9 @@ def test_gzip(tmp_path):
 
 def test_what_unpacks_to_more_than_a_file_may_have_is_refused_in_bounded_memory():
     bomb = gzip.compress(b"\n" * 2**27, 9) * 4
-    tracemalloc.start()
-    try:
-        with pytest.raises(DataError, match="larger than 64 MiB when unpacked"):
-            import_content(bomb, "bomb.gz", Hints("mine"))
-        assert tracemalloc.get_traced_memory()[1] < 140 * 2**20
-    finally:
-        tracemalloc.stop()
+    with memory() as most, pytest.raises(DataError, match="larger than 64 MiB when unpacked"):
+        import_content(bomb, "bomb.gz", Hints("mine"))
+    assert most[0] < 140 * 2**20
 
 
 # 11. Profiles that are none

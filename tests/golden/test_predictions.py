@@ -9,7 +9,7 @@ import pytest
 
 from tests.golden import predictions
 
-FORMED, SEARCHED = 500, 2
+FORMED, SEARCHED = 300, 1
 """Rows of plans that are formed in milliseconds, and rows of each plan that is searched."""
 
 

@@ -11,16 +11,16 @@ from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.files.usual_effects import usual_values
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.as_used import judged_of, reliability, summary_of, used_of
-from osfmodel.ledger.check import check, used_overall
+from osfmodel.ledger.check import used_overall
 
 COVERED, LEAST_COVERED = 0.85, 0.65
 CONTRADICTORY = {"gavel"}
 """Sources whose runs contradict themselves: docs/ledger/gavel.md."""
 
 
-@pytest.fixture(scope="module")
-def checked():
-    return [one for one in check() if one.as_used is not None]
+@pytest.fixture
+def checked(checked):
+    return [one for one in checked if one.as_used is not None]
 
 
 def test_sources_left_out_lie_within_the_bands_of_the_others(checked):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from statistics import median
 
 import pytest
 
+from benchmarks import sharded_pairs
 from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import quantile
@@ -176,16 +176,8 @@ def test_errors_are_those_reached(source, middle, high):
 
 
 @pytest.fixture(scope="module")
-def bench():
-    specification = importlib.util.spec_from_file_location("sharded_pairs", ROOT / "benchmarks/sharded_pairs.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def pairs(bench):
-    return bench.pairs()
+def pairs():
+    return sharded_pairs.pairs()
 
 
 def test_the_faster_of_two_ways_to_shard_is_known(pairs):
@@ -198,8 +190,8 @@ def test_the_faster_of_two_ways_to_shard_is_known(pairs):
         assert median(abs(pair.error) for pair in pairs if pair.source == source) <= 0.1
 
 
-def test_the_page_shows_the_pairs(bench, pairs):
+def test_the_page_shows_the_pairs(pairs):
     page = "".join(
         (ROOT / f"docs/ledger/{name}.md").read_text("utf-8") for name in ("modalities-leonardo", "internevo")
     )
-    assert [line for line in bench.show(pairs) if line and line not in page] == []
+    assert [line for line in sharded_pairs.show(pairs) if line and line not in page] == []

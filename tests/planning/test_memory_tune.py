@@ -296,6 +296,7 @@ def test_a_cluster_without_workers_is_asked_for(profile):
 
 def test_the_plan_alone_is_printed_and_no_script_is_written(tmp_path):
     asked = ["tune", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "8", "--memory", "8GiB"]
+    asked += ["--batch-size", "16"]
     plan = CliRunner().invoke(main, [*asked, "--format", "code"])
     assert (plan.exit_code, "buckets" in json.loads(plan.stdout)) == (0, True)
     refused = CliRunner().invoke(main, [*asked, "-o", str(tmp_path / "plan.py")])

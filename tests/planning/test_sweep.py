@@ -302,7 +302,16 @@ def _killed(batch):
 def large(tmp_path_factory):
     """A large grid in a file, its records, and the seconds that they took."""
     path = tmp_path_factory.mktemp("large") / "grid.yaml"
-    path.write_text(json.dumps({**GRID, "workers": list(range(2, 7)), "clusters": ["v100-10gbe", "ring:50us,10Gbps"]}))
+    path.write_text(
+        json.dumps(
+            {
+                **GRID,
+                "workloads": "vgg16-pipedream",
+                "workers": list(range(2, 7)),
+                "clusters": ["v100-10gbe", "ring:50us,10Gbps"],
+            }
+        )
+    )
     start = time.monotonic()
     found = list(osf.sweep(path))
     return path, found, time.monotonic() - start

@@ -38,10 +38,11 @@ def test_ratios_stand_over_slower_plans_and_gaps_over_a_bound(rows):
         assert row.planned is None
 
 
-def test_our_planner_is_at_least_as_fast_on_every_row(claims):
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_our_planner_is_at_least_as_fast_on_every_row(claims, every):
     """The claim of the docs; on one channel the planner attains the bound."""
     cases = [*claims.asc_cases(), *(case for case in claims.us_byte_cases() if case.model not in SLOW)]
-    for row in map(claims.row, cases):
+    for row in map(claims.row, cases[::every]):
         assert row.planned is not None
         assert all(ours >= theirs * (1 - 1e-6) for ours, theirs in zip(row.planned, row.replayed, strict=True))
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel.ledger.check import check
 from osfmodel.show.checks.result import Judged
 from osfmodel.show.predicted import Predicted, show_comparison, show_economics
+from tests.kept import judged
 
 pytestmark = pytest.mark.usefixtures("ideal")
 
@@ -61,16 +61,14 @@ def test_a_sweep_that_is_too_wide_has_a_row_for_each_plan_and_count():
 
 @pytest.mark.parametrize(("width", "missing"), [(96, ""), (65, "not predicted")])
 def test_check_names_what_it_leaves_out(width, missing):
-    (one,) = check(["bcaffe"])
+    (one,) = judged("bcaffe")
     text = " ".join(shown(width, Judged([one], (None, None), True).show).split())
     assert ("No room for not predicted" in text) == bool(missing)
     assert "googlenet-k80-tensors mg-wfbp 1x 64" in text
 
 
 def test_sources_have_their_own_units():
-    found = {
-        one.source: shown(120, Judged([one], (None, None), True).show) for one in check(["bcaffe", "papers", "memory"])
-    }
+    found = {name: shown(120, Judged(judged(name), (None, None), True).show) for name in ("bcaffe", "papers", "memory")}
     assert "427.6 ms" in found["bcaffe"]
     assert "1.196      1.172" in found["papers"]
     assert "898.7 MiB" in found["memory"]

@@ -17,7 +17,6 @@ from osfmodel.entities.intervals import length, outside, union
 from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats import load_trace
 from osfmodel.formats.traces import cluster_of, plan_of, workload_of
-from osfmodel.ledger.check import check
 from osfmodel.planning.gathering import ReportRequest, counts_around, gather, size_curve
 from osfmodel.planning.report import TRACED, TUNED, Scaling, SizeCurve
 from osfmodel.show.checks.scatter import scatter
@@ -26,6 +25,7 @@ from osfmodel.show.report import screen
 from osfmodel.show.report.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
 from osfmodel.show.report.pictures import coarse
 from osfmodel.targets import CONFIG_TARGETS
+from tests.kept import judged
 from tests.live.explained import paths_of
 from tests.reports import curve, drawn, many, resnet50, step, trace
 
@@ -381,13 +381,13 @@ def test_nothing_to_send_is_no_curve():
 
 
 def test_the_cloud_is_what_the_ledger_counts():
-    (judged,) = check(["pytorch-ddp"])
-    clouds = scatter([judged]).clouds
-    assert [(cloud.source, len(cloud.points)) for cloud in clouds] == [("pytorch-ddp", len(judged.used))]
-    (judged,) = check(["ddl-benchmarks"])
-    (cloud,) = scatter([judged]).clouds
+    (found,) = judged("pytorch-ddp")
+    clouds = scatter([found]).clouds
+    assert [(cloud.source, len(cloud.points)) for cloud in clouds] == [("pytorch-ddp", len(found.used))]
+    (found,) = judged("ddl-benchmarks")
+    (cloud,) = scatter([found]).clouds
     errors = sorted(predicted / measured - 1 for measured, predicted in cloud.points)
-    assert errors == pytest.approx(sorted(row.error for row in judged.used))
+    assert errors == pytest.approx(sorted(row.error for row in found.used))
 
 
 def test_ticks_are_round_and_inside():

@@ -37,7 +37,7 @@ from tests.formats import traces
 from tests.live.explained import paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, curve, drawn, hostile, many, resnet50
 
-pytestmark = pytest.mark.usefixtures("ideal")
+pytestmark = pytest.mark.usefixtures("ideal", "kept_tuning")
 
 REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
 

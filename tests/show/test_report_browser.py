@@ -8,15 +8,8 @@ import pytest
 
 from osfmodel.show.explained.page import explanation_page
 from osfmodel.show.report.page import page
-from tests.browser import Browser, browser, skip_or_fail
+from tests.browser import assert_quiet
 from tests.reports import HOSTILE, explanation, hostile, hostile_explanation, resnet50
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    skip_or_fail()
-    with browser(tmp_path_factory.mktemp("chromium")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +21,6 @@ def pages(tmp_path_factory):
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return folder
-
-
-def assert_quiet(chromium: Browser) -> None:
-    """Nothing was logged, nothing was asked for, nothing was fetched."""
-    assert chromium.complaints() == []
-    assert chromium.requests() == []
-    assert chromium.run("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []
 
 
 @pytest.mark.parametrize("name", ["plain", "hostile", "explained", "hostile-explained"])

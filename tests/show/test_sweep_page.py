@@ -20,7 +20,7 @@ from osfmodel.show import picture as plotting
 from osfmodel.show.sweep.page import PRINTED, sweep_page
 from osfmodel.show.sweep.points import MOST, axes_of, counts_shown, points_of, show_cloud, tick_texts
 from osfmodel.show.sweep.result import Swept
-from tests.browser import browser, skip_or_fail
+from tests.browser import assert_quiet
 from tests.conftest import ROOT
 from tests.reports import HOSTILE, Page, assert_fetches_nothing
 
@@ -237,13 +237,6 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_predicted(table,
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    skip_or_fail()
-    with browser(tmp_path_factory.mktemp("chromium")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     hostile = [record(n, workload=f"w{n} {HOSTILE}", error=HOSTILE if n else None) for n in range(3)]
@@ -255,11 +248,6 @@ def pages(tmp_path_factory):
     for name, page in texts.items():
         (folder / f"{name}.html").write_text(sweep_page(page, "osf sweep", "1"), encoding="utf-8")
     return folder
-
-
-def assert_quiet(chromium):
-    assert chromium.complaints() == []
-    assert chromium.requests() == []
 
 
 SEEN = (

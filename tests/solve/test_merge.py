@@ -17,6 +17,7 @@ from osfmodel.solve import Limits, Status
 from osfmodel.solve.exact import exhaustive, merge, optimal
 from osfmodel.solve.solution import allowed, alternate, finish, groups_of
 from tests.conftest import gradients, workload_of
+from tests.draws import many
 from tests.problems import COST_MAKERS, affine, asked, jumping, min_of_affine, random_problem
 
 
@@ -44,23 +45,25 @@ def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
 
 @pytest.mark.parametrize("narrow", [merge.NARROW, 0])
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
-def test_equals_exhaustive_search(make_cost, narrow, monkeypatch):
-    """600 random instances of each kind of cost, with choices ruled out only in long problems, and always."""
+@many(150, 600)
+def test_equals_exhaustive_search(make_cost, narrow, monkeypatch, many):
+    """Random instances of each kind of cost, with choices ruled out only in long problems, and always."""
     monkeypatch.setattr(merge, "NARROW", narrow)
     rng = np.random.default_rng(20_210_707)
-    for _ in range(600):
+    for _ in range(many):
         problem, cost = random_problem(rng), make_cost(rng)
         assert solved(problem, cost) == pytest.approx(oracle(problem, cost), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("narrow", [merge.NARROW, 0])
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping])
-def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch):
+@many(100, 300)
+def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch, many):
     """Largest bucket and number of buckets, alone and together, also where they allow no plan."""
     monkeypatch.setattr(merge, "NARROW", narrow)
     rng = np.random.default_rng(7)
     infeasible = 0
-    for _ in range(300):
+    for _ in range(many):
         problem, cost = random_problem(rng), make_cost(rng)
         size = int(rng.integers(20, 300)) if rng.random() < 0.6 else None
         # How many buckets there may be is a limit of the method for one dtype at a time.
@@ -72,7 +75,7 @@ def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch):
     assert infeasible > 5
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.fractions(0, 3), st.integers(0, 50)), min_size=1, max_size=7),
     st.lists(st.tuples(st.fractions(0, 2), st.fractions(0, 1)), min_size=1, max_size=3),

@@ -213,7 +213,7 @@ def test_a_search_end_by_end_comes_close_to_every_grouping(monkeypatch, few, sha
 
 
 @pytest.mark.parametrize(("few", "share", "loss"), [(12, 0.95, 0.01), (0, 0.8, 0.1)])  # 98 %, 0.2 %; 85 %, 9.7 %
-@many(30, 60)
+@many(12, 60)
 def test_a_search_end_by_end_within_memory_comes_close_to_every_grouping(monkeypatch, few, share, loss, many):
     monkeypatch.setattr(group_search, "FEW_KEPT", 0)
     monkeypatch.setattr(group_search, "FEW_CHANGED", few)
