@@ -81,7 +81,7 @@ def test_frozen_weights_take_memory_and_neither_state_nor_messages():
     plain = osf.load_workload("llama3-8b:h100,seq4096,bf16,lora=16:all-linear")
     assert plain.forward_time < packed.forward_time < 1.1 * plain.forward_time
     assert plain.backward_time < packed.backward_time < 1.1 * plain.backward_time
-    assert lora.backward_time < 0.7 * full.backward_time
+    assert lora.backward_time < 0.75 * full.backward_time
 
 
 def test_a_whole_frozen_part_is_left_out_of_backward():

@@ -112,6 +112,6 @@ def test_hsdp_with_one_replica_is_told(cluster, workers, said):
 def test_the_forward_of_all_micro_batches_is_left_out_of_the_cores_time():
     """As `osf predict` and `osf tune` say it, whatever the strategy does with micro-batches."""
     workload = osf.load_workload("gpt2:a100,seq512,batch1,bf16")
-    accumulated = WhatIf(accumulate=2, compute=0.125).of_workload(workload, 4)
+    accumulated = WhatIf(accumulate=2, compute=0.25).of_workload(workload, 4)
     found = osf.compare(accumulated, osf.load_cluster("emulated-4x5gbit"), 4, ["zero-2"]).predictions[0]
     assert any("sending takes 60% of the time of the cores" in note for note in found.notes)
