@@ -32,6 +32,9 @@ def knowing() -> Iterator[None]:
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             given = (inputs, named or {})
             tensors = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
+            if any(one.device.type == "meta" for one in tensors):
+                inputs, named = given = tree_map(self.moved, given)
+                tensors = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
             ready = all(id(one) in self.known or one.device.type == "cpu" for one in tensors)
             ready = ready and "rand" not in operator.overloadpacket.__name__ and self.small(operator, given)
             try:
@@ -41,6 +44,8 @@ def knowing() -> Iterator[None]:
                 ready = False
             if not ready:
                 self.forget(operator, tensors)
+                if operator.overloadpacket.__name__ == "nonzero":  # all of what is not known
+                    return self.places(tensors[0])
                 return operator(*self.indexed(operator, inputs), **given[1])
             try:
                 output = operator(*inputs, **given[1])
@@ -50,6 +55,14 @@ def knowing() -> Iterator[None]:
                 if isinstance(one, torch.Tensor) and one.device.type == "meta" and known.numel() <= MOST:
                     self.known[id(one)] = one, known
             return output
+
+        def moved(self, one: Any) -> Any:
+            """A tensor of several elements on the CPU, as it is called with one on the meta device, moved there."""
+            if not isinstance(one, torch.Tensor) or one.device.type != "cpu" or not one.ndim:
+                return one
+            there = torch.empty(one.shape, dtype=one.dtype, device="meta")
+            self.known[id(there)] = there, one
+            return there
 
         def value(self, one: Any) -> Any:
             """A stand-in for an argument on the CPU."""
@@ -74,16 +87,20 @@ def knowing() -> Iterator[None]:
                     if one.untyped_storage()._cdata == storage:
                         del self.known[key]
 
+        def places(self, one: Any) -> Any:
+            """Where a tensor is not zero; everywhere if its values are not known."""
+            if id(one) in self.known:
+                return self.known[id(one)][1].nonzero().to("meta")
+            return torch.empty((one.numel(), one.ndim), dtype=torch.long, device="meta")
+
         def indexed(self, operator: Any, inputs: Any) -> Any:
             """The arguments with places instead of masks whose values are known."""
             if not operator.overloadpacket.__name__.startswith(("index", "_unsafe_index")) or len(inputs) < 2:
                 return inputs
             places: list[Any] = []
             for one in inputs[1] if isinstance(inputs[1], list | tuple) else ():
-                mask = one is not None and one.dtype == torch.bool and id(one) in self.known
-                places += (
-                    [one] if not mask else [axis.to("meta") for axis in self.known[id(one)][1].nonzero().unbind(1)]
-                )
+                mask = one is not None and one.dtype == torch.bool
+                places += self.places(one).unbind(1) if mask else [one]
             return (inputs[0], places, *inputs[2:]) if places else inputs
 
     class Making(TorchFunctionMode):  # type: ignore[misc]

@@ -1,0 +1,331 @@
+"""Inputs for a forward of a class of transformers, from its signature, its configuration and its first layers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from math import isqrt, prod
+from typing import Any, NamedTuple
+
+from osfmodel.entities.errors import DataError
+
+TARGETS = 4
+"""Tokens of a text for an encoder, for each of the decoder."""
+SECONDS, SIDE, FRAMES, RATE, TILES = 10, 224, 1000, 16_000, 2
+"""Of an input that no field describes: seconds of sound, side of an image, frames of a spectrum, samples a second,
+images or frames that are seen together."""
+SEEN, HEARD = ("visual", "vision", "image", "patch", "video"), ("audio", "speech", "encoder", "feature")
+"""Contained in names of modules that take images, and sound."""
+
+
+class Example(NamedTuple):
+    """What inputs are made for.
+
+    model:    and its configuration
+    tokens:   of its text
+    accepted: names of inputs that its forward, or that of its tower, takes
+    layout:   which of several ways to lay an input out is tried
+    """
+
+    model: Any
+    config: Any
+    tokens: int
+    accepted: Collection[str]
+    layout: int = 0
+
+    def field(self, *names: str) -> Any:
+        """The first of these fields that the configuration or one inside it has."""
+        for part in parts_of_config(self.config):
+            for name in names:
+                if (value := getattr(part, name, None)) is not None and not callable(value):
+                    return value
+        return None
+
+    def number(self, *names: str) -> int:
+        """The first whole number under these fields; 0 where there is none."""
+        found = self.field(*names)
+        return found if isinstance(found, int) else 0
+
+    def first_layer(self, words: Collection[str]) -> Any:
+        """The first layer with a matrix in a module with one of these words in its name, or else of all."""
+        from torch import nn
+
+        kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LayerNorm)
+        layers = [(name, one) for name, one in self.model.named_modules() if isinstance(one, kinds)]
+        inside = [one for name, one in layers if any(word in name.lower() for word in words)]
+        return next(iter(inside or [one for _, one in layers]), None)
+
+
+def parts_of_config(config: Any) -> Iterator[Any]:
+    """A configuration and those inside it."""
+    yield config
+    for name in getattr(config, "sub_configs", None) or ():
+        if (inside := getattr(config, name, None)) is not None and hasattr(inside, "sub_configs"):
+            yield from parts_of_config(inside)
+
+
+def accepted_by(forward: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The inputs that a forward takes by name."""
+    return inspect.signature(forward).parameters
+
+
+def required(accepted: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Names of the inputs that a forward must have."""
+    return [name for name, one in accepted.items() if one.default is one.empty and one.kind == one.POSITIONAL_OR_KEYWORD]
+
+
+def inputs_of(example: Example, forward: Callable[..., Any], more: bool, main: Collection[str] = ()) -> dict[str, Any]:
+    """The inputs that a forward takes by name, each of its own size.
+
+    more: whether those are among them that it does not need to have, such as masks
+    main: names of those that it needs although its signature does not say so
+
+    Raises DataError for one that is not known.
+    """
+    accepted = accepted_by(forward)
+    needed = {*required(accepted), *(name for name in main if name in accepted)}
+    if unknown := sorted(name for name in needed if name not in MAKERS):
+        raise DataError(f"its input {unknown[0]!r} is not known")
+    example = example._replace(accepted=accepted)
+    left = NEEDED if more else (*NEEDED, *BESIDE)
+    wanted = [name for name in MAKERS if name in accepted and (name in needed or name not in left)]
+    made = {name: MAKERS[name](example) for name in wanted}
+    return {name: one for name, one in made.items() if one is not None}
+
+
+def _normal(*shape: int) -> Any:
+    import torch
+
+    return torch.randn(shape)
+
+
+def _zeros(*shape: int) -> Any:
+    import torch
+
+    return torch.zeros(shape, dtype=torch.long)
+
+
+def _ones(*shape: int) -> Any:
+    import torch
+
+    return torch.ones(shape, dtype=torch.long)
+
+
+def _values(made: Any) -> Any:
+    import torch
+
+    return torch.tensor(made)
+
+
+def _sides(example: Example) -> tuple[int, int]:
+    """The sides of an image."""
+    side = example.field("image_size", "input_size", "img_size")
+    if isinstance(side, Mapping):
+        side = (side["height"], side["width"])
+    if isinstance(side, list | tuple):
+        return tuple(side)[-2:] if len(side) > 1 else (side[0], side[0])
+    return (side or SIDE,) * 2
+
+
+def _channels(example: Example) -> int:
+    found = example.field("num_channels", "in_channels", "in_chans", "n_channels")
+    return found if isinstance(found, int) else 3
+
+
+def _frames(example: Example) -> int:
+    found = example.field("num_frames", "frames_per_clip", "video_frames")
+    return found if isinstance(found, int) else TILES
+
+
+def _patch_grid(example: Example) -> int | None:
+    """Patches along each side of an image, for a tower that takes patches of any image; None for another."""
+    patch = example.number("patch_size")
+    merged = example.field("spatial_merge_size", "merge_size", "downsample_factor", "merge_kernel_size")
+    if isinstance(merged, list | tuple):
+        merged = merged[0]
+    if not patch or not ({"grid_thw", "image_grid_thw", "grid_hws"} & set(example.accepted) or merged):
+        return None
+    merged = merged or 1
+    return max(1, SIDE // (patch * merged)) * int(merged)
+
+
+def _width(example: Example) -> int:
+    """Numbers in a patch, as the first layer of the tower takes them."""
+    layer = example.first_layer(SEEN)
+    if layer is None:
+        return 3 * (example.number("patch_size") or 16) ** 2
+    if hasattr(layer, "in_features"):
+        return int(layer.in_features)
+    if hasattr(layer, "normalized_shape"):
+        return int(layer.normalized_shape[-1])
+    return int(layer.in_channels * prod(layer.kernel_size))
+
+
+def _rows(example: Example) -> tuple[int, ...] | None:
+    """A row for each patch of an image."""
+    side = _patch_grid(example)
+    return None if side is None else (side * side, _width(example))
+
+
+def _sequence_side(example: Example) -> int:
+    """Patches along each side of an image that is a sequence of them."""
+    patches = example.number("num_patches", "default_output_length", "max_num_patches")
+    side = _sides(example)[0] // (example.number("patch_size") or 16)
+    scale = example.number("downsample_factor", "pooling_kernel_size", "scale_factor") or 1
+    return max(scale, (isqrt(patches) or side) // scale * scale)
+
+
+def _images(example: Example) -> Any:
+    """Images: whole, as a row for each patch, as a sequence of patches, or several of them."""
+    whole = (_channels(example), *_sides(example))
+    rows, side = _rows(example), _sequence_side(example)
+    video = "video" in type(example.config).__name__.lower() + example.config.model_type
+    frames = ((1, _frames(example), *whole),)
+    sequence = ((1, side * side, _width(example)),)
+    if {"grid_thw", "image_grid_thw", "grid_hws"} & set(example.accepted) and rows:
+        ways = [rows, *sequence, (1, *whole)]
+    elif {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & set(example.accepted):
+        ways = [*sequence, *frames]
+    elif video:
+        ways = [*frames, (1, *whole)]
+    else:
+        ways = [(1, *whole), *frames, *sequence, *([rows] if rows else ())]
+    return _normal(*ways[min(example.layout, len(ways) - 1)])
+
+
+def _video(example: Example) -> Any:
+    return _normal(1, _frames(example), _channels(example), *_sides(example))
+
+
+def _bins(example: Example) -> int:
+    """Numbers for each frame of a spectrum."""
+    layer = example.first_layer(HEARD)
+    if example.layout >= len(TURNS) and layer is not None:
+        shape = getattr(layer, "normalized_shape", None)
+        return int(shape[-1] if shape else getattr(layer, "in_features", 0) or layer.in_channels)
+    return example.number("num_mel_bins", "feature_size", "input_feat_per_channel", "input_size") or 80
+
+
+TURNS = (False, True)
+"""Whether a spectrum has its axes the other way round."""
+
+
+def _spectrum_shape(example: Example) -> tuple[tuple[int, ...], int]:
+    """The shape of a spectrum, and its frames."""
+    bins, most = _bins(example), example.number("max_source_positions")
+    whisper = bool(most) and example.field("input_feat_per_channel") is None  # channels first, all of its positions
+    frames = 2 * most if whisper else FRAMES
+    window = example.number("n_window")
+    if window and not whisper or window and example.config.model_type.startswith("qwen3"):
+        frames = 2 * window * max(1, FRAMES // (2 * window))
+    first = whisper ^ TURNS[example.layout % len(TURNS)]
+    return ((1, bins, frames) if first else (1, frames, bins)), frames
+
+
+def _sound(example: Example) -> Any:
+    """Samples of sound, or the spectrum that some take under the same name."""
+    if example.field("frequency_stride") is not None:
+        return _normal(1, example.number("max_length") or FRAMES, example.number("num_mel_bins") or 80)
+    ways: list[tuple[int, ...]] = [(1, SECONDS * RATE), (1, 1, SECONDS * RATE), (1, FRAMES, _bins(example))]
+    if "input_features" in example.accepted:
+        ways = [ways[1]]
+    return _normal(*ways[min(example.layout, len(ways) - 1)])
+
+
+def _decoder_tokens(example: Example) -> Any:
+    if not example.config.is_encoder_decoder:
+        return None
+    channels = example.number("num_channels") if hasattr(example.config, "delay_pattern") else 0
+    length = example.number("max_target_positions") or max(1, example.tokens // TARGETS)
+    return _zeros(1, length, *([channels] if channels else ()))
+
+
+def _mask(example: Example) -> Any:
+    """Which tokens, frames or samples count: all."""
+    if "input_ids" in example.accepted:
+        return _ones(1, example.tokens)
+    return _ones(1, SECONDS * RATE if "input_values" in example.accepted else _spectrum_shape(example)[1])
+
+
+def _grid(example: Example) -> Any:
+    """Frames of an image, and its patches along each side."""
+    side = _patch_grid(example) or SIDE // 16
+    return _values([[1, side, side]])
+
+
+def _grid_of_patches(example: Example) -> Any:
+    side = _sequence_side(example)
+    return _values([[side, side]])
+
+
+def _places(example: Example) -> Any:
+    side = _sequence_side(example)
+    return _values([[[column, row] for row in range(side) for column in range(side)]])
+
+
+def _pixel_mask(example: Example) -> Any:
+    if "spatial_shapes" in example.accepted:
+        return _ones(1, _sequence_side(example) ** 2)
+    return _ones(1, _frames(example), *_sides(example))
+
+
+def _width_of_text(example: Example) -> int:
+    return example.number("hidden_size", "d_model")
+
+
+def _past(example: Example) -> Any:
+    """Values of a series that are known, with those that lags look back on."""
+    length = example.number("context_length") or 512
+    lags = example.field("lags_sequence")
+    length += max(lags) if isinstance(lags, list | tuple) and lags else 0
+    channels = example.number("num_input_channels", "input_size")
+    return _normal(1, length, *([channels] if channels > 1 or example.field("num_input_channels") else ()))
+
+
+MAKERS: Mapping[str, Callable[[Example], Any]] = {
+    "input_ids": lambda one: _zeros(1, one.tokens),
+    "pixel_values": _images,
+    "pixel_values_videos": _video,
+    "input_features": lambda one: _normal(*_spectrum_shape(one)[0]),
+    "input_values": _sound,
+    "audio_mel": lambda one: _normal(1, FRAMES, one.number("input_feat_size") or 128),
+    "decoder_input_ids": _decoder_tokens,
+    "bbox": lambda one: _zeros(1, one.tokens, 4),
+    "hidden_states": _images,
+    "past_values": _past,
+    "attention_mask": _mask,
+    "padding_mask": _mask,
+    "input_features_mask": lambda one: _ones(1, _spectrum_shape(one)[1]),
+    "feature_attention_mask": lambda one: _ones(1, _spectrum_shape(one)[1]),
+    "audio_mel_mask": lambda _: _zeros(1, FRAMES).bool(),
+    "is_longer": lambda _: _ones(1, 1).bool(),
+    "grid_thw": _grid,
+    "image_grid_thw": _grid,
+    "merge_sizes": lambda one: _values([one.number("merge_size") or 1]),
+    "image_merge_sizes": lambda one: _values([one.number("merge_size") or 1]),
+    "target_sizes": _grid_of_patches,
+    "image_sizes": lambda one: _values([list(_sides(one))]),
+    "spatial_shapes": _grid_of_patches,
+    "pixel_position_ids": _places,
+    "image_position_ids": _places,
+    "pixel_attention_mask": _pixel_mask,
+    "high_res_pixel_values": lambda one: _normal(1, 3, *(one.number("high_res_image_size") or 1024,) * 2),
+    "aspect_ratio_ids": lambda _: _ones(1, 1),
+    "aspect_ratio_mask": lambda one: _ones(1, 1, one.number("max_num_tiles") or 4),
+    "inputs_embeds": lambda one: _normal(1, one.tokens, _width_of_text(one)),
+    "noise_embeds": lambda one: _normal(1, one.tokens, _width_of_text(one)),
+    "qformer_input_ids": lambda one: _zeros(1, min(one.tokens, 128)),
+    "query_embeds": lambda one: _normal(1, one.number("num_query_tokens") or 32, _width_of_text(one)),
+}
+"""By the name of an input, how it is made; None where it is left out."""
+BESIDE = (
+    "attention_mask", "padding_mask", "input_features_mask", "feature_attention_mask", "audio_mel_mask", "is_longer",
+    "grid_thw", "image_grid_thw", "merge_sizes", "image_merge_sizes", "target_sizes", "image_sizes", "spatial_shapes",
+    "pixel_position_ids", "image_position_ids", "pixel_attention_mask", "high_res_pixel_values",
+    "aspect_ratio_ids", "aspect_ratio_mask",
+)  # fmt: skip
+"""Inputs that are given only to forwards which must have them, and to others that fail without."""
+NEEDED = ("hidden_states", "inputs_embeds", "query_embeds", "qformer_input_ids", "pixel_values_videos", "noise_embeds")
+"""Inputs that are given only to forwards which must have them."""
+LAYOUTS = 4
+"""How many ways to lay inputs out are tried."""
