@@ -95,6 +95,7 @@ class Model:
     tokens:  in a sample; 0 where samples are images
     blocks:  names of the modules that users wrap or recompute one by one
     causal:  whether half of attention is not computed
+    notes:   what to know about how it was counted
     """
 
     name: str
@@ -102,6 +103,7 @@ class Model:
     tokens: int
     blocks: tuple[str, ...]
     causal: bool = False
+    notes: tuple[str, ...] = ()
     _holders: dict[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -40,11 +41,12 @@ class Counter:
 
     visits: in forward order
     causal: whether all attention was causal, of which half is not computed
+    plain_scores: whether there were products without parameters, as of attention that is no kernel
     """
 
     def __init__(self, model: Any) -> None:
         self.visits: list[Visit] = []
-        self.causal = False
+        self.causal = self.plain_scores = False
         self._pauses = 0
         self._waiting = Visit("")
         self._names: dict[int, tuple[str, ...]] = {
@@ -70,6 +72,8 @@ class Counter:
             "scaled_dot_product_attention": self._scaled, "dropout": self._drop,
         }  # fmt: skip
         plain = {name: getattr(functions, name) for name in fused}
+        plain["batch_norm"] = functions.batch_norm
+        functions.batch_norm = partial(_batch_norm, functions.batch_norm)
         for name, note in fused.items():
             setattr(functions, name, self.fused(plain[name], note))
         try:
@@ -106,6 +110,7 @@ class Counter:
         if name in PRODUCTS:
             product = PRODUCTS[name](arguments, made[0], lambda tensor: _storage(tensor) in self._names)
             (self._now.products if names else self._now.scores).append(product)
+            self.plain_scores = self.plain_scores or (name == "bmm" and not names)
             return
         written = sum(tensor.numel() for tensor in made)
         times = 2 if name in TWICE else 1
@@ -206,6 +211,13 @@ class Counter:
         """Dropout, which keeps a mask of single bytes that is not counted."""
         if p and training:
             self._now.moved += input.numel() + output.numel()
+
+
+def _batch_norm(plain: Callable[..., Any], input: Any, *tensors: Any, **named: Any) -> Any:
+    """The output of a normalisation over a batch, also of one value for each channel, as of a single sample."""
+    if input.numel() > input.shape[1]:
+        return plain(input, *tensors, **named)
+    return plain(input, *tensors[:4], **{**named, "training": False})
 
 
 def _storage(tensor: Any) -> int:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -22,6 +23,10 @@ PACKED = "find_packed_sequence_indices"
 """Name of a function that looks for several texts in the values of positions."""
 ROTATION = re.compile(r"apply_rotary_\w+")
 """Names of functions that turn queries and keys by their positions."""
+
+
+ROUTED = ["hidden_states", "top_k_index", "top_k_weights"]
+"""What a forward of experts takes in all newer classes."""
 
 
 class Kernels:
@@ -79,8 +84,8 @@ class Kernels:
     def routed(self, module: Any, hidden: Any, routed: int) -> Any:
         """The output of experts for so many choices of tokens."""
         matrices = [one for one in module.parameters(recurse=False) if one.ndim == 3]
-        count, width = matrices[0].shape[0], hidden.shape[-1]
-        share, inner, products = -(-routed // count), 0, []
+        numbers, width = [one.shape[0] for one in matrices], hidden.shape[-1]
+        count, share, inner, products = min(numbers), -(-routed // max(numbers)), 0, []
         for matrix in matrices:
             first, second = matrix.shape[1:]
             down = "down" in _name(module, matrix) or "w2" in _name(module, matrix)
@@ -140,7 +145,7 @@ class Kernels:
         """The gated delta rule in chunks, with decays for each head or for each of its channels (Kimi's).
 
         Inside each chunk the products of its keys and queries, and their triangular inverse applied; between chunks one
-        state for each head (Yang et al., arXiv:2412.06464, section 3.3). The inverse itself is not counted.
+        state for each head (Yang et al., arXiv:2412.06464, section 3.3). The making of the inverse is not counted.
         """
         names = ("query", "key", "value", "g", "beta")
         query, key, value, decay, rate = (*tensors, *(named[name] for name in names[len(tensors) :]))[:5]
@@ -160,7 +165,7 @@ class Kernels:
         length, chunks = min(size, tokens), -(-tokens // size) * samples * heads
         products = [
             Product(length, state, length, chunks), Product(length, length, width, chunks),
-            Product(length, state, width, chunks), Product(state, length, width, chunks),
+            Product(length, state, width + 1, chunks), Product(state, length, width, chunks),
         ]  # fmt: skip
         used = [one for one in (value, query, key, *gates, named.get("igate"), named.get("fgate")) if one is not None]
         return self._scanned(tuple(used), {}, products), (None, None, None)
@@ -201,13 +206,19 @@ def fused(model: Any, kernels: Kernels) -> Iterator[None]:
         "chunk_kimi_delta_attention": kernels.delta_rule, "rwkv_linear_attention": kernels.channels_scan,
         "torch_compilable_check": lambda *_, **__: None,
     }  # fmt: skip
+    from torch.distributions import Distribution
+
     changed = [(masking_utils, PACKED, getattr(masking_utils, PACKED))]
+    changed.append((Distribution, "_validate_args", Distribution._validate_args))
+    Distribution.set_default_validate_args(False)  # by the values of tensors
     setattr(masking_utils, PACKED, lambda _positions: None)
     for module in model.modules():
         kind = type(module)
         own = not kind.__module__.startswith("torch.") and not any(module.children())
         if own and (NORM.fullmatch(kind.__name__) or kind.__module__ == ACTIVATIONS):
             module.forward = partial(kernels.one, module, module.forward)
+        if kind.__name__.endswith("Experts") and [*signature(kind.forward).parameters][1:4] == ROUTED:
+            module.forward = partial(kernels.experts, module)
         if kind.__name__ == "xLSTMBackend":
             module.forward = partial(kernels.matrix_memory, module)
         if hasattr(module, "_rnn_scan"):

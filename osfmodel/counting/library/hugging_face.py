@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from osfmodel.counting.config import Config
@@ -38,17 +40,36 @@ TOWERS = {
 """By the name of an input beside a text: the method that runs its tower."""
 
 
+PLACE = re.compile(r"(image|video|audio|media)_token_(id|index)")
+"""Fields with the token that stands for something else; 0 where there is none."""
+
+
 class Given(NamedTuple):
-    """Whether inputs that can be left out, such as masks, are given to a model and to its tower; whether that runs
-    apart although the model could run it."""
+    """Whether inputs that can be left out, such as masks, are given to a model and to its tower; where that runs.
+
+    where: apart, together with the model, or nowhere; "" for apart from a model that makes texts, together with others
+    """
 
     model: bool
     tower: bool
-    apart: bool
+    where: str = ""
 
 
-GIVEN = (Given(False, True, False), Given(True, True, False), Given(True, False, True), Given(False, False, True))
+class Ran(NamedTuple):
+    """A forward that ran: names of its inputs, elements of its logits, inputs of towers that did not run."""
+
+    given: Collection[str]
+    logits: int
+    left_out: Collection[str] = ()
+
+
+GIVEN = (Given(False, True), Given(True, True), Given(True, False, "apart"), Given(False, False, "apart"),
+         Given(True, True, "together"))  # fmt: skip
 """What is tried, one after the other."""
+TEXT_ALONE = Given(False, False, "nowhere")
+"""What is tried last."""
+DENSE = "causal attention is counted whole: its class of transformers computes it by plain products (eager)"
+ALONE = "{0!r} and what takes it is not counted: its class of transformers takes it with its own tokens alone"
 TEXT = ("input_ids", "attention_mask")
 """Inputs that stay those of the language model when a tower took its own."""
 
@@ -80,32 +101,38 @@ def _counted(name: str, kind: Any, config: Any, how: str, tokens: int) -> Model:
     usual, positions = USUAL_ENCODED if config.is_encoder_decoder else USUAL, _positions(config)
     text = tokens or min(usual, positions or usual)
     if 0 < positions < text:  # as many rows of a learned table
-        config.get_text_config().max_position_embeddings = text
+        _text_config(config).max_position_embeddings = text
     with torch.device("meta"), knowing():
         with no_init_weights():
             model = kind._from_config(copy.deepcopy(config), attn_implementation=how, experts_implementation=NAME)
         model.tie_weights()
         model.train()
-        counter, given, logits = _run(model, kernels, text)
+        counter, ran = _run(model, kernels, text)
     shapes = {one: tuple(tensor.shape) for one, tensor in model.named_parameters()}
-    return model_of(name, counter, shapes, text if "input_ids" in given else 0, logits, _row_parallel(model))
+    length = text if "input_ids" in ran.given else 0
+    made = model_of(name, counter, shapes, length, ran.logits, _row_parallel(model))
+    dense = how != NAME and counter.plain_scores and model.can_generate()
+    notes = [DENSE] if dense else []
+    return replace(made, notes=(*notes, *(ALONE.format(one) for one in ran.left_out)))
 
 
-def _run(model: Any, kernels: Kernels, tokens: int) -> tuple[Counter, Collection[str], int]:
-    """Run the forward of a sample with the first inputs that it takes: (its counter, their names, its logits).
+def _run(model: Any, kernels: Kernels, tokens: int) -> tuple[Counter, Ran]:
+    """Run the forward of a sample with the first inputs that it takes.
 
     Raises the error of the first inputs if it takes none of them.
     """
     problem: Exception | None = None
-    for layout in range(LAYOUTS):
-        for way in GIVEN:
-            counter = kernels.counter = Counter(model)
-            try:
-                with fused(model, kernels), counter.counting():
-                    given, logits = _forward(Example(model, model.config, tokens, (), layout), way)
-                return counter, given, logits
-            except Exception as error:
-                problem = problem or error
+    example = Example(model, model.config, tokens, ())
+    ways = [(example._replace(layout=layout), way) for layout in range(LAYOUTS) for way in GIVEN]
+    for one, way in (*ways, (example, TEXT_ALONE)):
+        counter = kernels.counter = Counter(model)
+        try:
+            with fused(model, kernels), counter.counting():
+                ran = _forward(one, way)
+        except Exception as error:
+            problem = problem or error
+        else:
+            return counter, ran
     raise problem or AssertionError
 
 
@@ -152,6 +179,8 @@ def _configuration(transformers: Any, config: Config) -> Any:
         for name in TURNED_OFF:
             if getattr(part, name, None):
                 setattr(part, name, type(getattr(part, name))(0))
+        for name in [name for name, value in vars(part).items() if value is None and PLACE.fullmatch(name)]:
+            setattr(part, name, 0)
     return made
 
 
@@ -163,7 +192,10 @@ def class_of(transformers: Any, config: Any) -> Any:
             return found
     for kind in KINDS:
         known = getattr(transformers, f"AutoModelFor{kind}")._model_mapping
-        if type(config) in known and not (kind == "MaskedLM" and getattr(config, "is_decoder", False)):
+        unfit = (kind == "MaskedLM" and getattr(config, "is_decoder", False)) or (
+            kind == "CTC" and getattr(config, "vocab_size", 0) is None
+        )
+        if type(config) in known and not unfit:
             return _first(known[type(config)])
     known = transformers.AutoModel._model_mapping
     if type(config) not in known:
@@ -175,9 +207,17 @@ def _first(found: Any) -> Any:
     return found[0] if isinstance(found, tuple | list) else found
 
 
+def _text_config(config: Any) -> Any:
+    """The configuration of the language model inside one, of the decoder if it has several."""
+    try:
+        return config.get_text_config()
+    except ValueError:
+        return config.get_text_config(decoder=True)
+
+
 def _positions(config: Any) -> int:
     """Tokens that a configuration has positions for; 0 where it does not say."""
-    text = config.get_text_config()
+    text = _text_config(config)
     found = [getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len")]
     return next((one for one in found if isinstance(one, int) and one > 0), 0)
 
@@ -189,8 +229,8 @@ def _row_parallel(model: Any) -> str:
     return "|".join(name for name in rows if "lm_head" not in name and "embed" not in name)
 
 
-def _forward(example: Example, way: Given) -> tuple[Collection[str], int]:
-    """Run the forward of a sample: (names of its inputs, elements of its logits).
+def _forward(example: Example, way: Given) -> Ran:
+    """Run the forward of a sample.
 
     The tower of a model of text and images or sound runs by itself, as where its vectors go among those of the text
     depends on the values of tokens.
@@ -200,11 +240,16 @@ def _forward(example: Example, way: Given) -> tuple[Collection[str], int]:
     model = language = example.model
     accepted, main = accepted_by(model.forward), model.main_input_name
     given = inputs_of(example, model.forward, way.model, [main] if isinstance(main, str) else main)
-    text, names = "input_ids" in given, list(given)
+    text, names, left_out = "input_ids" in given, list(given), []
     for name, tower in TOWERS.items():
-        apart = way.apart or model.can_generate()
-        method = _method(model, tower) if text and name in given and accepted[name].default is None and apart else None
-        if method is not None:
+        if not text or name not in given or accepted[name].default is not None:
+            continue
+        apart = way.where == "apart" or (not way.where and model.can_generate())
+        method = _method(model, tower) if apart else None
+        if way.where == "nowhere":
+            left_out.append(name)
+            del given[name]
+        elif method is not None:
             seen = inputs_of(example, method, way.tower)
             method(**seen)
             given = {one: value for one, value in given.items() if one in TEXT or one not in seen}
@@ -215,7 +260,7 @@ def _forward(example: Example, way: Given) -> tuple[Collection[str], int]:
             given[name] = False
     output = language(**given)
     logits = [value for name, value in output.items() if name.endswith("logits") and text and value.ndim == 3]
-    return names, sum(value.numel() for value in logits)
+    return Ran(names, sum(value.numel() for value in logits), left_out)
 
 
 def _method(model: Any, name: str) -> Any:

@@ -11,9 +11,11 @@ from osfmodel.entities.errors import DataError
 
 TARGETS = 4
 """Tokens of a text for an encoder, for each of the decoder."""
-SECONDS, SIDE, FRAMES, RATE, TILES = 10, 224, 1000, 16_000, 2
+SECONDS, SIDE, FRAMES, RATE, TILES, MORE_BINS = 10, 224, 1000, 16_000, 2, 128
 """Of an input that no field describes: seconds of sound, side of an image, frames of a spectrum, samples a second,
-images or frames that are seen together."""
+images or frames that are seen together, and numbers for each frame if 80 are too few."""
+STEPS, OBJECTS = 20, 36
+"""Of the past of an agent, and objects in an image."""
 SEEN, HEARD = ("visual", "vision", "image", "patch", "video"), ("audio", "speech", "encoder", "feature")
 """Contained in names of modules that take images, and sound."""
 
@@ -71,7 +73,9 @@ def accepted_by(forward: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 def required(accepted: Mapping[str, inspect.Parameter]) -> list[str]:
     """Names of the inputs that a forward must have."""
-    return [name for name, one in accepted.items() if one.default is one.empty and one.kind == one.POSITIONAL_OR_KEYWORD]
+    return [
+        name for name, one in accepted.items() if one.default is one.empty and one.kind == one.POSITIONAL_OR_KEYWORD
+    ]
 
 
 def inputs_of(example: Example, forward: Callable[..., Any], more: bool, main: Collection[str] = ()) -> dict[str, Any]:
@@ -88,6 +92,7 @@ def inputs_of(example: Example, forward: Callable[..., Any], more: bool, main: C
         raise DataError(f"its input {unknown[0]!r} is not known")
     example = example._replace(accepted=accepted)
     left = NEEDED if more else (*NEEDED, *BESIDE)
+    left = (*left, "input_ids") if "inputs" in needed else left
     wanted = [name for name in MAKERS if name in accepted and (name in needed or name not in left)]
     made = {name: MAKERS[name](example) for name in wanted}
     return {name: one for name, one in made.items() if one is not None}
@@ -183,13 +188,14 @@ def _images(example: Example) -> Any:
     frames = ((1, _frames(example), *whole),)
     sequence = ((1, side * side, _width(example)),)
     if {"grid_thw", "image_grid_thw", "grid_hws"} & set(example.accepted) and rows:
-        ways = [rows, *sequence, (1, *whole)]
+        patch = example.number("patch_size")
+        ways = [rows, *sequence, (1, *whole), (rows[0], whole[0], patch, patch)]
     elif {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & set(example.accepted):
         ways = [*sequence, *frames]
     elif video:
         ways = [*frames, (1, *whole)]
     else:
-        ways = [(1, *whole), *frames, *sequence, *([rows] if rows else ())]
+        ways = [(1, *whole), *frames, *sequence, *([rows] if rows else ()), (1, TILES + 1, *whole)]
     return _normal(*ways[min(example.layout, len(ways) - 1)])
 
 
@@ -200,7 +206,7 @@ def _video(example: Example) -> Any:
 def _bins(example: Example) -> int:
     """Numbers for each frame of a spectrum."""
     layer = example.first_layer(HEARD)
-    if example.layout >= len(TURNS) and layer is not None:
+    if len(TURNS) <= example.layout < 2 * len(TURNS) and layer is not None:
         shape = getattr(layer, "normalized_shape", None)
         return int(shape[-1] if shape else getattr(layer, "in_features", 0) or layer.in_channels)
     return example.number("num_mel_bins", "feature_size", "input_feat_per_channel", "input_size") or 80
@@ -216,8 +222,12 @@ def _spectrum_shape(example: Example) -> tuple[tuple[int, ...], int]:
     whisper = bool(most) and example.field("input_feat_per_channel") is None  # channels first, all of its positions
     frames = 2 * most if whisper else FRAMES
     window = example.number("n_window")
-    if window and not whisper or window and example.config.model_type.startswith("qwen3"):
-        frames = 2 * window * max(1, FRAMES // (2 * window))
+    if window:  # that divide them
+        frames = 2 * window * max(1, frames // (2 * window))
+    if example.layout == 2 * len(TURNS):
+        return (1, 1, frames, bins), frames
+    if example.layout > 2 * len(TURNS):
+        return (1, frames, MORE_BINS), frames
     first = whisper ^ TURNS[example.layout % len(TURNS)]
     return ((1, bins, frames) if first else (1, frames, bins)), frames
 
@@ -282,8 +292,15 @@ def _past(example: Example) -> Any:
     return _normal(1, length, *([channels] if channels > 1 or example.field("num_input_channels") else ()))
 
 
+def _text(example: Example) -> Any:
+    """Tokens; or, for a model of sound in codes, as many of them at each place."""
+    codes = example.number("num_codebooks")
+    deep = (codes + 1, codes)[min(example.layout - 1, 1)] if codes and example.layout else 0
+    return _zeros(1, example.tokens, *([deep] if deep else ()))
+
+
 MAKERS: Mapping[str, Callable[[Example], Any]] = {
-    "input_ids": lambda one: _zeros(1, one.tokens),
+    "input_ids": _text,
     "pixel_values": _images,
     "pixel_values_videos": _video,
     "input_features": lambda one: _normal(*_spectrum_shape(one)[0]),
@@ -309,11 +326,35 @@ MAKERS: Mapping[str, Callable[[Example], Any]] = {
     "pixel_position_ids": _places,
     "image_position_ids": _places,
     "pixel_attention_mask": _pixel_mask,
+    "image_attention_mask": lambda one: _ones(1, one.tokens, _frames(one)),
     "high_res_pixel_values": lambda one: _normal(1, 3, *(one.number("high_res_image_size") or 1024,) * 2),
     "aspect_ratio_ids": lambda _: _ones(1, 1),
     "aspect_ratio_mask": lambda one: _ones(1, 1, one.number("max_num_tiles") or 4),
     "inputs_embeds": lambda one: _normal(1, one.tokens, _width_of_text(one)),
     "noise_embeds": lambda one: _normal(1, one.tokens, _width_of_text(one)),
+    "inputs": lambda one: _zeros(1, one.tokens),
+    "lang_ids": lambda _: _zeros(1),
+    "question_positions": lambda _: _zeros(1, 1),
+    "spectrogram_labels": lambda one: _normal(1, one.tokens, one.number("num_mel_bins") or 80),
+    "duration_labels": lambda one: _ones(1, one.tokens),
+    "pitch_labels": lambda one: _normal(1, one.tokens, 1),
+    "energy_labels": lambda one: _normal(1, one.tokens, 1),
+    "past_values_padding": lambda one: _zeros(*_past(one).shape[:2]),
+    "freq": lambda _: _zeros(1, 1),
+    "states": lambda one: _normal(1, STEPS, one.number("state_dim") or 1),
+    "actions": lambda one: _normal(1, STEPS, one.number("act_dim") or 1),
+    "rewards": lambda _: _normal(1, STEPS, 1),
+    "returns_to_go": lambda _: _normal(1, STEPS, 1),
+    "timesteps": lambda _: _zeros(1, STEPS),
+    "visual_feats": lambda one: _normal(1, OBJECTS, one.number("visual_feat_dim") or 1),
+    "visual_pos": lambda one: _normal(1, OBJECTS, one.number("visual_pos_dim") or 4),
+    "prompt_pixel_values": _images,
+    "prompt_masks": _images,
+    "task_inputs": lambda one: _zeros(1, one.number("task_seq_len") or 77),
+    "image_embeds_position_mask": lambda one: _ones(1, one.tokens).bool(),
+    "encoder_hidden_states": lambda one: _normal(1, 257, one.number("encoder_hidden_size") or _width_of_text(one)),
+    "latents": lambda one: _normal(1, _width(one), FRAMES),
+    "context_hidden_states": lambda one: _normal(1, one.tokens, _width_of_text(one)),
     "qformer_input_ids": lambda one: _zeros(1, min(one.tokens, 128)),
     "query_embeds": lambda one: _normal(1, one.number("num_query_tokens") or 32, _width_of_text(one)),
 }
@@ -322,10 +363,12 @@ BESIDE = (
     "attention_mask", "padding_mask", "input_features_mask", "feature_attention_mask", "audio_mel_mask", "is_longer",
     "grid_thw", "image_grid_thw", "merge_sizes", "image_merge_sizes", "target_sizes", "image_sizes", "spatial_shapes",
     "pixel_position_ids", "image_position_ids", "pixel_attention_mask", "high_res_pixel_values",
-    "aspect_ratio_ids", "aspect_ratio_mask",
+    "aspect_ratio_ids", "aspect_ratio_mask", "lang_ids", "question_positions", "spectrogram_labels", "duration_labels",
+    "pitch_labels", "energy_labels", "past_values_padding", "image_embeds_position_mask", "visual_feats", "visual_pos",
+    "qformer_input_ids", "encoder_hidden_states", "image_attention_mask",
 )  # fmt: skip
 """Inputs that are given only to forwards which must have them, and to others that fail without."""
-NEEDED = ("hidden_states", "inputs_embeds", "query_embeds", "qformer_input_ids", "pixel_values_videos", "noise_embeds")
+NEEDED = ("hidden_states", "inputs_embeds", "query_embeds", "pixel_values_videos", "noise_embeds")
 """Inputs that are given only to forwards which must have them."""
-LAYOUTS = 4
+LAYOUTS = 6
 """How many ways to lay inputs out are tried."""

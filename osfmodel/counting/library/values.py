@@ -15,7 +15,7 @@ def knowing() -> Iterator[None]:
     """A context in which the values of small tensors on the meta device that depend on no parameter are known.
 
     They are computed beside, on the CPU, by the same operations: what ``item()`` and ``nonzero()`` ask for. All others
-    count as finite.
+    count as finite and as unequal to others.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -44,8 +44,8 @@ def knowing() -> Iterator[None]:
                 ready = False
             if not ready:
                 self.forget(operator, tensors)
-                if operator.overloadpacket.__name__ == "nonzero":  # all of what is not known
-                    return self.places(tensors[0])
+                if (guessed := self.guessed(operator, tensors, given)) is not None:
+                    return guessed
                 return operator(*self.indexed(operator, inputs), **given[1])
             try:
                 output = operator(*inputs, **given[1])
@@ -87,6 +87,32 @@ def knowing() -> Iterator[None]:
                     if one.untyped_storage()._cdata == storage:
                         del self.known[key]
 
+        def guessed(self, operator: Any, tensors: list[Any], given: Any) -> Any:
+            """What an operation on unknown values makes, as if these were like no others; None where that is not known.
+
+            Places in which something is true are all, numbers are unequal, and the largest of several values are dealt
+            out evenly, as a router's experts.
+            """
+            name = operator.overloadpacket.__name__
+            if name == "nonzero":
+                return self.places(tensors[0])
+            if name == "_local_scalar_dense":
+                return True if tensors[0].dtype == torch.bool else None
+            if name not in ("eq", "ne", "topk", "argmax") or len(tensors) != 1 or not tensors[0].ndim:
+                return None
+            made = operator(*given[0], **given[1])
+            places = made[1] if name == "topk" else made
+            if places.numel() > MOST:
+                return made
+            if name in ("eq", "ne"):
+                known = torch.full(places.shape, name == "ne")
+            elif name == "topk" or places.ndim == tensors[0].ndim - 1:
+                known = torch.arange(places.numel()).reshape(places.shape) % tensors[0].shape[-1]
+            else:
+                return made
+            self.known[id(places)] = places, known
+            return made
+
         def places(self, one: Any) -> Any:
             """Where a tensor is not zero; everywhere if its values are not known."""
             if id(one) in self.known:
@@ -110,6 +136,10 @@ def knowing() -> Iterator[None]:
             named = named or {}
             if function is torch.tensor and str(named.get("device") or "meta") == "meta":
                 return torch.tensor(*inputs, **{**named, "device": "cpu"}).to("meta")
+            if function is torch.arange:
+                inputs = tuple(beside.known[id(one)][1].item() if id(one) in beside.known else one for one in inputs)
+            if function is torch.Tensor.__format__ and id(inputs[0]) in beside.known:
+                return format(beside.known[id(inputs[0])][1], *inputs[1:])
             if function is torch.Tensor.tolist and id(inputs[0]) in beside.known:
                 return beside.known[id(inputs[0])][1].tolist()
             if function in FINITE:
