@@ -104,7 +104,7 @@ def test_nonsense_gets_one_line(words, said):
         ({"tie_word_embeddings": "no"}, "must be true or false"),
         ({"model_type": None}, "has no 'model_type'"),
         ({"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5}, "from 1 to 4"),
-        ({"model_type": "stablelm", "qk_layernorm": True}, "'qk_layernorm' is set, which cannot be counted"),
+        ({"model_type": "stablelm", "qk_layernorm": True}, "which osfmodel has no own way for"),
         ({"num_local_experts": 16}, "'num_local_experts' says that it has experts"),
         ({"num_attention_heads": 3}, "'hidden_size' is 8, which 3 heads cannot share evenly"),
         ({"num_key_value_heads": 3}, "which 3 groups of heads cannot share evenly"),

@@ -41,12 +41,13 @@ class Counter:
 
     visits: in forward order
     causal: whether all attention was causal, of which half is not computed
-    plain_scores: whether there were products without parameters, as of attention that is no kernel
+    attended: whether there was attention as one kernel
+    plain_scores: whether there were other products without parameters, as of attention in several
     """
 
     def __init__(self, model: Any) -> None:
         self.visits: list[Visit] = []
-        self.causal = self.plain_scores = False
+        self.causal = self.attended = self.plain_scores = False
         self._pauses = 0
         self._waiting = Visit("")
         self._names: dict[int, tuple[str, ...]] = {
@@ -198,6 +199,7 @@ class Counter:
             first, second = attention(tokens, heads, query.shape[-1], keys, causal, window if windowed else 0)
         seen = [product for visit in (self._waiting, *self.visits) for product in visit.scores]
         self.causal = causal and (self.causal or not seen)
+        self.attended = True
         self._now.keys += key.numel() + value.numel()
         self.add((*tensors, output), (*tensors, output), (first, second._replace(columns=value.shape[-1])))
 

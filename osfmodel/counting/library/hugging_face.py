@@ -29,7 +29,7 @@ WAYS = (NAME, "sdpa", "eager")
 KINDS = (
     "ImageTextToText", "SpeechSeq2Seq", "Seq2SeqLM", "MaskedLM", "CausalLM", "CTC", "ZeroShotImageClassification",
     "ImageClassification", "AudioClassification", "VideoClassification", "SemanticSegmentation",
-    "ObjectDetection", "DepthEstimation", "MaskedImageModeling", "PreTraining",
+    "ObjectDetection", "DepthEstimation", "TextToWaveform", "MaskedImageModeling", "PreTraining",
 )  # fmt: skip
 """Automatic classes by what they are trained for, the first that has a type is taken."""
 TURNED_OFF = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "apply_spec_augment", "use_cache")
@@ -111,8 +111,7 @@ def _counted(name: str, kind: Any, config: Any, how: str, tokens: int) -> Model:
     shapes = {one: tuple(tensor.shape) for one, tensor in model.named_parameters()}
     length = text if "input_ids" in ran.given else 0
     made = model_of(name, counter, shapes, length, ran.logits, _row_parallel(model))
-    dense = how != NAME and counter.plain_scores and model.can_generate()
-    notes = [DENSE] if dense else []
+    notes = [DENSE] if counter.plain_scores and not counter.attended and model.can_generate() else []
     return replace(made, notes=(*notes, *(ALONE.format(one) for one in ran.left_out)))
 
 
@@ -196,7 +195,9 @@ def class_of(transformers: Any, config: Any) -> Any:
             kind == "CTC" and getattr(config, "vocab_size", 0) is None
         )
         if type(config) in known and not unfit:
-            return _first(known[type(config)])
+            found = _first(known[type(config)])
+            if found.config_class is None or isinstance(config, found.config_class):  # not of a part
+                return found
     known = transformers.AutoModel._model_mapping
     if type(config) not in known:
         raise DataError("transformers maps the type to no model")

@@ -14,9 +14,9 @@ TARGETS = 4
 SECONDS, SIDE, FRAMES, RATE, TILES, MORE_BINS = 10, 224, 1000, 16_000, 2, 128
 """Of an input that no field describes: seconds of sound, side of an image, frames of a spectrum, samples a second,
 images or frames that are seen together, and numbers for each frame if 80 are too few."""
-STEPS, OBJECTS = 20, 36
-"""Of the past of an agent, and objects in an image."""
-SEEN, HEARD = ("visual", "vision", "image", "patch", "video"), ("audio", "speech", "encoder", "feature")
+STEPS, OBJECTS, WORDS = 20, 36, 16
+"""Of the past of an agent, objects in an image, tokens of a class."""
+SEEN, HEARD = ("patch", "visual", "vision", "image", "video"), ("audio", "speech", "encoder", "feature")
 """Contained in names of modules that take images, and sound."""
 
 
@@ -49,13 +49,16 @@ class Example(NamedTuple):
         return found if isinstance(found, int) else 0
 
     def first_layer(self, words: Collection[str]) -> Any:
-        """The first layer with a matrix in a module with one of these words in its name, or else of all."""
+        """The first layer in a module with the first of these words in its name that one has, or else of all."""
         from torch import nn
 
         kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LayerNorm)
         layers = [(name, one) for name, one in self.model.named_modules() if isinstance(one, kinds)]
-        inside = [one for name, one in layers if any(word in name.lower() for word in words)]
-        return next(iter(inside or [one for _, one in layers]), None)
+        for word in (*words, ""):
+            for name, one in layers:
+                if word in name.lower():
+                    return one
+        return None
 
 
 def parts_of_config(config: Any) -> Iterator[Any]:
@@ -123,13 +126,15 @@ def _values(made: Any) -> Any:
 
 
 def _sides(example: Example) -> tuple[int, int]:
-    """The sides of an image."""
-    side = example.field("image_size", "input_size", "img_size")
+    """The sides of an image, as fields or the first layer to know them say."""
+    layers = (getattr(one, "img_size", None) for one in example.model.modules())
+    side = example.field("image_size", "input_size", "img_size", "max_img_size") or next(filter(None, layers), None)
     if isinstance(side, Mapping):
         side = (side["height"], side["width"])
-    if isinstance(side, list | tuple):
-        return tuple(side)[-2:] if len(side) > 1 else (side[0], side[0])
-    return (side or SIDE,) * 2
+    both = tuple(side)[-2:] if isinstance(side, list | tuple) else (side or SIDE,)
+    merged = example.number("scale_factor") * example.number("patch_size") or 1  # as many patches as can be merged
+    height, width = (-(-one // merged) * merged for one in (both[0], both[-1]))
+    return height, width
 
 
 def _channels(example: Example) -> int:
@@ -182,7 +187,10 @@ def _sequence_side(example: Example) -> int:
 
 def _images(example: Example) -> Any:
     """Images: whole, as a row for each patch, as a sequence of patches, or several of them."""
-    whole = (_channels(example), *_sides(example))
+    height, width = _sides(example)
+    if "prompt_pixel_values" in example.accepted:  # above it
+        height //= 2
+    whole = (_channels(example), height, width)
     rows, side = _rows(example), _sequence_side(example)
     video = "video" in type(example.config).__name__.lower() + example.config.model_type
     frames = ((1, _frames(example), *whole),)
@@ -197,6 +205,14 @@ def _images(example: Example) -> Any:
     else:
         ways = [(1, *whole), *frames, *sequence, *([rows] if rows else ()), (1, TILES + 1, *whole)]
     return _normal(*ways[min(example.layout, len(ways) - 1)])
+
+
+def _vectors(example: Example) -> Any:
+    """What a part of a model takes: images, or channels of sound or of its code."""
+    layer = example.first_layer(())
+    if len(getattr(layer, "kernel_size", ())) == 1:
+        return _normal(1, layer.in_channels, FRAMES if layer.in_channels > 1 else SECONDS * RATE)
+    return _images(example)
 
 
 def _video(example: Example) -> Any:
@@ -308,7 +324,7 @@ MAKERS: Mapping[str, Callable[[Example], Any]] = {
     "audio_mel": lambda one: _normal(1, FRAMES, one.number("input_feat_size") or 128),
     "decoder_input_ids": _decoder_tokens,
     "bbox": lambda one: _zeros(1, one.tokens, 4),
-    "hidden_states": _images,
+    "hidden_states": _vectors,
     "past_values": _past,
     "attention_mask": _mask,
     "padding_mask": _mask,
@@ -340,9 +356,17 @@ MAKERS: Mapping[str, Callable[[Example], Any]] = {
     "pitch_labels": lambda one: _normal(1, one.tokens, 1),
     "energy_labels": lambda one: _normal(1, one.tokens, 1),
     "past_values_padding": lambda one: _zeros(*_past(one).shape[:2]),
+    "classes_input_ids": lambda _: _zeros(1, WORDS),
+    "classes_attention_mask": lambda _: _ones(1, WORDS),
+    "tasks_input_ids": lambda _: _zeros(1, WORDS),
+    "tasks_attention_mask": lambda _: _ones(1, WORDS),
+    "classes_structure": lambda _: _ones(1),
+    "state": lambda one: _normal(1, one.number("max_state_dim") or 1),
+    "noise": lambda one: _normal(1, one.number("chunk_size"), one.number("max_action_dim")),
+    "timestep": lambda _: _normal(1),
     "freq": lambda _: _zeros(1, 1),
     "states": lambda one: _normal(1, STEPS, one.number("state_dim") or 1),
-    "actions": lambda one: _normal(1, STEPS, one.number("act_dim") or 1),
+    "actions": lambda one: _normal(1, one.number("chunk_size") or STEPS, one.number("act_dim", "max_action_dim") or 1),
     "rewards": lambda _: _normal(1, STEPS, 1),
     "returns_to_go": lambda _: _normal(1, STEPS, 1),
     "timesteps": lambda _: _zeros(1, STEPS),
@@ -353,7 +377,7 @@ MAKERS: Mapping[str, Callable[[Example], Any]] = {
     "task_inputs": lambda one: _zeros(1, one.number("task_seq_len") or 77),
     "image_embeds_position_mask": lambda one: _ones(1, one.tokens).bool(),
     "encoder_hidden_states": lambda one: _normal(1, 257, one.number("encoder_hidden_size") or _width_of_text(one)),
-    "latents": lambda one: _normal(1, _width(one), FRAMES),
+    "latents": _vectors,
     "context_hidden_states": lambda one: _normal(1, one.tokens, _width_of_text(one)),
     "qformer_input_ids": lambda one: _zeros(1, min(one.tokens, 128)),
     "query_embeds": lambda one: _normal(1, one.number("num_query_tokens") or 32, _width_of_text(one)),
@@ -365,10 +389,10 @@ BESIDE = (
     "pixel_position_ids", "image_position_ids", "pixel_attention_mask", "high_res_pixel_values",
     "aspect_ratio_ids", "aspect_ratio_mask", "lang_ids", "question_positions", "spectrogram_labels", "duration_labels",
     "pitch_labels", "energy_labels", "past_values_padding", "image_embeds_position_mask", "visual_feats", "visual_pos",
-    "qformer_input_ids", "encoder_hidden_states", "image_attention_mask",
+    "qformer_input_ids", "encoder_hidden_states", "noise", "timestep", "image_attention_mask",
 )  # fmt: skip
 """Inputs that are given only to forwards which must have them, and to others that fail without."""
-NEEDED = ("hidden_states", "inputs_embeds", "query_embeds", "pixel_values_videos", "noise_embeds")
+NEEDED = ("hidden_states", "inputs_embeds", "query_embeds", "pixel_values_videos", "noise_embeds", "state")
 """Inputs that are given only to forwards which must have them."""
 LAYOUTS = 6
 """How many ways to lay inputs out are tried."""

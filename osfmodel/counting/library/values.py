@@ -135,7 +135,10 @@ def knowing() -> Iterator[None]:
         def __torch_function__(self, function: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             named = named or {}
             if function is torch.tensor and str(named.get("device") or "meta") == "meta":
-                return torch.tensor(*inputs, **{**named, "device": "cpu"}).to("meta")
+                numbers = tree_map(
+                    lambda one: beside.known[id(one)][1].item() if id(one) in beside.known else one, inputs
+                )
+                return torch.tensor(*numbers, **{**named, "device": "cpu"}).to("meta")
             if function is torch.arange:
                 inputs = tuple(beside.known[id(one)][1].item() if id(one) in beside.known else one for one in inputs)
             if function is torch.Tensor.__format__ and id(inputs[0]) in beside.known:
