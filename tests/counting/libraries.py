@@ -406,7 +406,8 @@ def general_operations(config: Mapping[str, Any], tokens: int) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     from osfmodel.counting.library import hugging_face
-    from osfmodel.counting.library.inputs import LAYOUTS, Example
+    from osfmodel.counting.library.examples import Example
+    from osfmodel.counting.library.inputs import LAYOUTS
 
     fields = {key: value for key, value in config.items() if key != "model_type"}
     made = transformers.AutoConfig.for_model(config["model_type"], **fields)

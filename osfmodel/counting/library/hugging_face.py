@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from osfmodel.counting.config import Config
 from osfmodel.counting.library.counted import model_of, one_line
 from osfmodel.counting.library.counter import Counter
+from osfmodel.counting.library.examples import Example, parts_of_config
 from osfmodel.counting.library.fused import NAME, Kernels, fused
-from osfmodel.counting.library.inputs import LAYOUTS, Example, accepted_by, inputs_of, parts_of_config
+from osfmodel.counting.library.inputs import LAYOUTS, accepted_by, inputs_of
 from osfmodel.counting.library.values import knowing
 from osfmodel.counting.modules import Model
 from osfmodel.entities.errors import DataError
@@ -26,6 +27,8 @@ USUAL, USUAL_ENCODED = 4096, 512
 """Tokens of a sample where nobody says, if the model has positions for them; of one with encoder and decoder."""
 WAYS = (NAME, "sdpa", "eager")
 """How attention is implemented: counted by closed forms if the class lets them be replaced."""
+UNABLE = (NAME, "attention implementation")
+"""What errors say of a class that knows no such way; after others, inputs are not laid out anew for the next way."""
 KINDS = (
     "ImageTextToText", "SpeechSeq2Seq", "Seq2SeqLM", "MaskedLM", "CausalLM", "CTC", "ZeroShotImageClassification",
     "ImageClassification", "AudioClassification", "VideoClassification", "SemanticSegmentation",
@@ -55,7 +58,7 @@ class Given(NamedTuple):
     where: str = ""
 
 
-class Ran(NamedTuple):
+class Forward(NamedTuple):
     """A forward that ran: names of its inputs, elements of its logits, inputs of towers that did not run."""
 
     given: Collection[str]
@@ -65,7 +68,10 @@ class Ran(NamedTuple):
 
 GIVEN = (Given(False, True), Given(True, True), Given(True, False, "apart"), Given(False, False, "apart"),
          Given(True, True, "together"))  # fmt: skip
-"""What is tried, one after the other."""
+"""What is tried for each layout, one after the other."""
+Way = tuple[int, Given]
+TRIED = tuple((layout, given) for layout in range(LAYOUTS) for given in GIVEN)
+"""What is tried, each with all ways of laying inputs out."""
 TEXT_ALONE = Given(False, False, "nowhere")
 """What is tried last."""
 DENSE = "causal attention is counted whole: its class of transformers computes it by plain products (eager)"
@@ -84,16 +90,16 @@ def count(config: Config, tokens: int) -> Model:
             kind = class_of(transformers, made)
             problem: Exception | None = None
             for how in WAYS:
+                unable = problem is None or any(said in str(problem) for said in UNABLE)
                 try:
-                    return _counted(config.name, kind, made, how, tokens)
+                    return _counted(config.name, kind, made, how, tokens, TRIED if unable else TRIED[:1])
                 except Exception as error:
-                    if problem is None or NAME in str(problem):  # a class that knows its own ways alone
-                        problem = error
+                    problem = error if unable else problem
             raise problem or AssertionError
 
 
-def _counted(name: str, kind: Any, config: Any, how: str, tokens: int) -> Model:
-    """The model of a class, with its attention implemented in one way."""
+def _counted(name: str, kind: Any, config: Any, how: str, tokens: int, ways: Collection[Way]) -> Model:
+    """The model of a class, with its attention implemented in one way, and inputs laid out in the first that fits."""
     import torch
     from transformers.initialization import no_init_weights
 
@@ -107,7 +113,7 @@ def _counted(name: str, kind: Any, config: Any, how: str, tokens: int) -> Model:
             model = kind._from_config(copy.deepcopy(config), attn_implementation=how, experts_implementation=NAME)
         model.tie_weights()
         model.train()
-        counter, ran = _run(model, kernels, text)
+        counter, ran = _run(model, kernels, text, ways)
     shapes = {one: tuple(tensor.shape) for one, tensor in model.named_parameters()}
     length = text if "input_ids" in ran.given else 0
     made = model_of(name, counter, shapes, length, ran.logits, _row_parallel(model))
@@ -115,19 +121,18 @@ def _counted(name: str, kind: Any, config: Any, how: str, tokens: int) -> Model:
     return replace(made, notes=(*notes, *(ALONE.format(one) for one in ran.left_out)))
 
 
-def _run(model: Any, kernels: Kernels, tokens: int) -> tuple[Counter, Ran]:
+def _run(model: Any, kernels: Kernels, tokens: int, ways: Collection[Way]) -> tuple[Counter, Forward]:
     """Run the forward of a sample with the first inputs that it takes.
 
     Raises the error of the first inputs if it takes none of them.
     """
     problem: Exception | None = None
     example = Example(model, model.config, tokens, ())
-    ways = [(example._replace(layout=layout), way) for layout in range(LAYOUTS) for way in GIVEN]
-    for one, way in (*ways, (example, TEXT_ALONE)):
+    for layout, way in (*ways, (0, TEXT_ALONE)):
         counter = kernels.counter = Counter(model)
         try:
             with fused(model, kernels), counter.counting():
-                ran = _forward(one, way)
+                ran = _forward(example._replace(layout=layout), way)
         except Exception as error:
             problem = problem or error
         else:
@@ -230,7 +235,7 @@ def _row_parallel(model: Any) -> str:
     return "|".join(name for name in rows if "lm_head" not in name and "embed" not in name)
 
 
-def _forward(example: Example, way: Given) -> Ran:
+def _forward(example: Example, way: Given) -> Forward:
     """Run the forward of a sample.
 
     The tower of a model of text and images or sound runs by itself, as where its vectors go among those of the text
@@ -261,7 +266,7 @@ def _forward(example: Example, way: Given) -> Ran:
             given[name] = False
     output = language(**given)
     logits = [value for name, value in output.items() if name.endswith("logits") and text and value.ndim == 3]
-    return Ran(names, sum(value.numel() for value in logits), left_out)
+    return Forward(names, sum(value.numel() for value in logits), left_out)
 
 
 def _method(model: Any, name: str) -> Any:
