@@ -4,9 +4,9 @@
 
 Each type is counted in a process of its own, which has imported the libraries before; nothing is kept in a cache.
 Seconds are those of its processor. Parameters are compared with transformers' own ``num_parameters()`` on the meta
-device. A type has no default configuration (``"default": false``) where transformers makes no model of it. The rows are
-written to benchmarks/transformers_types.json: of all types, of each TYPE, or with --again of those refused there. Needs
-the extra ``names``, and timm and torchvision for the types that wrap them.
+device. A type has no default configuration (``"default": false``) where transformers makes no model of it that runs on
+a text. The rows are written to benchmarks/transformers_types.json: of all types, of each TYPE, or with --again of those
+refused there. Needs the extra ``names``, and timm and torchvision for the types that wrap them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -42,22 +43,28 @@ def mapped_types() -> list[str]:
     return sorted(set(CONFIG_MAPPING_NAMES) & set(MODEL_MAPPING_NAMES))
 
 
-def own_number(kind: str) -> tuple[str, int]:
-    """The class of a type, and the number of its parameters as transformers counts them."""
+def own_model(kind: str) -> Any:
+    """Transformers' own model of a type's default configuration, on the meta device."""
     config = transformers.AutoConfig.for_model(kind)
-    found = hugging_face.class_of(transformers, config)
     with torch.device("meta"):
-        return found.__name__, found._from_config(config).num_parameters()
+        return hugging_face.class_of(transformers, config)._from_config(config)
 
 
 def has_default(kind: str) -> bool:
-    """Whether transformers makes a model of a type's default configuration, all that it needs installed."""
+    """Whether transformers makes a model of a type's default configuration that takes a text, if it takes texts.
+
+    What asks for values of tensors on the meta device, and what lacks a package, counts as if it did.
+    """
     try:
-        own_number(kind)
-    except ImportError:
+        model = own_model(kind).eval()
+        alone = model.can_generate() or not {*hugging_face.TOWERS} & {*signature(model.forward).parameters}
+        if model.main_input_name == "input_ids" and not getattr(model.config, "is_encoder_decoder", False) and alone:
+            with torch.device("meta"):
+                model(input_ids=torch.zeros((1, 16), dtype=torch.long))
+    except (ImportError, NotImplementedError):
         return True
-    except Exception:
-        return False
+    except Exception as error:
+        return any(said in str(error) for said in ("meta", "invalid for input of size"))
     return True
 
 
@@ -78,9 +85,10 @@ def record(kind: str) -> dict[str, Any]:
            "blocks": len(model.blocks), "products": products, "scores": scores, "seconds": seconds,
            **({"notes": model.notes} if model.notes else {})}  # fmt: skip
     try:
-        row["class"], own = own_number(kind)
-        if own != model.parameters:
-            row["num_parameters"] = own
+        made = own_model(kind)
+        row["class"] = type(made).__name__
+        if made.num_parameters() != model.parameters:
+            row["num_parameters"] = made.num_parameters()
     except Exception as error:
         row["num_parameters"] = f"{type(error).__name__}: {error}"[:200]
     return row

@@ -13,6 +13,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from osfmodel.counting.library.values import tensors_in
 from osfmodel.counting.modules import Product, attention
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.modules import module_of
@@ -231,17 +232,14 @@ def _noting(counter: Counter) -> Any:
     """A context in which PyTorch tells the counter of each operation."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    def tensors(values: Any) -> list[Any]:
-        return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
 
     class Noting(TorchDispatchMode):  # type: ignore[misc]
         """Tells of operations as PyTorch dispatches them."""
 
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             output = operator(*inputs, **(named or {}))
-            counter.note(operator, tensors((inputs, named)), tensors(output), inputs)
+            read, made = (tensors_in(one, torch.Tensor) for one in ((inputs, named), output))
+            counter.note(operator, read, made, inputs)
             return output
 
     return Noting()

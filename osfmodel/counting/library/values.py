@@ -10,6 +10,15 @@ MOST = 2**20
 """Elements of the largest tensor whose values are known."""
 
 
+def tensors_in(values: Any, kind: type) -> Iterator[Any]:
+    """The tensors among arguments: lists, tuples and dictionaries of them. Torch's own trees take much longer."""
+    if isinstance(values, kind):
+        yield values
+    elif isinstance(values, list | tuple | dict):
+        for one in values.values() if isinstance(values, dict) else values:
+            yield from tensors_in(one, kind)
+
+
 @contextmanager
 def knowing() -> Iterator[None]:
     """A context in which the values of small tensors on the meta device that depend on no parameter are known.
@@ -31,10 +40,11 @@ def knowing() -> Iterator[None]:
 
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             given = (inputs, named or {})
-            tensors = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
-            if any(one.device.type == "meta" for one in tensors):
+            tensors = list(tensors_in(given, torch.Tensor))
+            there = any(one.device.type == "meta" for one in tensors)
+            if there and any(one.device.type == "cpu" and one.ndim for one in tensors):
                 inputs, named = given = tree_map(self.moved, given)
-                tensors = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
+                tensors = list(tensors_in(given, torch.Tensor))
             ready = all(id(one) in self.known or one.device.type == "cpu" for one in tensors)
             ready = ready and "rand" not in operator.overloadpacket.__name__ and self.small(operator, given)
             try:
@@ -71,13 +81,15 @@ def knowing() -> Iterator[None]:
             return self.known[id(one)][1] if id(one) in self.known else one
 
         def small(self, operator: Any, given: Any) -> bool:
-            """Whether an operation without a tensor makes few elements, as far as its numbers say."""
+            """Whether an operation makes few elements, as far as its numbers say where it has no tensor."""
+            if next(tensors_in(given, torch.Tensor), None) is not None:
+                return "empty" not in operator.overloadpacket.__name__
             numbers = [one for one in tree_leaves(given) if isinstance(one, int) and not isinstance(one, bool)]
             product = 1
             for one in numbers:
                 product *= max(1, abs(one))
             made = "empty" not in operator.overloadpacket.__name__
-            return made and (any(isinstance(one, torch.Tensor) for one in tree_leaves(given)) or product <= MOST)
+            return made and product <= MOST
 
         def forget(self, operator: Any, tensors: list[Any]) -> None:
             """Values that an operation overwrites with unknown ones are unknown."""
