@@ -167,6 +167,9 @@ def images(example: Example) -> Any:
         ways = [*sequence, *several]
     elif moving:
         ways = [*several, (1, *whole)]
+    elif pinned := example.field("image_grid_pinpoints"):  # the smallest grid of tiles that holds it, and the whole
+        area = min(one[0] * one[1] for one in pinned if one[0] >= height and one[1] >= width)
+        ways = [(1, 1 + area // (height * width), *whole)]
     else:
         ways = [(1, *whole), *several, *sequence, *([rows] if rows else ()), (1, TILES + 1, *whole)]
     return normal(*ways[min(example.layout, len(ways) - 1)])
