@@ -97,7 +97,9 @@ def sides(example: Example) -> tuple[int, int]:
     if isinstance(side, Mapping):
         side = (side["height"], side["width"])
     both = tuple(side)[-2:] if isinstance(side, list | tuple) else (side or SIDE,)
-    merged = example.number("scale_factor") * example.number("patch_size") or 1  # as many patches as can be merged
+    merged = (
+        example.number("scale_factor", "pixel_shuffle_factor") * example.number("patch_size") or 1
+    )  # as many patches as can be merged
     height, width = (-(-one // merged) * merged for one in (both[0], both[-1]))
     return height, width
 
@@ -146,7 +148,7 @@ def _sequence_side(example: Example) -> int:
     """Patches along each side of an image that is a sequence of them."""
     patches = example.number("num_patches", "default_output_length", "max_num_patches")
     side = sides(example)[0] // (example.number("patch_size") or 16)
-    scale = example.number("downsample_factor", "pooling_kernel_size", "scale_factor") or 1
+    scale = example.number("downsample_factor", "pooling_kernel_size", "scale_factor", "pixel_shuffle_factor") or 1
     return max(scale, (isqrt(patches) or side) // scale * scale)
 
 

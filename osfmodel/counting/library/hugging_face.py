@@ -74,6 +74,8 @@ TRIED = tuple((layout, given) for layout in range(LAYOUTS) for given in GIVEN)
 """What is tried, each with all ways of laying inputs out."""
 TEXT_ALONE = Given(False, False, "nowhere")
 """What is tried last."""
+DEEP, MODULES = 5, 40
+"""Most forwards that may fail behind so many modules: what fails there is seldom the layout of inputs."""
 DENSE = "causal attention is counted whole: its class of transformers computes it by plain products (eager)"
 ALONE = "{0!r} and what takes it is not counted: its class of transformers takes it with its own tokens alone"
 TEXT = ("input_ids", "attention_mask")
@@ -127,14 +129,18 @@ def _run(model: Any, kernels: Kernels, tokens: int, ways: Collection[Way]) -> tu
     Raises the error of the first inputs if it takes none of them.
     """
     problem: Exception | None = None
+    deep = 0
     example = Example(model, model.config, tokens, ())
     for layout, way in (*ways, (0, TEXT_ALONE)):
+        if deep > DEEP and way is not TEXT_ALONE:
+            continue
         counter = kernels.counter = Counter(model)
         try:
             with fused(model, kernels), counter.counting():
                 ran = _forward(example._replace(layout=layout), way)
         except Exception as error:
             problem = problem or error
+            deep += len(counter.visits) > MODULES
         else:
             return counter, ran
     raise problem or AssertionError
