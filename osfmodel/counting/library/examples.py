@@ -13,7 +13,7 @@ SECONDS, SIDE, FRAMES, RATE, TILES, MORE_BINS = 10, 224, 1000, 16_000, 2, 128
 images or frames that are seen together, and numbers for each frame if 80 are too few."""
 STEPS, OBJECTS, WORDS = 20, 36, 16
 """Of the past of an agent, objects in an image, tokens of a class."""
-SEEN, HEARD = ("patch", "visual", "vision", "image", "video"), ("audio", "speech", "encoder", "feature")
+SEEN, HEARD = ("patch", "visual", "vision", "image", "video"), ("audio", "speech", "feature", "encoder")
 """Contained in names of modules that take images, and sound."""
 
 
