@@ -407,7 +407,7 @@ def general_operations(config: Mapping[str, Any], tokens: int) -> int:
 
     from osfmodel.counting.library import hugging_face
     from osfmodel.counting.library.examples import Example
-    from osfmodel.counting.library.inputs import LAYOUTS
+    from osfmodel.counting.library.signatures import LAYOUTS
 
     fields = {key: value for key, value in config.items() if key != "model_type"}
     made = transformers.AutoConfig.for_model(config["model_type"], **fields)

@@ -17,7 +17,7 @@ from osfmodel.counting.library.counted import model_of, one_line
 from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.library.examples import Example, parts_of_config
 from osfmodel.counting.library.fused import NAME, Kernels, fused
-from osfmodel.counting.library.inputs import LAYOUTS, accepted_by, inputs_of
+from osfmodel.counting.library.signatures import LAYOUTS, accepted_by, inputs_of
 from osfmodel.counting.library.values import knowing
 from osfmodel.counting.modules import Model
 from osfmodel.entities.errors import DataError
