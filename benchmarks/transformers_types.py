@@ -3,19 +3,24 @@
     python benchmarks/transformers_types.py [TYPE ...] [--jobs 2] [--seconds 10] [--again]
 
 Each type is counted in a process of its own, which has imported the libraries before; nothing is kept in a cache.
-Parameters are compared with transformers' own ``num_parameters()`` on the meta device. Without TYPE the table is
-written to benchmarks/transformers_types.json; with --again, after those that it refuses were tried once more. Needs the
-extra ``names``.
+Seconds are those of its processor. Parameters are compared with transformers' own ``num_parameters()`` on the meta
+device. A type has no default configuration (``"default": false``) where transformers makes no model of it that runs on
+a text. The rows are written to benchmarks/transformers_types.json: of all types, of each TYPE, or with --again of those
+refused there. Needs the extra ``names``, and timm and torchvision for the types that wrap them.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
+from inspect import signature
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,6 +33,8 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from osfmodel.counting.config import Config
 from osfmodel.counting.library import hugging_face
 
+PATIENCE = 8
+"""Seconds of waiting for each of the processor that a type may take."""
 TABLE = Path(__file__).with_suffix(".json")
 
 
@@ -36,32 +43,52 @@ def mapped_types() -> list[str]:
     return sorted(set(CONFIG_MAPPING_NAMES) & set(MODEL_MAPPING_NAMES))
 
 
-def own_number(kind: str) -> tuple[str, int]:
-    """The class of a type, and the number of its parameters as transformers counts them."""
+def own_model(kind: str) -> Any:
+    """Transformers' own model of a type's default configuration, on the meta device."""
     config = transformers.AutoConfig.for_model(kind)
-    found = hugging_face.class_of(transformers, config)
     with torch.device("meta"):
-        return found.__name__, found._from_config(config).num_parameters()
+        return hugging_face.class_of(transformers, config)._from_config(config)
+
+
+def has_default(kind: str) -> bool:
+    """Whether transformers makes a model of a type's default configuration that takes a text, if it takes texts.
+
+    What asks for values of tensors on the meta device, and what lacks a package, counts as if it did.
+    """
+    try:
+        model = own_model(kind).eval()
+        alone = model.can_generate() or not {*hugging_face.TOWERS} & {*signature(model.forward).parameters}
+        if model.main_input_name == "input_ids" and not getattr(model.config, "is_encoder_decoder", False) and alone:
+            with torch.device("meta"):
+                model(input_ids=torch.zeros((1, 16), dtype=torch.long))
+    except (ImportError, NotImplementedError):
+        return True
+    except Exception as error:
+        return any(said in str(error) for said in ("meta", "invalid for input of size"))
+    return True
 
 
 def record(kind: str) -> dict[str, Any]:
     """The row of a type."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         model = hugging_face.count(Config(kind, {"model_type": kind}), 0)
     except Exception as error:
-        return {"type": kind, "refused": f"{error}"[:300], "seconds": round(time.perf_counter() - start, 1)}
-    seconds = round(time.perf_counter() - start, 1)
+        row = {"type": kind, "refused": f"{error}"[:300], "seconds": round(time.process_time() - start, 1)}
+        return row if has_default(kind) else {**row, "default": False}
+    seconds = round(time.process_time() - start, 1)
     products, scores = (
         sum(one.operations for module in model.modules for one in getattr(module, name))
         for name in ("products", "scores")
     )
     row = {"type": kind, "parameters": model.parameters, "tokens": model.tokens, "causal": model.causal,
-           "blocks": len(model.blocks), "products": products, "scores": scores, "seconds": seconds}  # fmt: skip
+           "blocks": len(model.blocks), "products": products, "scores": scores, "seconds": seconds,
+           **({"notes": model.notes} if model.notes else {})}  # fmt: skip
     try:
-        row["class"], own = own_number(kind)
-        if own != model.parameters:
-            row["num_parameters"] = own
+        made = own_model(kind)
+        row["class"] = type(made).__name__
+        if made.num_parameters() != model.parameters:
+            row["num_parameters"] = made.num_parameters()
     except Exception as error:
         row["num_parameters"] = f"{type(error).__name__}: {error}"[:200]
     return row
@@ -79,7 +106,7 @@ def limited(kind: str, seconds: float) -> dict[str, Any]:
     process.start()
     other.close()
     try:
-        if not mine.poll(1.5 * seconds):  # with the check of its parameters
+        if not mine.poll(PATIENCE * seconds):  # as many processes share the processors
             return {"type": kind, "refused": f"not counted within {seconds:g} s", "seconds": seconds}
         row: dict[str, Any] = mine.recv()
     except EOFError:
@@ -112,22 +139,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--again", action="store_true")
     options = parser.parse_args(arguments)
-    known = json.loads(TABLE.read_text(encoding="utf-8"))["types"] if options.again else []
-    rows = [row for row in known if "refused" not in row]
-    types = options.types or [row["type"] for row in known if "refused" in row] or mapped_types()
+    known = {row["type"]: row for row in json.loads(TABLE.read_text(encoding="utf-8"))["types"]}
+    refused = [kind for kind, row in known.items() if "refused" in row]
+    types = options.types or (refused if options.again else mapped_types())
     hugging_face.count(Config("bert", {"model_type": "bert"}), 16)  # what is imported once
+    for name in ("timm", "scipy.optimize"):
+        with suppress(ImportError):
+            import_module(name)
+    gc.freeze()
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(lambda kind: limited(kind, options.seconds), types):
-            rows.append(row)
+            known[row["type"]] = row
             print(line(row), flush=True)
+            table = {"transformers": transformers.__version__, "types": [known[kind] for kind in sorted(known)]}
+            TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    rows = list(known.values())
     counted = [row for row in rows if "refused" not in row]
     equal = sum("num_parameters" not in row for row in counted)
-    share = len(counted) / len(rows)
-    print(f"{len(counted)} of {len(rows)} types counted ({share:.1%}), {equal} with transformers' number of parameters")
-    if not options.types:
-        rows.sort(key=lambda row: row["type"])
-        table = {"transformers": transformers.__version__, "types": rows}
-        TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    defaults = sum(row.get("default", True) for row in rows)
+    print(
+        f"{len(counted)} of {defaults} types with a default configuration counted ({len(counted) / defaults:.1%}),"
+        f" {len(rows)} types in all, {equal} with transformers' number of parameters"
+    )
 
 
 if __name__ == "__main__":

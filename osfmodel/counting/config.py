@@ -17,6 +17,10 @@ MOST_LAYERS = 10_000
 """Above any number of layers of a model."""
 
 
+class OptionError(DataError):
+    """A configuration has an option that its own family does not count, though its library's class may."""
+
+
 @cache
 def _defaults() -> Mapping[str, Mapping[str, Any]]:
     """Defaults of the classes of transformers, by ``model_type``: made by ``python profiles/make_defaults.py``."""

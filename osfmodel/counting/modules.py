@@ -105,6 +105,7 @@ class Model:
     blocks:  names of the modules that users wrap or recompute one by one
     causal:  whether half of attention is not computed
     sample:  the inputs that were counted, such as ``x 1 x 3 x 224 x 224``; "" where tokens or the configuration say it
+    notes:   what to know about how it was counted
     """
 
     name: str
@@ -113,6 +114,7 @@ class Model:
     blocks: tuple[str, ...]
     causal: bool = False
     sample: str = ""
+    notes: tuple[str, ...] = ()
     _holders: dict[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

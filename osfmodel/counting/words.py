@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osfmodel.counting import library
-from osfmodel.counting.config import Config
+from osfmodel.counting.config import Config, OptionError
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.modules import Model
@@ -137,6 +137,8 @@ def _decoded(content: bytes) -> Mapping[str, Any]:
     return found
 
 
+PREDICTING = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Fields with a number of layers for multi-token prediction."""
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
 FORM = (
     "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full]"
@@ -261,19 +263,34 @@ def model_of(words: Words) -> Model:
         raise UsageError(f"workload {words.text!r}: {words.model} has no sequence: leave seq{words.sequence} out")
     if words.tuning and words.tuning.packed and words.setting.dtype == FLOAT8:
         raise UsageError(f"workload {words.text!r}: 'qlora' unpacks matrices to bf16, fp16 or fp32: leave fp8 out")
-    model = family.build(config, words.sequence or usual_tokens(family, config))
+    tokens = words.sequence or usual_tokens(family, config)
+    try:
+        model = family.build(config, tokens)
+    except OptionError as error:
+        model = _by_library(config, tokens, error)
     if words.tuning and any(module.frozen for module in model.modules):
         raise UsageError(f"workload {words.text!r}: {words.model} freezes parameters itself: leave lora and frozen out")
     return fine_tuned(model, config.word("model_type"), words.tuning) if words.tuning else model
 
 
+def _by_library(config: Config, tokens: int, problem: OptionError) -> Model:
+    """The model as its library's class has it, since an own family has a problem. Raises DataError without it."""
+    try:
+        return library.build(config, tokens)
+    except UsageError:
+        install = f"pip install 'osfmodel[{library.OTHERS[1]}]'"
+        raise DataError(f"{problem}: to count it by its class of transformers: {install}") from None
+
+
 @lru_cache(maxsize=16)
 def remarks(text: str) -> tuple[str, ...]:
-    """Remarks on samples that are longer than the configuration's positions, and on weights that are quantised."""
+    """Remarks on samples that are longer than the configuration's positions, on weights that are quantised, on layers
+    that are left out, and on how the model was counted."""
     try:
         words = parse_words(text)
         config = configuration(words.model)
         longest = family_of(config).longest(config)
+        model = model_of(words)
     except OsfError:
         return ()
     said = []
@@ -293,4 +310,11 @@ def remarks(text: str) -> tuple[str, ...]:
         frozen = words.tuning and words.tuning.rank
         how = "in the type of computation: qlora=R has 4 bits" if frozen else "as trained in full"
         said.append(f"the weights of {words.model} are quantised (quantization_config): counted {how}")
-    return tuple(said)
+    for name in PREDICTING:
+        layers = [found for part in library.parts(config) if isinstance(found := part.get(name), int) and found > 0]
+        if layers and not any("mtp" in one.name for one in model.modules):
+            what = f"{layers[0]} for multi-token prediction ({name})"
+            said.append(
+                f"of the layers of {words.model} {what}, which its class in transformers leaves out, are not counted"
+            )
+    return (*said, *model.notes)

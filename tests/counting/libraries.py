@@ -371,3 +371,67 @@ def kept_by(config: Mapping[str, Any], tokens: int, change: Callable[[Any], Any]
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(*halves, **keywords)
     return sum(storage.nbytes() for place, storage in kept.items() if place not in own) / 2
+
+
+_SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "head_dim": 8,
+}  # fmt: skip
+_SEEN = {**_SMALL, "image_size": 32, "patch_size": 8}
+_LINEAR = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+_ENCODED = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 64, "pad_token_id": 0,
+}  # fmt: skip
+GENERAL: Mapping[str, Mapping[str, Any]] = {
+    "modernbert": {**_SMALL, "pad_token_id": 0},
+    "qwen3_next": {**_SMALL, **_LINEAR},
+    "olmo_hybrid": {**_SMALL, "num_key_value_heads": 4, "num_hidden_layers": 4, "pad_token_id": None},
+    "xlstm": {**_SMALL, "num_heads": 2, "chunk_size": 16},
+    "recurrent_gemma": {**_SMALL, "num_hidden_layers": 3, "lru_width": 32, "num_key_value_heads": 1},
+    "rwkv": {**_SMALL, "context_length": 64, "attention_hidden_size": 32},
+    "jetmoe": {**_SMALL, "num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 8},
+    "nllb-moe": {
+        **_ENCODED, "num_experts": 4, "encoder_sparse_step": 1, "decoder_sparse_step": 1, "expert_capacity": 64,
+    },
+    "switch_transformers": {
+        "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4,
+        "num_experts": 4, "vocab_size": 64,
+    },
+    "perceiver": {
+        "num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attention_heads": 4, "vocab_size": 64,
+        "num_cross_attention_heads": 4, "max_position_embeddings": 64, "num_self_attends_per_block": 2,
+    },
+    "whisper": {**_ENCODED, "num_mel_bins": 8, "max_source_positions": 32, "max_target_positions": 16},
+    "wav2vec2-conformer": {**_SMALL, "conv_dim": [8] * 7, "num_conv_pos_embeddings": 8},
+    "timesformer": {**_SEEN, "num_frames": 2},
+    "vivit": {**_SEEN, "num_frames": 4, "tubelet_size": [2, 8, 8]},
+    "siglip2_vision_model": {**_SEEN, "num_patches": 16},
+}  # fmt: skip
+"""Small configurations for the general path, by ``model_type``: a draw of ways to attend, to route and to be given."""
+
+
+def general_operations(config: Mapping[str, Any], tokens: int) -> int:
+    """Operations of the forward of a real instance on the CPU, as torch counts them, with the inputs of our own."""
+    transformers = pytest.importorskip("transformers")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from osfmodel.counting.library import hugging_face
+    from osfmodel.counting.library.examples import Example
+    from osfmodel.counting.library.signatures import LAYOUTS
+
+    fields = {key: value for key, value in config.items() if key != "model_type"}
+    made = transformers.AutoConfig.for_model(config["model_type"], **fields)
+    kind = hugging_face.class_of(transformers, made)
+    model = kind._from_config(made, attn_implementation="eager", experts_implementation="eager").train()
+    for layout in range(LAYOUTS):
+        for way in hugging_face.GIVEN:
+            with suppress(Exception), FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+                hugging_face._forward(Example(model, model.config, tokens, (), layout), way)
+                return int(counter.get_total_flops())
+    raise AssertionError(f"{config['model_type']}: no inputs fit")

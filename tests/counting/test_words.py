@@ -7,6 +7,7 @@ import json
 import pytest
 
 import osfmodel as osf
+from osfmodel.counting import library
 from osfmodel.counting.words import model_of, parse_words, remarks
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
@@ -104,7 +105,6 @@ def test_nonsense_gets_one_line(words, said):
         ({"tie_word_embeddings": "no"}, "must be true or false"),
         ({"model_type": None}, "has no 'model_type'"),
         ({"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5}, "from 1 to 4"),
-        ({"model_type": "stablelm", "qk_layernorm": True}, "'qk_layernorm' is set, which cannot be counted"),
         ({"num_local_experts": 16}, "'num_local_experts' says that it has experts"),
         ({"num_attention_heads": 3}, "'hidden_size' is 8, which 3 heads cannot share evenly"),
         ({"num_key_value_heads": 3}, "which 3 groups of heads cannot share evenly"),
@@ -123,6 +123,29 @@ def test_a_configuration_that_cannot_be_counted_is_refused(tmp_path, changed, sa
     with pytest.raises(osf.DataError) as error:
         osf.load_workload(f"{path}:h100")
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["num_nextn_predict_layers", "num_mtp_layers"])
+def test_layers_for_multi_token_prediction_are_left_out_with_a_remark(tmp_path, name):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**TINY, name: 2}))
+    (said,) = remarks(f"{path}:h100")
+    assert said.startswith(f"of the layers of {path} 2 for multi-token prediction ({name})")
+    path.write_text(json.dumps({**TINY, name: 0}))
+    remarks.cache_clear()
+    assert remarks(f"{path}:h100") == ()
+
+
+def test_an_option_without_an_own_way_gets_the_command_that_installs_one(tmp_path, monkeypatch):
+    def missing(*_):
+        raise osf.UsageError("torch")
+
+    monkeypatch.setattr(library, "build", missing)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**TINY, "model_type": "stablelm", "qk_layernorm": True}))
+    with pytest.raises(osf.DataError, match=r"'qk_layernorm' is set.*pip install 'osfmodel\[names\]'") as error:
+        osf.load_workload(f"{path}:h100")
+    assert "\n" not in str(error.value)
 
 
 def test_quantised_weights_are_counted_as_trained_in_full(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from osfmodel.counting.config import Config
+from osfmodel.counting.config import Config, OptionError
 from osfmodel.counting.families.llama import ALWAYS, flagged
 from osfmodel.counting.modules import (
     Model,
@@ -22,7 +22,6 @@ from osfmodel.counting.modules import (
     norm,
     split_attention,
 )
-from osfmodel.entities.errors import DataError
 
 WIDTH, HEADS = ("hidden_size", "n_embd", "n_embed", "d_model"), ("num_attention_heads", "n_head", "n_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
@@ -111,7 +110,9 @@ def plain(config: Config, tokens: int) -> Model:
     width, heads, layers = config.count(*WIDTH), config.count(*HEADS), config.layers(*LAYERS)
     config.require_multiple("hidden_size", width, heads)
     if config.count("word_embed_proj_dim", default=width) != width or not config.flag("do_layer_norm_before", True):
-        raise DataError(f"{config.name}: embeddings or norms of OPT-350M cannot be counted")
+        raise OptionError(
+            f"{config.name}: its embeddings or norms are those of OPT-350M, which osfmodel has no own way for"
+        )
     vocabulary, relu = config.count("vocab_size"), config.word("activation_function") == "relu"
     inner = config.count(*INNER, default=config.count("expansion_ratio", default=4) * width)
     biased, other = (flagged(config, flag) for flag in kind.biased)

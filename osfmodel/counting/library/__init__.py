@@ -90,9 +90,15 @@ def hub_cache() -> Path:
 
 def longest(config: Config) -> int:
     """The most tokens that the positions of a configuration are for, where it says so."""
-    fields = [config.fields, *(part for one in PARTS if isinstance(part := config.fields.get(one), Mapping))]
-    said = [value for part in fields for name in POSITIONS if isinstance(value := part.get(name), int) and value > 1]
+    said = [
+        value for part in parts(config) for name in POSITIONS if isinstance(value := part.get(name), int) and value > 1
+    ]
     return max(said, default=LARGEST)
+
+
+def parts(config: Config) -> list[Mapping[str, Any]]:
+    """The fields of a configuration, and of the language model inside it."""
+    return [config.fields, *(part for one in PARTS if isinstance(part := config.fields.get(one), Mapping))]
 
 
 def build(config: Config, tokens: int) -> Model:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
+from osfmodel.counting.library.values import tensors_in
 from osfmodel.counting.modules import Product, attention
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.modules import module_of
@@ -40,11 +42,13 @@ class Counter:
 
     visits: in forward order
     causal: whether all attention was causal, of which half is not computed
+    attended: whether there was attention as one kernel
+    plain_scores: whether there were other products without parameters, as of attention in several
     """
 
     def __init__(self, model: Any) -> None:
         self.visits: list[Visit] = []
-        self.causal = False
+        self.causal = self.attended = self.plain_scores = False
         self._pauses = 0
         self._waiting = Visit("")
         self._names: dict[int, tuple[str, ...]] = {
@@ -70,6 +74,8 @@ class Counter:
             "scaled_dot_product_attention": self._scaled, "dropout": self._drop,
         }  # fmt: skip
         plain = {name: getattr(functions, name) for name in fused}
+        plain["batch_norm"] = functions.batch_norm
+        functions.batch_norm = partial(_batch_norm, functions.batch_norm)
         for name, note in fused.items():
             setattr(functions, name, self.fused(plain[name], note))
         try:
@@ -106,6 +112,7 @@ class Counter:
         if name in PRODUCTS:
             product = PRODUCTS[name](arguments, made[0], lambda tensor: _storage(tensor) in self._names)
             (self._now.products if names else self._now.scores).append(product)
+            self.plain_scores = self.plain_scores or (name == "bmm" and not names)
             return
         written = sum(tensor.numel() for tensor in made)
         times = 2 if name in TWICE else 1
@@ -193,6 +200,7 @@ class Counter:
             first, second = attention(tokens, heads, query.shape[-1], keys, causal, window if windowed else 0)
         seen = [product for visit in (self._waiting, *self.visits) for product in visit.scores]
         self.causal = causal and (self.causal or not seen)
+        self.attended = True
         self._now.keys += key.numel() + value.numel()
         self.add((*tensors, output), (*tensors, output), (first, second._replace(columns=value.shape[-1])))
 
@@ -208,6 +216,13 @@ class Counter:
             self._now.moved += input.numel() + output.numel()
 
 
+def _batch_norm(plain: Callable[..., Any], input: Any, *tensors: Any, **named: Any) -> Any:
+    """The output of a normalisation over a batch, also of one value for each channel, as of a single sample."""
+    if input.numel() > input.shape[1]:
+        return plain(input, *tensors, **named)
+    return plain(input, *tensors[:4], **{**named, "training": False})
+
+
 def _storage(tensor: Any) -> int:
     number: int = tensor.untyped_storage()._cdata
     return number
@@ -217,17 +232,14 @@ def _noting(counter: Counter) -> Any:
     """A context in which PyTorch tells the counter of each operation."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    def tensors(values: Any) -> list[Any]:
-        return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
 
     class Noting(TorchDispatchMode):  # type: ignore[misc]
         """Tells of operations as PyTorch dispatches them."""
 
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             output = operator(*inputs, **(named or {}))
-            counter.note(operator, tensors((inputs, named)), tensors(output), inputs)
+            read, made = (tensors_in(one, torch.Tensor) for one in ((inputs, named), output))
+            counter.note(operator, read, made, inputs)
             return output
 
     return Noting()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -22,6 +23,10 @@ PACKED = "find_packed_sequence_indices"
 """Name of a function that looks for several texts in the values of positions."""
 ROTATION = re.compile(r"apply_rotary_\w+")
 """Names of functions that turn queries and keys by their positions."""
+
+
+ROUTED = ["hidden_states", "top_k_index", "top_k_weights"]
+"""What a forward of experts takes in all newer classes."""
 
 
 class Kernels:
@@ -79,8 +84,8 @@ class Kernels:
     def routed(self, module: Any, hidden: Any, routed: int) -> Any:
         """The output of experts for so many choices of tokens."""
         matrices = [one for one in module.parameters(recurse=False) if one.ndim == 3]
-        count, width = matrices[0].shape[0], hidden.shape[-1]
-        share, inner, products = -(-routed // count), 0, []
+        numbers, width = [one.shape[0] for one in matrices], hidden.shape[-1]
+        count, share, inner, products = min(numbers), -(-routed // max(numbers)), 0, []
         for matrix in matrices:
             first, second = matrix.shape[1:]
             down = "down" in _name(module, matrix) or "w2" in _name(module, matrix)
@@ -136,6 +141,40 @@ class Kernels:
         output = self._scanned((hidden, step, given, read), named, products)
         return (output, None) if named.get("return_final_states") else output
 
+    def delta_rule(self, _plain: Any, *tensors: Any, chunk_size: int = 64, **named: Any) -> Any:
+        """The gated delta rule in chunks, with decays for each head or for each of its channels (Kimi's).
+
+        Inside each chunk the products of its keys and queries, and their triangular inverse applied; between chunks one
+        state for each head (Yang et al., arXiv:2412.06464, section 3.3). The making of the inverse is not counted.
+        """
+        names = ("query", "key", "value", "g", "beta")
+        query, key, value, decay, rate = (*tensors, *(named[name] for name in names[len(tensors) :]))[:5]
+        samples, tokens, heads, width = value.shape
+        length, chunks, state = min(chunk_size, tokens), -(-tokens // chunk_size) * samples * heads, key.shape[-1]
+        products = [
+            Product(length, state, length, 2 * chunks), Product(length, length, width, 2 * chunks),
+            Product(length, length, state, chunks), Product(length, state, width, 2 * chunks),
+            Product(state, length, width, chunks),
+        ]  # fmt: skip
+        return self._scanned((value, query, key, decay, rate), named, products), None
+
+    def matrix_memory(self, module: Any, query: Any, key: Any, value: Any, *gates: Any, **named: Any) -> Any:
+        """The scan of xLSTM's matrix memory in chunks, and one state for each head between."""
+        samples, heads, tokens, width = value.shape
+        size, state = module.config.chunk_size, query.shape[-1]
+        length, chunks = min(size, tokens), -(-tokens // size) * samples * heads
+        products = [
+            Product(length, state, length, chunks), Product(length, length, width, chunks),
+            Product(length, state, width + 1, chunks), Product(state, length, width, chunks),
+        ]  # fmt: skip
+        used = [one for one in (value, query, key, *gates, named.get("igate"), named.get("fgate")) if one is not None]
+        return self._scanned(tuple(used), {}, products), (None, None, None)
+
+    def channels_scan(self, _plain: Any, *tensors: Any, **named: Any) -> Any:
+        """A scan with one state for each channel, without products (RWKV, Griffin)."""
+        grown = [one for one in (*tensors, *named.values()) if getattr(one, "ndim", 0) == 3]
+        return self._scanned(tuple(grown), {}, []), None
+
     def _scanned(self, tensors: tuple[Any, ...], named: Mapping[str, Any], products: list[Product]) -> Any:
         """An output like the first of the tensors, which a scan reads and keeps."""
         with self.counter.paused():
@@ -163,15 +202,30 @@ def fused(model: Any, kernels: Kernels) -> Iterator[None]:
 
     functions: dict[str, Callable[..., Any]] = {
         "mamba_selective_scan": kernels.selective_scan, "mamba2_chunk_scan": kernels.chunk_scan,
+        "torch_chunk_gated_delta_rule": kernels.delta_rule, "chunk_gated_delta_rule": kernels.delta_rule,
+        "chunk_kimi_delta_attention": kernels.delta_rule, "rwkv_linear_attention": kernels.channels_scan,
         "torch_compilable_check": lambda *_, **__: None,
     }  # fmt: skip
+    from torch.distributions import Distribution
+
     changed = [(masking_utils, PACKED, getattr(masking_utils, PACKED))]
+    changed.append((Distribution, "_validate_args", Distribution._validate_args))
+    Distribution.set_default_validate_args(False)  # by the values of tensors
     setattr(masking_utils, PACKED, lambda _positions: None)
     for module in model.modules():
         kind = type(module)
         own = not kind.__module__.startswith("torch.") and not any(module.children())
         if own and (NORM.fullmatch(kind.__name__) or kind.__module__ == ACTIVATIONS):
             module.forward = partial(kernels.one, module, module.forward)
+        if kind.__name__.endswith("Experts") and [*signature(kind.forward).parameters][1:4] == ROUTED:
+            module.forward = partial(kernels.experts, module)
+        if kind.__name__ == "xLSTMBackend":
+            module.forward = partial(kernels.matrix_memory, module)
+        if hasattr(module, "_rnn_scan"):
+            module._rnn_scan = partial(kernels.channels_scan, None)
+        for name, held in list(vars(module).items()):
+            if callable(held) and getattr(held, "__name__", "") in functions:
+                setattr(module, name, partial(functions[held.__name__], held))
         if kind.__name__ == "Llama4TextExperts":
             module.forward = partial(kernels.all_experts, module, model.config.get_text_config().num_experts_per_tok)
     for code in {type(module).__module__: sys.modules[type(module).__module__] for module in model.modules()}.values():

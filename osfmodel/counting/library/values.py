@@ -10,12 +10,21 @@ MOST = 2**20
 """Elements of the largest tensor whose values are known."""
 
 
+def tensors_in(values: Any, kind: type) -> Iterator[Any]:
+    """The tensors among arguments: lists, tuples and dictionaries of them. Torch's own trees take much longer."""
+    if isinstance(values, kind):
+        yield values
+    elif isinstance(values, list | tuple | dict):
+        for one in values.values() if isinstance(values, dict) else values:
+            yield from tensors_in(one, kind)
+
+
 @contextmanager
 def knowing() -> Iterator[None]:
     """A context in which the values of small tensors on the meta device that depend on no parameter are known.
 
     They are computed beside, on the CPU, by the same operations: what ``item()`` and ``nonzero()`` ask for. All others
-    count as finite.
+    count as finite and as unequal to others.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -31,7 +40,11 @@ def knowing() -> Iterator[None]:
 
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             given = (inputs, named or {})
-            tensors = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
+            tensors = list(tensors_in(given, torch.Tensor))
+            there = any(one.device.type == "meta" for one in tensors)
+            if there and any(one.device.type == "cpu" and one.ndim for one in tensors):
+                inputs, named = given = tree_map(self.moved, given)
+                tensors = list(tensors_in(given, torch.Tensor))
             ready = all(id(one) in self.known or one.device.type == "cpu" for one in tensors)
             ready = ready and "rand" not in operator.overloadpacket.__name__ and self.small(operator, given)
             try:
@@ -41,6 +54,8 @@ def knowing() -> Iterator[None]:
                 ready = False
             if not ready:
                 self.forget(operator, tensors)
+                if (guessed := self.guessed(operator, tensors, given)) is not None:
+                    return guessed
                 return operator(*self.indexed(operator, inputs), **given[1])
             try:
                 output = operator(*inputs, **given[1])
@@ -51,6 +66,14 @@ def knowing() -> Iterator[None]:
                     self.known[id(one)] = one, known
             return output
 
+        def moved(self, one: Any) -> Any:
+            """A tensor of several elements on the CPU, as it is called with one on the meta device, moved there."""
+            if not isinstance(one, torch.Tensor) or one.device.type != "cpu" or not one.ndim:
+                return one
+            there = torch.empty(one.shape, dtype=one.dtype, device="meta")
+            self.known[id(there)] = there, one
+            return there
+
         def value(self, one: Any) -> Any:
             """A stand-in for an argument on the CPU."""
             if isinstance(one, torch.device):
@@ -58,13 +81,15 @@ def knowing() -> Iterator[None]:
             return self.known[id(one)][1] if id(one) in self.known else one
 
         def small(self, operator: Any, given: Any) -> bool:
-            """Whether an operation without a tensor makes few elements, as far as its numbers say."""
+            """Whether an operation makes few elements, as far as its numbers say where it has no tensor."""
+            if next(tensors_in(given, torch.Tensor), None) is not None:
+                return "empty" not in operator.overloadpacket.__name__
             numbers = [one for one in tree_leaves(given) if isinstance(one, int) and not isinstance(one, bool)]
             product = 1
             for one in numbers:
                 product *= max(1, abs(one))
             made = "empty" not in operator.overloadpacket.__name__
-            return made and (any(isinstance(one, torch.Tensor) for one in tree_leaves(given)) or product <= MOST)
+            return made and product <= MOST
 
         def forget(self, operator: Any, tensors: list[Any]) -> None:
             """Values that an operation overwrites with unknown ones are unknown."""
@@ -74,16 +99,46 @@ def knowing() -> Iterator[None]:
                     if one.untyped_storage()._cdata == storage:
                         del self.known[key]
 
+        def guessed(self, operator: Any, tensors: list[Any], given: Any) -> Any:
+            """What an operation on unknown values makes, as if these were like no others; None where that is not known.
+
+            Places in which something is true are all, numbers are unequal, and the largest of several values are dealt
+            out evenly, as a router's experts.
+            """
+            name = operator.overloadpacket.__name__
+            if name == "nonzero":
+                return self.places(tensors[0])
+            if name == "_local_scalar_dense":
+                return True if tensors[0].dtype == torch.bool else None
+            if name not in ("eq", "ne", "topk", "argmax") or len(tensors) != 1 or not tensors[0].ndim:
+                return None
+            made = operator(*given[0], **given[1])
+            places = made[1] if name == "topk" else made
+            if places.numel() > MOST:
+                return made
+            if name in ("eq", "ne"):
+                known = torch.full(places.shape, name == "ne")
+            elif name == "topk" or places.ndim == tensors[0].ndim - 1:
+                known = torch.arange(places.numel()).reshape(places.shape) % tensors[0].shape[-1]
+            else:
+                return made
+            self.known[id(places)] = places, known
+            return made
+
+        def places(self, one: Any) -> Any:
+            """Where a tensor is not zero; everywhere if its values are not known."""
+            if id(one) in self.known:
+                return self.known[id(one)][1].nonzero().to("meta")
+            return torch.empty((one.numel(), one.ndim), dtype=torch.long, device="meta")
+
         def indexed(self, operator: Any, inputs: Any) -> Any:
             """The arguments with places instead of masks whose values are known."""
             if not operator.overloadpacket.__name__.startswith(("index", "_unsafe_index")) or len(inputs) < 2:
                 return inputs
             places: list[Any] = []
             for one in inputs[1] if isinstance(inputs[1], list | tuple) else ():
-                mask = one is not None and one.dtype == torch.bool and id(one) in self.known
-                places += (
-                    [one] if not mask else [axis.to("meta") for axis in self.known[id(one)][1].nonzero().unbind(1)]
-                )
+                mask = one is not None and one.dtype == torch.bool
+                places += self.places(one).unbind(1) if mask else [one]
             return (inputs[0], places, *inputs[2:]) if places else inputs
 
     class Making(TorchFunctionMode):  # type: ignore[misc]
@@ -92,7 +147,14 @@ def knowing() -> Iterator[None]:
         def __torch_function__(self, function: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             named = named or {}
             if function is torch.tensor and str(named.get("device") or "meta") == "meta":
-                return torch.tensor(*inputs, **{**named, "device": "cpu"}).to("meta")
+                numbers = tree_map(
+                    lambda one: beside.known[id(one)][1].item() if id(one) in beside.known else one, inputs
+                )
+                return torch.tensor(*numbers, **{**named, "device": "cpu"}).to("meta")
+            if function is torch.arange:
+                inputs = tuple(beside.known[id(one)][1].item() if id(one) in beside.known else one for one in inputs)
+            if function is torch.Tensor.__format__ and id(inputs[0]) in beside.known:
+                return format(beside.known[id(inputs[0])][1], *inputs[1:])
             if function is torch.Tensor.tolist and id(inputs[0]) in beside.known:
                 return beside.known[id(inputs[0])][1].tolist()
             if function in FINITE:
