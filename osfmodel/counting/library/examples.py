@@ -67,24 +67,28 @@ def parts_of_config(config: Any) -> Iterator[Any]:
 
 
 def normal(*shape: int) -> Any:
+    """Random numbers of a shape."""
     import torch
 
     return torch.randn(shape)
 
 
 def zeros(*shape: int) -> Any:
+    """Whole numbers of a shape, all 0."""
     import torch
 
     return torch.zeros(shape, dtype=torch.long)
 
 
 def ones(*shape: int) -> Any:
+    """Whole numbers of a shape, all 1."""
     import torch
 
     return torch.ones(shape, dtype=torch.long)
 
 
 def values(made: Any) -> Any:
+    """Given numbers."""
     import torch
 
     return torch.tensor(made)
@@ -110,6 +114,7 @@ def _channels(example: Example) -> int:
 
 
 def frames(example: Example) -> int:
+    """Frames of a video, or images that are seen together."""
     found = example.field("num_frames", "frames_per_clip", "video_frames")
     return found if isinstance(found, int) else TILES
 
@@ -186,6 +191,7 @@ def vectors(example: Example) -> Any:
 
 
 def video(example: Example) -> Any:
+    """The frames of a video."""
     return normal(1, frames(example), _channels(example), *sides(example))
 
 
@@ -229,6 +235,7 @@ def sound(example: Example) -> Any:
 
 
 def decoder_tokens(example: Example) -> Any:
+    """Tokens of the text that is made, for a model with encoder and decoder; None for others."""
     if not example.config.is_encoder_decoder:
         return None
     channels = example.number("num_channels") if hasattr(example.config, "delay_pattern") else 0
@@ -250,22 +257,26 @@ def grid(example: Example) -> Any:
 
 
 def grid_of_patches(example: Example) -> Any:
+    """Patches of an image along each side, for a tower that takes a sequence of them."""
     side = _sequence_side(example)
     return values([[side, side]])
 
 
 def places(example: Example) -> Any:
+    """Column and row of each patch of an image."""
     side = _sequence_side(example)
     return values([[[column, row] for row in range(side) for column in range(side)]])
 
 
 def pixel_mask(example: Example) -> Any:
+    """Which patches or pixels of images count: all."""
     if "spatial_shapes" in example.accepted:
         return ones(1, _sequence_side(example) ** 2)
     return ones(1, frames(example), *sides(example))
 
 
 def width_of_text(example: Example) -> int:
+    """Width of the vectors of a text."""
     return example.number("hidden_size", "d_model")
 
 
