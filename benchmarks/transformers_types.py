@@ -15,6 +15,7 @@ import argparse
 import gc
 import json
 import multiprocessing
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +34,6 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from osfmodel.counting.config import Config
 from osfmodel.counting.library import hugging_face
 
-PATIENCE = 8
-"""Seconds of waiting for each of the processor that a type may take."""
 TABLE = Path(__file__).with_suffix(".json")
 
 
@@ -94,23 +93,23 @@ def record(kind: str) -> dict[str, Any]:
     return row
 
 
-def _send(kind: str, pipe: Connection) -> None:
+def _send(kind: str, seconds: float, pipe: Connection) -> None:
+    limit = int(1.5 * seconds)  # with the check of its parameters
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     pipe.send(record(kind))
 
 
 def limited(kind: str, seconds: float) -> dict[str, Any]:
-    """The row of a type, counted in a process of its own that ends after some time."""
+    """The row of a type, counted in a process of its own that ends after some seconds of the processor."""
     context = multiprocessing.get_context("fork")
     mine, other = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(kind, other))
+    process = context.Process(target=_send, args=(kind, seconds, other))
     process.start()
     other.close()
     try:
-        if not mine.poll(PATIENCE * seconds):  # as many processes share the processors
-            return {"type": kind, "refused": f"not counted within {seconds:g} s", "seconds": seconds}
         row: dict[str, Any] = mine.recv()
     except EOFError:
-        return {"type": kind, "refused": "its process ended", "seconds": 0.0}
+        return {"type": kind, "refused": f"not counted within {seconds:g} s", "seconds": seconds}
     finally:
         process.kill()
         process.join()

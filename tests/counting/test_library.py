@@ -11,6 +11,7 @@ import osfmodel as osf
 from osfmodel.counting import library
 from osfmodel.counting.config import Config
 from osfmodel.counting.library import hugging_face
+from osfmodel.counting.library.counted import one_line
 from osfmodel.counting.modules import Model, Module, Product
 from osfmodel.counting.words import configuration, model_of, parse_words
 from tests.counting.test_words import TINY
@@ -133,3 +134,15 @@ def test_images_have_no_sequence(monkeypatch):
     with pytest.raises(osf.UsageError, match="vit has no sequence: leave seq16 out"):
         library.build(Config("vit", {"model_type": "vit"}), 16)
     assert library.build(Config("vit", {"model_type": "vit"}), 0).tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ImportError("\nA requires the natten library but it was not found.\nB"), "package: pip install natten"),
+        (ImportError("TimmBackbone requires the timm library but"), "package: pip install timm torchvision"),
+        (ValueError("one\n two"), "ValueError: one two"),
+    ],
+)
+def test_a_package_that_a_class_needs_is_said_with_its_command(error, said):
+    assert one_line(error).endswith(said)

@@ -92,8 +92,16 @@ def recomputable(modules: Collection[Module]) -> tuple[str, ...]:
     return tuple(name for name, found in places.items() if len(found) > 1 and found[-1] - found[0] == len(found) - 1)
 
 
+PACKAGE = re.compile(r"requires the (\S+) library")
+"""In what transformers says of a package that a class needs."""
+PACKAGES = {"timm": "timm torchvision"}
+"""Packages that transformers asks for under the name of one."""
+
+
 def one_line(error: BaseException) -> str:
-    """An error of a library, short."""
+    """An error of a library, short; of a package that is not installed, the command that installs it."""
+    if isinstance(error, ImportError) and (found := PACKAGE.search(f"{error}")):
+        return f"its class needs another package: pip install {PACKAGES.get(found[1], found[1])}"
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
