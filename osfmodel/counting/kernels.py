@@ -176,14 +176,14 @@ def measured() -> tuple[str, ...]:
 
 
 def most_like(gpu: Gpu, among: Sequence[str] | None = None) -> str:
-    """The GPU with a table that is nearest by rate and bandwidth, of the same generation where one has."""
+    """The GPU with a table that is nearest by rate and bandwidth in its generation; where none has, by their ratio."""
     names = measured() if among is None else among
     own = [name for name in names if generation_of(GPUS[name].called) == generation_of(gpu.called)]
 
     def far(name: str) -> tuple[bool, float]:
         other = GPUS[name]
-        rates = math.log(half_rate(gpu) / half_rate(other)), math.log(gpu.bandwidth / other.bandwidth)
-        return other is not gpu, math.hypot(*rates)
+        rates, widths = math.log(half_rate(gpu) / half_rate(other)), math.log(gpu.bandwidth / other.bandwidth)
+        return other is not gpu, math.hypot(rates, widths) if own else abs(rates - widths)
 
     return min(own or names, key=far)
 
