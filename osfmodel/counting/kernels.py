@@ -176,14 +176,14 @@ def measured() -> tuple[str, ...]:
 
 
 def most_like(gpu: Gpu, among: Sequence[str] | None = None) -> str:
-    """The GPU with a table that is nearest by rate and bandwidth in its generation; where none has, by their ratio."""
+    """The GPU with a table that is most like it: of its generation where one has, then by rate per byte, then by rate."""
     names = measured() if among is None else among
     own = [name for name in names if generation_of(GPUS[name].called) == generation_of(gpu.called)]
 
     def far(name: str) -> tuple[bool, float]:
         other = GPUS[name]
         rates, widths = math.log(half_rate(gpu) / half_rate(other)), math.log(gpu.bandwidth / other.bandwidth)
-        return other is not gpu, math.hypot(rates, widths) if own else abs(rates - widths)
+        return other is not gpu, math.hypot(rates - widths, rates / 4)
 
     return min(own or names, key=far)
 
