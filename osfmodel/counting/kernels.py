@@ -176,7 +176,7 @@ def measured() -> tuple[str, ...]:
 
 
 def most_like(gpu: Gpu, among: Sequence[str] | None = None) -> str:
-    """The GPU with a table that is most like it: of its generation where one has, then by rate per byte, then by rate."""
+    """The GPU with a table that is most like it: of its generation where one is, by rate for each byte and by rate."""
     names = measured() if among is None else among
     own = [name for name in names if generation_of(GPUS[name].called) == generation_of(gpu.called)]
 
