@@ -75,7 +75,7 @@ TRIED = tuple((layout, given) for layout in range(LAYOUTS) for given in GIVEN)
 TEXT_ALONE = Given(False, False, "nowhere")
 """Tried last."""
 DEEP, MODULES = 5, 40
-"""Most forwards that may fail behind so many modules: what fails there is seldom the layout of inputs."""
+"""Forwards that may fail behind so many modules before no other layout is tried, as that is seldom the reason."""
 DENSE = "causal attention is counted whole: its class of transformers computes it by plain products (eager)"
 ALONE = "{0!r} and what takes it is not counted: its class of transformers takes it with its own tokens alone"
 TEXT = ("input_ids", "attention_mask")
