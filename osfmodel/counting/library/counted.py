@@ -93,7 +93,7 @@ def recomputable(modules: Collection[Module]) -> tuple[str, ...]:
 
 
 PACKAGE = re.compile(r"requires the (\S+) library")
-"""In what transformers says of a package that a class needs."""
+"""How transformers names a package that a class needs."""
 PACKAGES = {"timm": "timm torchvision"}
 """Packages that transformers asks for under the name of one."""
 

@@ -18,7 +18,7 @@ SEEN, HEARD = ("patch", "visual", "vision", "image", "video"), ("audio", "speech
 
 
 class Example(NamedTuple):
-    """What inputs are made for.
+    """The model and the text that inputs are made for.
 
     model:    and its configuration
     tokens:   of its text
@@ -183,7 +183,7 @@ def images(example: Example) -> Any:
 
 
 def vectors(example: Example) -> Any:
-    """What a part of a model takes: images, or channels of sound or of its code."""
+    """The input of a part of a model: images, or channels of sound or of its code."""
     layer = example.first_layer(())
     if len(getattr(layer, "kernel_size", ())) == 1:
         return normal(1, layer.in_channels, FRAMES if layer.in_channels > 1 else SECONDS * RATE)
@@ -244,7 +244,7 @@ def decoder_tokens(example: Example) -> Any:
 
 
 def mask(example: Example) -> Any:
-    """Which tokens, frames or samples count: all."""
+    """A mask of tokens, frames or samples: all count."""
     if "input_ids" in example.accepted:
         return ones(1, example.tokens)
     return ones(1, SECONDS * RATE if "input_values" in example.accepted else spectrum_shape(example)[1])
@@ -269,7 +269,7 @@ def places(example: Example) -> Any:
 
 
 def pixel_mask(example: Example) -> Any:
-    """Which patches or pixels of images count: all."""
+    """A mask of patches or pixels of images: all count."""
     if "spatial_shapes" in example.accepted:
         return ones(1, _sequence_side(example) ** 2)
     return ones(1, frames(example), *sides(example))

@@ -26,7 +26,7 @@ ROTATION = re.compile(r"apply_rotary_\w+")
 
 
 ROUTED = ["hidden_states", "top_k_index", "top_k_weights"]
-"""What a forward of experts takes in all newer classes."""
+"""Inputs of the forward of experts in all newer classes."""
 
 
 class Kernels:

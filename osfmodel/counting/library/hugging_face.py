@@ -26,7 +26,7 @@ USUAL, USUAL_ENCODED = 4096, 512
 WAYS = (NAME, "sdpa", "eager")
 """How attention is implemented: counted by closed forms if the class lets them be replaced."""
 UNABLE = (NAME, "attention implementation")
-"""What errors say of a class that knows no such way; after others, inputs are not laid out anew for the next way."""
+"""Words in errors of a class that knows no such way; after other errors, inputs are not laid out anew for the next."""
 KINDS = (
     "ImageTextToText", "SpeechSeq2Seq", "Seq2SeqLM", "MaskedLM", "CausalLM", "CTC", "ZeroShotImageClassification",
     "ImageClassification", "AudioClassification", "VideoClassification", "SemanticSegmentation",
@@ -66,14 +66,14 @@ class Forward(NamedTuple):
 
 GIVEN = (Given(False, True), Given(True, True), Given(True, False, "apart"), Given(False, False, "apart"),
          Given(True, True, "together"))  # fmt: skip
-"""What is tried for each layout, one after the other."""
+"""Tried for each layout, one after the other."""
 Way = tuple[int, Given]
 TRIED = tuple((layout, given) for layout in range(LAYOUTS) for given in GIVEN)
-"""What is tried, each with all ways of laying inputs out."""
+"""Tried one after the other, each way with all layouts of inputs."""
 TEXT_ALONE = Given(False, False, "nowhere")
-"""What is tried last."""
+"""Tried last."""
 DEEP, MODULES = 5, 40
-"""Most forwards that may fail behind so many modules: what fails there is seldom the layout of inputs."""
+"""Forwards that may fail behind so many modules before no other layout is tried, as that is seldom the reason."""
 DENSE = "causal attention is counted whole: its class of transformers computes it by plain products (eager)"
 ALONE = "{0!r} and what takes it is not counted: its class of transformers takes it with its own tokens alone"
 TEXT = ("input_ids", "attention_mask")

@@ -100,7 +100,7 @@ def knowing() -> Iterator[None]:
                         del self.known[key]
 
         def guessed(self, operator: Any, tensors: list[Any], given: Any) -> Any:
-            """What an operation on unknown values makes, as if these were like no others; None where that is not known.
+            """The output of an operation on unknown values, as if no two were equal; None where that does not say it.
 
             Places in which something is true are all, numbers are unequal, and the largest of several values are dealt
             out evenly, as a router's experts.
@@ -126,7 +126,7 @@ def knowing() -> Iterator[None]:
             return made
 
         def places(self, one: Any) -> Any:
-            """Where a tensor is not zero; everywhere if its values are not known."""
+            """The places in which a tensor is not zero; all if its values are not known."""
             if id(one) in self.known:
                 return self.known[id(one)][1].nonzero().to("meta")
             return torch.empty((one.numel(), one.ndim), dtype=torch.long, device="meta")
