@@ -100,7 +100,7 @@ def pairs(rows: Sequence[Alone], measured: Sequence[learning.Row]) -> tuple[int,
 
 
 def _work(row: learning.Row) -> Hashable:
-    """What runs share that differ in stack or type of computation alone."""
+    """A key that runs share which differ in stack or type of computation alone."""
     models = tuple(part.model.name for stage in row.stages for part in stage)
     tokens = row.stages[0][0].model.tokens
     return row.source, models, tokens, row.turns, replace(row.setting, stack="eager", dtype="bfloat16")

@@ -103,7 +103,7 @@ class Part(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is learned from a run.
+    """A run as it is learned from.
 
     stages: of its pipeline
     turns:  times of the slowest stage that a step takes
@@ -256,11 +256,11 @@ VALUES = (
     ),
     *(("passes", name, field) for name in PASSES for field in Passes._fields if (name, field) != (EAGER, "casts")),
 )
-"""What is learned: kind, GPU or stack, type or field."""
+"""Values that are learned: kind, GPU or stack, type or field."""
 
 
 def begin(value: tuple[str, str, str]) -> float:
-    """Where the search of a value begins, and to what it is drawn."""
+    """The value at which the search begins, and to which it is drawn."""
     kind, name, field = value
     if kind == "attention":
         return ATTENTION[name][field]
@@ -268,7 +268,7 @@ def begin(value: tuple[str, str, str]) -> float:
 
 
 def decoded(values: Sequence[float], doubts: Mapping[str, float] | None = None) -> Learned:
-    """What these values, in the order of VALUES, say."""
+    """Clocks, attention and passes from values in the order of VALUES."""
     found = {value: begin(value) * math.exp(own) for value, own in zip(VALUES, values, strict=True)}
     clocks: dict[str, dict[str, float]] = {}
     for (kind, name, field), own in found.items():
@@ -296,7 +296,7 @@ def decoded(values: Sequence[float], doubts: Mapping[str, float] | None = None) 
 
 
 def learn(keep: Callable[[Row], bool]) -> Learned:
-    """What the runs teach that ``keep`` accepts."""
+    """Clocks, attention and passes from the runs that ``keep`` accepts."""
     own = [row for row in rows() if keep(row)]
     shares = Counter(row.source for row in own)
 
@@ -322,7 +322,7 @@ def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
 
 
 def kind_of(row: Row) -> str:
-    """What the doubt about a run depends on: whether its model has experts, else its stack."""
+    """A key of doubts: "experts" for a model with experts, else the stack."""
     experts = any(module.experts for stage in row.stages for part in stage for module in part.model.modules)
     return EXPERTS if experts else row.setting.stack
 
@@ -371,7 +371,7 @@ def shown(errors: Sequence[float]) -> str:
 
 
 def report() -> Iterator[str]:
-    """What is learned, and its errors by source: learned from all, and from all others."""
+    """Lines on the learned values, and on errors by source, learned from all and from all others."""
     found = learn(lambda row: True)
     yield str(found)
     apart = held_out(lambda row: row.source)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
-from osfmodel.counting.kernels import FOLDER, LAUNCH, TILES, most_like, unfilled, width_of
+from osfmodel.counting.kernels import CHOSEN, FOLDER, LAUNCH, TILES, most_like, unfilled, width_of
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import GPUS, Gpu
 
@@ -114,7 +114,7 @@ def experts(gpu: str) -> Shapes:
     routed = np.maximum(1, tokens * topk / parallel)
     matrices = 3 * np.minimum(own, routed) * hidden * inner
     took = law(GPUS[gpu], 6 * routed * hidden * inner, 2 * (matrices + routed * (3 * inner + 2 * hidden)), "bfloat16")
-    linear = np.log(topk / 8)[:, None]
+    linear = np.log(topk / CHOSEN)[:, None]
     return Shapes((EACH, EXPERTS, INNER), (routed / own, own, inner), linear, took, milliseconds / 1e3)
 
 
@@ -182,6 +182,7 @@ def document(gpu: str) -> dict[str, Any]:
         found = fitted(shapes)
         own[dtype] = {**table(shapes, found), "waves": [round(float(one), 3) for one in found[-len(TILES) :]]}
     inside, apart = attention(gpu), experts(gpu)
+    of_experts = fitted(apart)
     return {
         "schema_version": 1,
         "kind": "kernels",
@@ -190,7 +191,7 @@ def document(gpu: str) -> dict[str, Any]:
         "multiprocessors": FILES[gpu][1],
         "products": own,
         "attention": table(inside, fitted(inside)),
-        "experts": table(apart, fitted(apart)),
+        "experts": {**table(apart, of_experts), "chosen": round(float(of_experts[-1]), 3)},
     }
 
 
@@ -208,7 +209,7 @@ def misses(shapes: Shapes, predict: Callable[[Shapes], Values]) -> str:
 
 
 def left_out() -> Iterator[str]:
-    """What is missed on the shapes left out, and by the table of another GPU."""
+    """Lines on the misses of shapes left out, and of the table of another GPU."""
     found: dict[tuple[str, str], Values] = {}
     for gpu in FILES:
         for kind, shapes in kinds(gpu):

@@ -2,9 +2,8 @@
 
 The law takes a kernel's operations at the rate of the data sheet, its bytes at the bandwidth of memory, and a launch,
 one after the other. What measured kernels take beyond that is a table over the logarithms of their sizes, linear
-between its nodes; products have besides a term for the waves of tiles that the last of which does not fill.
-``python profiles/make_kernels.py profiles`` makes the files in ``profiles/kernels`` from measured tables, and ``osf
-bench --kernels`` one of the device at hand.
+between its nodes; products have one more term, for a last wave of tiles that is not full. ``python
+profiles/make_kernels.py profiles`` makes the files in ``profiles/kernels`` from measured tables.
 
 A GPU without a table has the residuals of the GPU that is most like it, with the law of its own data sheet.
 """
@@ -32,6 +31,8 @@ LAUNCH = 3e-6
 """Seconds that the smallest kernels take."""
 TILES = ((128, 256), (128, 128), (256, 128), (64, 256))
 """Rows and columns of the result that a multiprocessor computes at once, as libraries choose them."""
+CHOSEN = 8
+"""Experts that a token passes in the table of experts."""
 WIDE = "bfloat16"
 """The type whose residuals all types have that a table does not hold."""
 
@@ -83,10 +84,11 @@ class Kernels:
     """Times of kernels on a GPU.
 
     gpu:             whose data sheet has the rates and the bandwidth
-    multiprocessors: of the GPU that was measured
+    multiprocessors: of the GPU; of one that was not measured, as many fewer than of the measured one as it is slower
     products:        by type of element
     attention:       over tokens, heads of all samples, and the width of a head
     experts:         over rows of an expert, experts, and the width inside of one; None where not measured
+    by_chosen:       exponent of the experts that a token passes, over CHOSEN, in the time of experts
     source:          of the table
     """
 
@@ -95,6 +97,7 @@ class Kernels:
     products: Mapping[str, Products]
     attention: Table
     experts: Table | None
+    by_chosen: float
     source: str
     _kept: dict[tuple[float, float, float, str], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -109,24 +112,23 @@ class Kernels:
         return self._kept[key]
 
     def _product(self, rows: float, inner: float, columns: float, dtype: str) -> float:
-        if rows < columns:  # the same work, transposed; the table has larger columns than rows
-            rows, columns = columns, rows
         own = self.products.get(dtype) or self.products[WIDE]
-        most = own.table.nodes[0][-1]
-        if rows > most:
-            rows, columns = columns, rows
-        waves = unfilled(rows, columns, self.multiprocessors)
-        beyond = own.table.at(rows, columns, inner) + plain_sum(map(float.__mul__, own.waves, waves))
+        table = own.table
+        waves = unfilled(max(rows, table.nodes[0][0]), max(columns, table.nodes[1][0]), self.multiprocessors)
+        beyond = table.at(rows, columns, inner) + plain_sum(map(float.__mul__, own.waves, waves))
         moved = (rows * inner + inner * columns + rows * columns) * width_of(dtype)
-        return self.law(2 * rows * inner * columns, moved, dtype) * math.exp(beyond)
+        operations = 2 * rows * inner * columns
+        return max(self.law(operations, moved, dtype) * math.exp(beyond), operations / self.gpu.rate(dtype))
 
     def attend(self, tokens: float, heads: float, width: float, operations: float, moved: float, dtype: str) -> float:
         """Seconds of forward of attention of so many tokens and heads of all samples, by its operations and bytes."""
         return self.law(operations, moved, dtype) * math.exp(self.attention.at(tokens, heads, width))
 
-    def expert_factor(self, rows: float, experts: float, inner: float) -> float:
-        """What the products of experts take over their law; each expert has so many rows."""
-        return math.exp(self.experts.at(rows, experts, inner)) if self.experts else 1.0
+    def expert_factor(self, rows: float, experts: float, inner: float, chosen: int) -> float:
+        """Factor on the law of the products of experts with so many rows each; a token passes ``chosen`` of them."""
+        if self.experts is None:
+            return 1.0
+        return math.exp(self.experts.at(rows, experts, inner) + self.by_chosen * math.log(chosen / CHOSEN))
 
     def law(self, operations: float, moved: float, dtype: str) -> float:
         """Seconds of so many operations and bytes at the rates of the data sheet, and of a launch."""
@@ -141,7 +143,9 @@ def width_of(dtype: str) -> int:
 @cache
 def kernels_of(gpu: str) -> Kernels:
     """The kernels of a GPU by its name in GPUS: by its own table, or by that of the GPU most like it."""
-    return replace(kernels_in(bundled_file(FOLDER) / f"{most_like(GPUS[gpu])}.json"), gpu=GPUS[gpu])
+    table = kernels_in(bundled_file(FOLDER) / f"{most_like(GPUS[gpu])}.json")
+    part = half_rate(GPUS[gpu]) / half_rate(table.gpu)
+    return replace(table, gpu=GPUS[gpu], multiprocessors=max(1, round(table.multiprocessors * part)))
 
 
 @cache
@@ -155,10 +159,11 @@ def kernels_in(path: Path) -> Kernels:
             {dtype: Products(_table(own), tuple(own["waves"])) for dtype, own in said["products"].items()},
             _table(said["attention"]),
             _table(said["experts"]) if said.get("experts") else None,
+            float(said["experts"]["chosen"]) if said.get("experts") else 0.0,
             str(said["source"]),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{path} is no table of kernels ({error}): make it again with osf bench --kernels") from None
+        raise DataError(f"{path} is no table of kernels ({error}): install osfmodel again") from None
 
 
 def _table(said: Mapping[str, Any]) -> Table:

@@ -32,7 +32,7 @@ CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
 WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
 """Bytes of an element of activations, by type of computation."""
 FLOAT8 = "float8"
-"""Type in which no run was learned from."""
+"""Type in which the matrices of blocks alone are multiplied."""
 PARAMETERS = "float32"
 """Type of parameters, gradients and optimizer state, under mixed precision too."""
 ADAM_BYTES, ADAM_STATE = 28, 8
@@ -103,7 +103,7 @@ def workload_of(
         state_bytes=ADAM_STATE * model.trained,
         fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
-        doubt=clock.taught.doubt(setting.gpu, setting.stack, experts),
+        doubt=clock.taught.doubt(setting.gpu, setting.stack, setting.dtype, experts),
         computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
         sample_tokens=model.tokens or None,
         ideal_time=ideal_time(model, setting),
@@ -126,7 +126,7 @@ class Roofline:
 
     @classmethod
     def of(cls, setting: TrainingSetup, taught: Learned | None = None) -> Roofline:
-        """That of the GPU in ``setting``."""
+        """Kernels of the GPU in ``setting``, and what was learned."""
         return cls(kernels_of(setting.gpu), taught or learned(), setting)
 
     @property
@@ -141,7 +141,7 @@ class Roofline:
 
     @property
     def passes(self) -> Passes:
-        """What the stack moves through memory."""
+        """Parts of the counted elements that the stack moves."""
         return self.taught.passes[self.stack.like]
 
     def product(self, module: Module, product: Product, in_block: bool, columns: int = 0) -> tuple[float, float, float]:
@@ -172,7 +172,7 @@ class Roofline:
         moved = (read + rows * product.columns + product.inner * product.columns) * product.times * width_of(dtype)
         whole = self.kernels.law(product.operations * samples, moved, dtype)
         if module.experts:
-            return whole * self.kernels.expert_factor(rows, product.times, module.products[-1].inner)
+            return whole * self.kernels.expert_factor(rows, product.times, module.products[-1].inner, module.chosen)
         return whole
 
     def scores(self, product: Product) -> float:
@@ -316,7 +316,7 @@ def _columns(model: Model) -> dict[str, int]:
 
 
 def _input(model: Model, module: Module) -> object:
-    """What modules that are one product have in common; the module itself for one that stands alone."""
+    """A key that modules share which are one product; its own name for a module that stands alone."""
     block = model.block_of(module)
     if not block or len(module.products) != 1 or module.scores or module.row_parallel or module.experts:
         return module.name

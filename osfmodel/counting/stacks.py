@@ -1,4 +1,4 @@
-"""What software adds to a GPU's kernels: what it fuses, moves through memory, and launches, by stack; learned parts."""
+"""Stacks, the software that runs a model: what they fuse, move and launch, and what published runs teach of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tenso
 
 
 class Passes(NamedTuple):
-    """What a stack moves through memory, as parts of what is counted.
+    """Parts of the counted elements that a stack moves through memory.
 
     moved: of elements apart from products
     loss:  of those of the loss over the vocabulary
@@ -67,12 +67,12 @@ class Passes(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What published runs teach.
+    """Clocks, passes and doubts as published runs teach them.
 
     clocks:   GPU with a table of kernels -> type of element -> speed of products in training, of that alone
     attention: library of attention -> GPU with a table -> its rate, of that of the kernels in the table
     passes:   by stack
-    doubts:   stack, "experts" for models with experts, "any" for GPUs of whose generation none was measured ->
+    doubts:   stack, "experts" for models with experts, "any" for GPUs of a generation without runs ->
               relative half width that covered 90 % of step times of sources that had no part in it
     """
 
@@ -87,16 +87,19 @@ class Learned(NamedTuple):
         return own.get("float8" if dtype == "float8" else "bfloat16") or self.clocks[ANY]["bfloat16"]
 
     def attending(self, gpu: str, library: str) -> float:
-        """Rate of attention on the GPU of that name, of that of the kernels in its table."""
+        """Rate of attention on the GPU of that name, of that of the kernels in the table that it takes."""
         own = self.attention[library]
-        return own.get(table_of(gpu), own[ANY])
+        return own.get(most_like(GPUS[gpu]), own[ANY])
 
-    def doubt(self, gpu: str, stack: str, experts: bool) -> float:
-        """Relative half width of the band of step times."""
+    def doubt(self, gpu: str, stack: str, dtype: str, experts: bool) -> float:
+        """Relative half width of the band of step times; wider for a GPU or a type of which there was no run."""
         own = self.doubts.get(EXPERTS if experts else stack, self.doubts[ANY])
-        return max(own, self.doubts[ANY]) if table_of(gpu) == ANY else own
+        seen = table_of(gpu) in self.clocks and table_of(gpu) != ANY and (dtype != "float8" or stack in IN_FLOAT8)
+        return own if seen else max(own, self.doubts[ANY])
 
 
+IN_FLOAT8 = (COMPILE, "te")
+"""Stacks with runs in float8."""
 ANY, EXPERTS = "any", "experts"
 
 
@@ -109,7 +112,7 @@ def table_of(gpu: str) -> str:
 
 @cache
 def learned() -> Learned:
-    """What comes with osfmodel. Raises DataError for a damaged file."""
+    """The values that come with osfmodel. Raises DataError for a damaged file."""
     path = bundled_file(FILE)
     try:
         said = json.loads(path.read_bytes())

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,8 +170,14 @@ class Words:
 @lru_cache(maxsize=16)
 def counted(text: str) -> Workload:
     """The workload that these words describe. Raises as :func:`osfmodel.counting.load_workload`."""
+    return at_samples(text, parse_words(text).setting.batch)
+
+
+def at_samples(text: str, batch: int) -> Workload:
+    """The workload that these words describe, with so many samples in a micro-batch."""
     words = parse_words(text)
-    return workload_of(model_of(words), words.setting, text)
+    found = workload_of(model_of(words), replace(words.setting, batch=batch), text)
+    return replace(found, recounted=partial(at_samples, text))
 
 
 def parse_words(text: str) -> Words:

@@ -38,8 +38,8 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None,
 
     Activation bytes grow in proportion to the batch, ``steady_bytes`` of the peaks do not; forward and backward times
     grow by :func:`time_ratio`, which is in proportion too with ``fixed`` 0, and are then as doubtful as
-    :func:`scaling_uncertainty` says; a workload that knows its ``fixed_share`` has it in place of ``fixed``, and no
-    doubt of that. With ``other``, a profile of
+    :func:`scaling_uncertainty` says; a workload in words is counted again; one that knows its ``fixed_share`` has it in
+    place of ``fixed``, and no doubt of that. With ``other``, a profile of
     the same model at another batch size, each follows the line through both, at 0 or more. Gradients, the update and
     the optimizer's state stay as they are, and bytes are rounded up. Enqueue times, which are the host's, stay too.
 
@@ -54,6 +54,8 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None,
     if other is None:
         ratio = batch_size / workload.batch_size
         if (share := workload.fixed_share) is not None:
+            if (counted := _recounted(workload, batch_size)) is not None:
+                return counted
             longer = share + (1 - share) * ratio
             found = _mapped(workload, workload, batch_size, lambda one, _: one * ratio, lambda one, _: one * longer)
             return replace(found, fixed_share=share / longer)
@@ -73,6 +75,19 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None,
         return max(0.0, one + (two - one) * part)
 
     return _mapped(workload, other, batch_size, on_line, on_line)
+
+
+def _recounted(workload: Workload, batch_size: int) -> Workload | None:
+    """A counted workload as it is counted at another batch size; None for one that was changed but in its pace."""
+    if workload.recounted is None or workload.batch_size is None:
+        return None
+    here, there = workload.recounted(workload.batch_size), workload.recounted(batch_size)
+    pace = workload.forward_time / here.forward_time
+    alike = len(here.layers) == len(workload.layers) and here.gradient_bytes == workload.gradient_bytes
+    if not alike or not math.isclose(workload.backward_time, pace * here.backward_time, rel_tol=1e-9):
+        return None
+    found = replace(there, name=workload.name, doubt=workload.doubt, source=workload.source)
+    return found if math.isclose(pace, 1, rel_tol=1e-12) else found.scaled(pace)
 
 
 class Variation(NamedTuple):

@@ -163,6 +163,7 @@ class Workload:
     sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
     fixed_share:  part of forward and backward that does not grow with the batch, if known
+    recounted:    of a workload in words: the same at so many samples
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -185,6 +186,7 @@ class Workload:
     sample_tokens: int | None = None
     ideal_time: float | None = None
     fixed_share: float | None = None
+    recounted: Callable[[int], Workload] | None = field(repr=False, compare=False, default=None)
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)

@@ -36,7 +36,24 @@ def test_bundled_products_are_below_the_data_sheet_and_grow_with_their_size(gpu)
         assert times == sorted(times)
         large = 2 * 8192**3 / kernels.product(8192, 8192, 8192, dtype) / GPUS[gpu].rate(dtype)
         assert 0.3 < large < 1
-    assert kernels.product(512, 8192, 4096, "bfloat16") == kernels.product(4096, 8192, 512, "bfloat16")
+        for rows in (1, 8, 32, 64, 100, 128, 300, 32768, 32769, 10**5):
+            assert kernels.product(rows, 4096, 4096, dtype) <= 1.35 * kernels.product(2 * rows, 4096, 4096, dtype)
+
+
+def test_more_rows_take_no_less_time_at_the_edges_of_the_table():
+    """A table is clipped where it ends: neither its orientation nor its waves may jump there."""
+    for gpu in measured():
+        for columns in (16, 64, 4096):
+            few, edge, more = (kernels_of(gpu).product(rows, 4096, columns, "bfloat16") for rows in (1, 128, 256))
+            assert few <= edge <= 1.3 * more
+            at, beyond = (kernels_of(gpu).product(rows, 4096, columns, "bfloat16") for rows in (32768, 32769))
+            assert beyond == pytest.approx(at, rel=0.05)
+
+
+def test_no_product_is_faster_than_the_data_sheet():
+    for gpu, dtype in (("v100", "float32"), ("p100", "float16"), ("h20", "bfloat16"), ("h100", "float32")):
+        for size in (64, 512, 4096, 16384):
+            assert kernels_of(gpu).product(size, size, size, dtype) >= 2 * size**3 / GPUS[gpu].rate(dtype)
 
 
 def test_a_gpu_without_a_table_takes_that_of_its_generation():
