@@ -20,7 +20,7 @@ from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import CHECKPOINTING, FLOAT8, TrainingSetup, workload_of
-from osfmodel.counting.stacks import COMPILE, STACKS
+from osfmodel.counting.stacks import STACKS
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
@@ -144,6 +144,12 @@ FORM = (
     "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full]"
     "[,stack=eager|compile|te|nanotron][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]][,input=FILE]"
 )
+SPELLINGS = {
+    **{dtype: short for short, dtype in TYPES.items()},
+    **{name: f"stack={name}" for name in STACKS},
+    **{name: "stack=te" for maker in ("megatron", "nemo") for name in (maker, f"stack={maker}")},
+}
+"""Other ways to write a part."""
 MOST_TOKENS = 10**8
 
 
@@ -209,7 +215,7 @@ def _usual_type(rates: Mapping[str, float]) -> str:
 def _with(words: Words, part: str, said: set[str]) -> Words:
     """The words with one more part."""
     match = re.fullmatch(r"(seq|batch)=?(-?[0-9]{1,12})(k?)", part)
-    part = {**{dtype: short for short, dtype in TYPES.items()}, COMPILE: f"stack={COMPILE}"}.get(part, part)
+    part = SPELLINGS.get(part, part)
     adapters = re.fullmatch(r"(q?)lora=([0-9]{1,9})(?::(all-linear))?", part)
     kind = match[1] if match else "lora" if adapters else "type" if part in TYPES else part.partition("=")[0]
     if kind in said:
@@ -250,8 +256,8 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
         return replace(words, setting=replace(setting, checkpointing=how))
     digits = "".join(filter(str.isdigit, part))
     numbered = [form.format(digits) for form in ("seq{}", "batch{}", "lora={}", "qlora={}") if digits]
-    near = nearest(part, [*TYPES, "compile", *numbered], 1, 0.6)
-    raise UsageError(f"{part!r} is not known here: {did_you_mean(near) or 'leave it out, or'} {FORM}")
+    near = nearest(part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *numbered], 1, 0.6)
+    raise UsageError(f"{part!r} is no part of a workload: {did_you_mean(near) or 'leave it out, or'} {FORM}")
 
 
 def model_of(words: Words) -> Model:

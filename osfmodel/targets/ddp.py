@@ -223,7 +223,7 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
 def render(knobs: DdpKnobs, workload: Workload) -> str:
     """Python to paste that wraps the model; it checks what the installed torch supports."""
     hook = hook_of(workload)
-    return arguments(knobs, workload) + WRAPPED.format(whole=_whole(knobs.fallback), hook=f"\n{hook}" if hook else "")
+    return arguments(knobs, workload) + WRAPPED.format(whole=_whole(knobs), hook=f"\n{hook}" if hook else "")
 
 
 def arguments(knobs: DdpKnobs, workload: Workload) -> str:
@@ -235,9 +235,9 @@ def arguments(knobs: DdpKnobs, workload: Workload) -> str:
         name=workload.name,
         tensors=len(workload.gradients),
         total=show_bytes(sum(workload.gradients.held_sizes)),
-        count=len(knobs.limits),
+        count=len(to_plan(knobs, workload).buckets),
         caps=caps,
-        older=_older(knobs.fallback),
+        older=_older(knobs),
     )
 
 
@@ -247,15 +247,21 @@ def hook_beside(workload: Workload) -> str:
     return "".join(f"{line}\n" for line in (HOOKED, *(f"#     {line}" for line in lines))) if lines else ""
 
 
-def _whole(fallback: CapSearch | None) -> str:
+def _whole(knobs: DdpKnobs) -> str:
     """Words on the best single whole number for all buckets, for a launcher that takes only that."""
+    fallback = knobs.fallback
+    if knobs.limits == DDP_LIMITS:
+        return "leave --ddp_bucket_cap_mb out, since these are the defaults"
     if fallback is None or fallback.whole_mib is None:
         return "none satisfies the limits given"
     return f"the best is  --ddp_bucket_cap_mb {fallback.whole_mib}"
 
 
-def _older(fallback: CapSearch | None) -> str:
+def _older(knobs: DdpKnobs) -> str:
     """The branches for a torch without the list."""
+    fallback = knobs.fallback
+    if knobs.limits == DDP_LIMITS:
+        return "else:  # older: these are DDP's defaults\n    ddp_kwargs = {}"
     if fallback is None:
         return "else:  # older: no single cap satisfies the limits given; DDP's defaults\n    ddp_kwargs = {}"
     first, cap = fallback.pair

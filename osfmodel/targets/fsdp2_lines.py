@@ -47,10 +47,10 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
         for behind in [behind.format(depth=depth)]
         if depth != default
     )
-    types = {"param_dtype": knobs.gather_dtype, "reduce_dtype": knobs.reduce_dtype}
+    types = {"param_dtype": TRAINED_IN.get(knobs.gather_dtype, knobs.gather_dtype), "reduce_dtype": knobs.reduce_dtype}
     stated = ", ".join(f"{key}=torch.{dtype}" for key, dtype in types.items() if dtype)
     given = ", mesh=mesh" * hybrid + ", mp_policy=policy" * bool(stated)
-    policy = POLICY.format(types=stated) if stated else ""
+    policy = (FLOAT8 if knobs.gather_dtype in TRAINED_IN else "") + (POLICY.format(types=stated) if stated else "")
     flight = INPUTS.format(count=knobs.inputs) if knobs.inputs > 1 else ""
     flight += SEPARATE if knobs.separate else ""
     freed = knobs.freed(len(groups))
@@ -64,6 +64,14 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
         reshard="number not in kept" if mixed else all(freed),
         then=MIXED if mixed else FREED if all(freed) else KEPT,
     )  # fmt: skip
+
+
+TRAINED_IN = {"float8": "bfloat16"}
+"""Types that FSDP2's policy does not take, with the one of the computation around them."""
+FLOAT8 = """\
+# The plan gathers linear layers in float8: convert the model before, with torchao's convert_to_float8_training and
+# Float8LinearConfig(enable_fsdp_float8_all_gather=True). All else is in the type of the policy.
+"""
 
 
 def _imports(mesh: bool, policy: bool) -> str:

@@ -69,6 +69,17 @@ def test_mixed_precision_gathers_in_half_and_reduces_in_float32():
     assert osf.make_plan("fsdp2", plain, osf.pricing_of(cluster, 16)).sharding.gather_dtype == ""
 
 
+def test_stacks_have_other_spellings():
+    for written, meant in (
+        ("te", "te"),
+        ("megatron", "te"),
+        ("stack=nemo", "te"),
+        ("compile", "compile"),
+        ("ac=full", "eager"),
+    ):
+        assert parse_words(f"llama3-8b:h100,{written}").setting.stack == meant
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -81,7 +92,10 @@ def test_mixed_precision_gathers_in_half_and_reduces_in_float32():
         ("llama3-8b:h100,seq8,seq16", "a second time"),
         ("llama3-8b:h100,bf16,fp8", "a second time"),
         ("llama3-8b:h100,ac=some", "none, selective, full"),
-        ("llama3-8b:h100,fast", "'fast' is not known here: leave it out, or write MODEL:GPU"),
+        ("llama3-8b:h100,te,compile", "a second time"),
+        ("llama3-8b:h100,stak=te", "did you mean stack=te?"),
+        ("llama3-8b:h100,stack=jax", "eager, compile, te, nanotron"),
+        ("llama3-8b:h100,fast", "'fast' is no part of a workload: leave it out, or write MODEL:GPU"),
         ("llama3-8b:", "unknown GPU ''"),
         ("resnet50:a100,seq512", "resnet50 has no sequence: leave seq512 out"),
         ("gpt5:h100", "no architecture named 'gpt5'"),
