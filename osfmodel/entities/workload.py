@@ -186,7 +186,9 @@ class Workload:
     sample_tokens: int | None = None
     ideal_time: float | None = None
     fixed_share: float | None = None
-    recounted: Callable[[int], Workload] | None = field(repr=False, compare=False, default=None)
+    recounted: Callable[[int], Workload] | None = field(
+        repr=False, compare=False, default=None, metadata={"written": False}
+    )
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)

@@ -13,7 +13,7 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.modules import Product
-from osfmodel.counting.roofline import efficiency_of
+from osfmodel.counting.stacks import learned
 from osfmodel.runtime.profiler.driving import Driving
 from osfmodel.runtime.profiler.meta import count
 from osfmodel.runtime.training.factories import Training
@@ -215,13 +215,13 @@ def test_parameters_of_the_file_are_those_of_the_model(factories, factory, make)
     assert {layer.name: layer.shape for layer in workload.layers if layer.gradient_bytes} == theirs
     assert {layer.dtype for layer in workload.layers} == {"float32"}
     assert workload.batch_size == (4 if factory == "images" else 2)
-    assert workload.doubt == efficiency_of("H100 SXM").doubt
+    assert workload.doubt == learned().doubts["eager"]
     assert workload.source.gpu == "H100 SXM"
     assert workload.sample_tokens == (None if factory == "images" else 12)
     assert [segment.name for segment in workload.segments] == ([] if factory == "images" else ["layers.0", "layers.1"])
     moments = 1 if factory == "images" else 2  # SGD with momentum, AdamW
     assert workload.state_bytes == moments * workload.gradient_bytes
-    update = (3 + 2 * moments) * workload.gradient_bytes / (3350e9 * efficiency_of("H100 SXM").memory)
+    update = (3 + 2 * moments) * workload.gradient_bytes / 3350e9
     assert workload.update_time == pytest.approx(update)
     words = ["predict", "net.json", "--cluster", "ring:50us,10Gbps", "--workers", "8"]
     predicted = CliRunner().invoke(main, words)

@@ -20,11 +20,13 @@ def tensors_in(values: Any, kind: type) -> Iterator[Any]:
 
 
 @contextmanager
-def knowing() -> Iterator[None]:
+def knowing(guessing: bool = True) -> Iterator[None]:
     """A context in which the values of small tensors on the meta device that depend on no parameter are known.
 
     They are computed beside, on the CPU, by the same operations: what ``item()`` and ``nonzero()`` ask for. All others
     count as finite and as unequal to others.
+
+    guessing: whether a condition on values that are not known counts as true; it has no value else
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -109,7 +111,7 @@ def knowing() -> Iterator[None]:
             if name == "nonzero":
                 return self.places(tensors[0])
             if name == "_local_scalar_dense":
-                return True if tensors[0].dtype == torch.bool else None
+                return True if guessing and tensors[0].dtype == torch.bool else None
             if name not in ("eq", "ne", "topk", "argmax") or len(tensors) != 1 or not tensors[0].ndim:
                 return None
             made = operator(*given[0], **given[1])

@@ -11,7 +11,7 @@ plan files may have further fields, so the output of ``osf tune`` is itself a pl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, reduce
 from operator import or_
 from types import MappingProxyType, UnionType
@@ -180,7 +180,7 @@ def _struct(noun: type) -> type[msgspec.Struct]:
     hints = get_type_hints(noun)
     rows: list[Any] = []
     for field in fields(noun):
-        if field.init:
+        if _written(field):
             wire = _wire(hints[field.name])
             needed = field.default is MISSING
             rows.append((field.name, wire) if needed else (field.name, wire | msgspec.UnsetType, msgspec.UNSET))
@@ -196,6 +196,11 @@ def document_type(noun: type) -> type[msgspec.Struct]:
     return msgspec.defstruct(
         noun.__name__, rows, bases=(_struct(noun),), rename=keys_of(noun), forbid_unknown_fields=strict, kw_only=True
     )
+
+
+def _written(field: Field[Any]) -> bool:
+    """Whether a field is in documents: it is given, and not said to stay out."""
+    return field.init and bool(field.metadata.get("written", True))
 
 
 def _wire(kind: Any) -> Any:
@@ -227,7 +232,7 @@ def _noun(kind: Callable[..., Noun], document: Any) -> Noun:
 def _nested(noun: Any) -> tuple[tuple[str, type | None], ...]:
     """Each field of ``noun``, and the noun type in it (also in a tuple or an option), if any."""
     hints = get_type_hints(noun)
-    return tuple((field.name, _inner_noun(hints[field.name])) for field in fields(noun) if field.init)
+    return tuple((field.name, _inner_noun(hints[field.name])) for field in fields(noun) if _written(field))
 
 
 def _inner_noun(kind: Any) -> type | None:
@@ -240,7 +245,7 @@ def _row(noun: Any) -> dict[str, Any]:
     found, keys = {}, keys_of(type(noun))
     for field in fields(noun):
         value = getattr(noun, field.name)
-        if field.init and (field.default is MISSING or value != field.default or field.name in ALWAYS):
+        if _written(field) and (field.default is MISSING or value != field.default or field.name in ALWAYS):
             found[keys.get(field.name, field.name)] = _plain(value)
     return found
 
