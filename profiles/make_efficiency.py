@@ -34,7 +34,7 @@ from osfmodel.counting import words as counting_words
 from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.roofline import Roofline, TrainingSetup, timed
-from osfmodel.counting.stacks import ANY, EAGER, EXPERTS, Learned, Passes
+from osfmodel.counting.stacks import ANY, EAGER, EXPERTS, Learned, Traffic
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files import profiles
@@ -56,9 +56,9 @@ CLOCKS = {"a100": ("bfloat16",), "h100": ("bfloat16", "float8"), "b200": ("bfloa
 LIKE = {"b300": "b200", "gb200": "b200", "gb300": "b200", "h200": "h100"}
 """GPUs with a table of kernels that compute as another."""
 PASSES = {
-    "eager": Passes(1.0, 0.5, 0.0),
-    "compile": Passes(0.4, 0.3, 1.0),
-    "te": Passes(0.35, 0.2, 0.6),
+    "eager": Traffic(1.0, 0.5, 0.0),
+    "compile": Traffic(0.4, 0.3, 1.0),
+    "te": Traffic(0.35, 0.2, 0.6),
 }
 ATTENTION = {"flash": {ANY: 0.7, "a100": 0.7, "h100": 0.6}, "cudnn": {ANY: 0.9}}
 """Begin of the search. The table of A100 is of FlashAttention 2, those of later GPUs of later kernels."""
@@ -254,7 +254,7 @@ VALUES = (
         for gpu in gpus
         if len(gpus) == 1 or gpu != ANY
     ),
-    *(("passes", name, field) for name in PASSES for field in Passes._fields if (name, field) != (EAGER, "casts")),
+    *(("passes", name, field) for name in PASSES for field in Traffic._fields if (name, field) != (EAGER, "casts")),
 )
 """Values that are learned: kind, GPU or stack, type or field."""
 
@@ -287,8 +287,8 @@ def decoded(values: Sequence[float], doubts: Mapping[str, float] | None = None) 
         for all_of in [[clocks[name] for name, types in CLOCKS.items() if dtype in types]]
     }
     passes = {
-        name: Passes(
-            *(found.get(("passes", name, field), found["passes", "compile", "casts"]) for field in Passes._fields)
+        name: Traffic(
+            *(found.get(("passes", name, field), found["passes", "compile", "casts"]) for field in Traffic._fields)
         )
         for name in PASSES
     }

@@ -71,7 +71,7 @@ def rows_of(kind: str, gpu: str) -> list[dict[str, str]]:
 
 
 def law(gpu: Gpu, operations: Values, moved: Values, dtype: str) -> Values:
-    """Seconds as :meth:`osfmodel.counting.kernels.Kernels.law`."""
+    """Seconds as :meth:`osfmodel.counting.kernels.KernelTimes.law`."""
     return operations / gpu.rate(dtype) + moved / gpu.bandwidth + LAUNCH
 
 

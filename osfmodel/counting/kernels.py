@@ -37,7 +37,7 @@ WIDE = "bfloat16"
 """The type whose residuals all types have that a table does not hold."""
 
 
-class Table(NamedTuple):
+class Grid(NamedTuple):
     """Values over a grid: of each axis the nodes, ascending; values in the order of the last axis first.
 
     A value is 100 x ln(time / law).
@@ -65,7 +65,7 @@ class Table(NamedTuple):
 class Products(NamedTuple):
     """Residuals of matrix products: over rows, columns and inner size, and a weight for the waves of each of TILES."""
 
-    table: Table
+    table: Grid
     waves: tuple[float, ...]
 
 
@@ -80,7 +80,7 @@ def unfilled(rows: float, columns: float, multiprocessors: int) -> tuple[float, 
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class KernelTimes:
     """Times of kernels on a GPU.
 
     gpu:             whose data sheet has the rates and the bandwidth
@@ -95,8 +95,8 @@ class Kernels:
     gpu: Gpu
     multiprocessors: int
     products: Mapping[str, Products]
-    attention: Table
-    experts: Table | None
+    attention: Grid
+    experts: Grid | None
     by_chosen: float
     source: str
     _kept: dict[tuple[float, float, float, str], float] = field(
@@ -141,7 +141,7 @@ def width_of(dtype: str) -> int:
 
 
 @cache
-def kernels_of(gpu: str) -> Kernels:
+def kernels_of(gpu: str) -> KernelTimes:
     """The kernels of a GPU by its name in GPUS: by its own table, or by that of the GPU most like it."""
     table = kernels_in(bundled_file(FOLDER) / f"{most_like(GPUS[gpu])}.json")
     part = half_rate(GPUS[gpu]) / half_rate(table.gpu)
@@ -149,11 +149,11 @@ def kernels_of(gpu: str) -> Kernels:
 
 
 @cache
-def kernels_in(path: Path) -> Kernels:
+def kernels_in(path: Path) -> KernelTimes:
     """The kernels in a file, by the data sheet of its GPU. Raises DataError for a damaged file."""
     try:
         said = json.loads(path.read_bytes())
-        return Kernels(
+        return KernelTimes(
             gpu_called(said["gpu"]),
             int(said["multiprocessors"]),
             {dtype: Products(_table(own), tuple(own["waves"])) for dtype, own in said["products"].items()},
@@ -166,12 +166,12 @@ def kernels_in(path: Path) -> Kernels:
         raise DataError(f"{path} is no table of kernels ({error}): install osfmodel again") from None
 
 
-def _table(said: Mapping[str, Any]) -> Table:
+def _table(said: Mapping[str, Any]) -> Grid:
     nodes = tuple(tuple(map(float, axis)) for axis in said["nodes"])
     values = tuple(map(int, said["values"]))
     if len(values) != math.prod(map(len, nodes)) or any(len(axis) < 2 for axis in nodes):
         raise ValueError("its values are not as many as its nodes")
-    return Table(nodes, values)
+    return Grid(nodes, values)
 
 
 @cache

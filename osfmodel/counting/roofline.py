@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 
-from osfmodel.counting.kernels import Kernels, kernels_of, width_of
+from osfmodel.counting.kernels import KernelTimes, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product
-from osfmodel.counting.stacks import EAGER, STACKS, Learned, Passes, Stack, learned
+from osfmodel.counting.stacks import EAGER, STACKS, Learned, Stack, Traffic, fused_columns, learned
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import UsageError
@@ -120,13 +120,13 @@ def ideal_time(model: Model, setting: TrainingSetup) -> float:
 class Roofline:
     """Times of modules on a GPU under a setting, in seconds for a whole micro-batch."""
 
-    kernels: Kernels
+    kernels: KernelTimes
     taught: Learned
     setting: TrainingSetup
 
     @classmethod
     def of(cls, setting: TrainingSetup, taught: Learned | None = None) -> Roofline:
-        """Kernels of the GPU in ``setting``, and what was learned."""
+        """KernelTimes of the GPU in ``setting``, and what was learned."""
         return cls(kernels_of(setting.gpu), taught or learned(), setting)
 
     @property
@@ -140,7 +140,7 @@ class Roofline:
         return STACKS[self.setting.stack]
 
     @property
-    def passes(self) -> Passes:
+    def passes(self) -> Traffic:
         """Parts of the counted elements that the stack moves."""
         return self.taught.passes[self.stack.like]
 
@@ -286,7 +286,7 @@ def timed(
 
     A block takes at least what the stack's host does for it.
     """
-    columns = _columns(model) if clock.stack.fused else {}
+    columns = fused_columns(model) if clock.stack.fused else {}
     found: dict[str, tuple[float, float]] = {}
     blocks: dict[str, float] = {}
     for module in model.modules:
@@ -302,25 +302,6 @@ def timed(
             longer = host / blocks[block]
             found[module.name] = found[module.name][0] * longer, found[module.name][1] * longer
     return found
-
-
-def _columns(model: Model) -> dict[str, int]:
-    """Columns of all matrices of a block that have one input and follow one another, by the names of their modules."""
-    found: dict[str, int] = {}
-    for _, group in groupby(model.modules, lambda one: _input(model, one)):
-        own = list(group)
-        if len(own) > 1 and own[0].products:
-            total = sum(one.products[0].columns for one in own)
-            found |= {one.name: total for one in own}
-    return found
-
-
-def _input(model: Model, module: Module) -> object:
-    """A key that modules share which are one product; its own name for a module that stands alone."""
-    block = model.block_of(module)
-    if not block or len(module.products) != 1 or module.scores or module.row_parallel or module.experts:
-        return module.name
-    return block, module.name.rpartition(".")[0], module.products[0].rows, module.products[0].inner
 
 
 def _frozen_beside(model: Model, clock: Roofline) -> dict[str, int]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
 
 from osfmodel.counting.kernels import measured, most_like
+from osfmodel.counting.modules import Model, Module
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import bundled_file
 from osfmodel.entities.gpus import GPUS, generation_of
@@ -53,7 +55,26 @@ STACKS: Mapping[str, Stack] = {
 nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8."""
 
 
-class Passes(NamedTuple):
+def fused_columns(model: Model) -> dict[str, int]:
+    """Columns of all matrices of a block that have one input and follow one another, by the names of their modules."""
+    found: dict[str, int] = {}
+    for _, group in groupby(model.modules, lambda one: _input(model, one)):
+        own = list(group)
+        if len(own) > 1 and own[0].products:
+            total = sum(one.products[0].columns for one in own)
+            found |= {one.name: total for one in own}
+    return found
+
+
+def _input(model: Model, module: Module) -> object:
+    """A key that modules share which are one product; its own name for a module that stands alone."""
+    block = model.block_of(module)
+    if not block or len(module.products) != 1 or module.scores or module.row_parallel or module.experts:
+        return module.name
+    return block, module.name.rpartition(".")[0], module.products[0].rows, module.products[0].inner
+
+
+class Traffic(NamedTuple):
     """Parts of the counted elements that a stack moves through memory.
 
     moved: of elements apart from products
@@ -78,7 +99,7 @@ class Learned(NamedTuple):
 
     clocks: Mapping[str, Mapping[str, float]]
     attention: Mapping[str, Mapping[str, float]]
-    passes: Mapping[str, Passes]
+    passes: Mapping[str, Traffic]
     doubts: Mapping[str, float]
 
     def clock(self, gpu: str, dtype: str) -> float:
@@ -116,7 +137,7 @@ def learned() -> Learned:
     path = bundled_file(FILE)
     try:
         said = json.loads(path.read_bytes())
-        passes = {name: Passes(**row) for name, row in said["passes"].items()}
+        passes = {name: Traffic(**row) for name, row in said["passes"].items()}
         return Learned(said["clocks"], said["attention"], passes, said["doubts"])
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path} is damaged ({error}): install osfmodel again") from None

@@ -159,11 +159,9 @@ class Workload:
     accumulated:  of several micro-batches added up: their number, and the workload of one
     profiled_workers, doubt: workers of the profiled job, whose times include usual effects if there are more than one;
                   and a fraction by which times may be off, either way, as of a batch size that was not profiled
-    computed_in:  type of computation, if it is not that of the parameters (mixed precision)
-    sample_tokens: tokens of a sample, if samples have tokens
+    computed_in:  type of computation, if not that of the parameters; sample_tokens: tokens of a sample, if it has some
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
-    fixed_share:  part of forward and backward that does not grow with the batch, if known
-    recounted:    of a workload in words: the same at so many samples
+    fixed_share, recounted: part of forward and backward that does not grow with the batch; the same at so many samples
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -186,9 +184,7 @@ class Workload:
     sample_tokens: int | None = None
     ideal_time: float | None = None
     fixed_share: float | None = None
-    recounted: Callable[[int], Workload] | None = field(
-        repr=False, compare=False, default=None, metadata={"written": False}
-    )
+    recounted: Callable[[int], Workload] | None = field(default=None, repr=False, compare=False)
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)

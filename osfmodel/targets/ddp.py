@@ -249,21 +249,18 @@ def hook_beside(workload: Workload) -> str:
 
 def _whole(knobs: DdpKnobs) -> str:
     """Words on the best single whole number for all buckets, for a launcher that takes only that."""
-    fallback = knobs.fallback
     if knobs.limits == DDP_LIMITS:
         return "leave --ddp_bucket_cap_mb out, since these are the defaults"
-    if fallback is None or fallback.whole_mib is None:
-        return "none satisfies the limits given"
-    return f"the best is  --ddp_bucket_cap_mb {fallback.whole_mib}"
+    whole = knobs.fallback and knobs.fallback.whole_mib
+    return f"the best is  --ddp_bucket_cap_mb {whole}" if whole else "none satisfies the limits given"
 
 
 def _older(knobs: DdpKnobs) -> str:
     """The branches for a torch without the list."""
     fallback = knobs.fallback
-    if knobs.limits == DDP_LIMITS:
-        return "else:  # older: these are DDP's defaults\n    ddp_kwargs = {}"
-    if fallback is None:
-        return "else:  # older: no single cap satisfies the limits given; DDP's defaults\n    ddp_kwargs = {}"
+    if knobs.limits == DDP_LIMITS or fallback is None:
+        why = "" if fallback else "no single cap satisfies the limits given; "
+        return f"else:  # older: {why}DDP's defaults\n    ddp_kwargs = {{}}"
     first, cap = fallback.pair
     tried = "" if fallback.pair_exhaustive else " (of those tried)"
     return OLDER.format(single_mib=fallback.cap / MIB, first=first, pair_cap=cap / MIB, tried=tried)
@@ -339,11 +336,8 @@ TARGET = Target(
     compared=True,
 )
 
-
 CAP = "cap:"
 """Prefix of plan names with one limit for all buckets, as DDP's ``bucket_cap_mb`` sets it."""
-
-
 BEST_CAP = "cap:best"
 """Name of the plan with the best single limit."""
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.kernels import LAUNCH, Kernels, Products, Table
+from osfmodel.counting.kernels import LAUNCH, Grid, KernelTimes, Products
 from osfmodel.counting.modules import Model, Module, attention, linear
 from osfmodel.counting.roofline import (
     FULL,
@@ -24,7 +24,7 @@ from osfmodel.counting.roofline import (
     timed,
     workload_of,
 )
-from osfmodel.counting.stacks import STACKS, Learned, Passes, learned
+from osfmodel.counting.stacks import STACKS, Learned, Traffic, learned
 from osfmodel.engine.bands import extremes
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
@@ -34,14 +34,14 @@ import make_efficiency as learning
 from in_words import anchored, anchors, runs_in_words, step_time, workload_in_words
 
 GPU = GPUS["a100"]  # 312 TFLOPS in bfloat16, 2,039 GB/s
-FLAT = Table(((1.0, 2.0),) * 3, (round(100 * math.log(2)),) * 8)
+FLAT = Grid(((1.0, 2.0),) * 3, (round(100 * math.log(2)),) * 8)
 """All kernels take 1.99 times as long as the law."""
 TWICE = math.exp(FLAT.values[0] / 100)
-KERNELS = Kernels(GPU, 108, {"bfloat16": Products(FLAT, (0.0,) * 4)}, FLAT, FLAT, 0.0, "by hand")
+KERNELS = KernelTimes(GPU, 108, {"bfloat16": Products(FLAT, (0.0,) * 4)}, FLAT, FLAT, 0.0, "by hand")
 TAUGHT = Learned(
     {"any": {"bfloat16": 0.5, "float8": 0.5}},
     {"flash": {"any": 0.25}, "cudnn": {"any": 0.25}},
-    {"eager": Passes(1.0, 0.5, 1.0), "compile": Passes(0.5, 0.25, 1.0), "te": Passes(0.5, 0.25, 1.0)},
+    {"eager": Traffic(1.0, 0.5, 1.0), "compile": Traffic(0.5, 0.25, 1.0), "te": Traffic(0.5, 0.25, 1.0)},
     {"any": 0.3},
 )
 

@@ -350,7 +350,8 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         assert [getattr(read, name, None) for name in EQUAL] == [getattr(noun, name, None) for name in EQUAL]
     for nouns in ((cluster,), (workload,), plans):
         for field in dataclasses.fields(nouns[0]):
-            if field.init and field.default is not dataclasses.MISSING:
+            written = field.init and "Callable" not in str(field.type)
+            if written and field.default is not dataclasses.MISSING:
                 differs = any(getattr(noun, field.name) != field.default for noun in nouns)
                 assert differs, f"give {field.name} a value of its own here"
 

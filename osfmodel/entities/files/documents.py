@@ -199,8 +199,8 @@ def document_type(noun: type) -> type[msgspec.Struct]:
 
 
 def _written(field: Field[Any]) -> bool:
-    """Whether a field is in documents: it is given, and not said to stay out."""
-    return field.init and bool(field.metadata.get("written", True))
+    """Whether a field is in documents: it is given, and no function."""
+    return field.init and "Callable" not in str(field.type)
 
 
 def _wire(kind: Any) -> Any:

@@ -7,6 +7,7 @@ as many micro-batches as it has further stages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,12 +18,14 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
 from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, ideal_time, workload_of
+from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.words import model_of, on_gpu, parse_words
 from osfmodel.engine.alike import kept
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.gpus import same_chip
-from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.modules import SHARDED, around
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import LAST_KEPT
 from osfmodel.entities.workload import Layer, Workload
@@ -131,6 +134,23 @@ def _both(
         forward += time * one.forward
         backward += time * (one.backward + one.forward * again)
     return forward, backward
+
+
+def stack_of(workload: Workload) -> str:
+    """Words on the stack that computes a workload in words, and on blocks that its host bounds."""
+    words = parse_words(workload.name)
+    model, stack = model_of(words), STACKS[words.setting.stack]
+    if not model.tokens:
+        return ""
+    said = f"; computed by {stack.said} (stack={words.setting.stack})"
+    host = stack.host_time(words.setting.checkpointing == FULL)
+    blocks = dict.fromkeys(model.blocks, 0.0)
+    for layer in workload.layers:
+        for name in around(layer.name):
+            if name in blocks:
+                blocks[name] += layer.forward_time + layer.backward_time
+    bound = sum(math.isclose(time, host) for time in blocks.values())
+    return said + (f", whose host bounds {how_many(bound, 'block')} at {show_time(host)}" if bound else "")
 
 
 def assumptions(groups: Parallelism) -> str:

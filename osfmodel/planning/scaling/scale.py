@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,22 +10,28 @@ from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.roofline import FULL, NOTHING, SELECTIVE
-from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time, show_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.lookup import require
-from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around
+from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import PricedSubjects, compare
 from osfmodel.planning.results import WORTHWHILE, Tuning
 from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
-from osfmodel.planning.scaling.replicas import assumptions, in_groups, in_stages, of_each_gpu, replica_workload
+from osfmodel.planning.scaling.replicas import (
+    assumptions,
+    in_groups,
+    in_stages,
+    of_each_gpu,
+    replica_workload,
+    stack_of,
+)
 from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.tuning.tune import tune, tuned_rule
@@ -283,23 +288,6 @@ class ScaleTask:
             if self.options.groups.tensor > 1:
                 yield from (APART.format(**words) for words in apart(self.cluster))
         yield from self.options.what_if.caveats(workload, self.cluster)
-
-
-def stack_of(workload: Workload) -> str:
-    """Words on the stack that computes a workload in words, and on blocks that its host bounds."""
-    words = parse_words(workload.name)
-    model, stack = model_of(words), STACKS[words.setting.stack]
-    if not model.tokens:
-        return ""
-    said = f"; computed by {stack.said} (stack={words.setting.stack})"
-    host = stack.host_time(words.setting.checkpointing == FULL)
-    blocks = dict.fromkeys(model.blocks, 0.0)
-    for layer in workload.layers:
-        for name in around(layer.name):
-            if name in blocks:
-                blocks[name] += layer.forward_time + layer.backward_time
-    bound = sum(math.isclose(time, host) for time in blocks.values())
-    return said + (f", whose host bounds {how_many(bound, 'block')} at {show_time(host)}" if bound else "")
 
 
 def _far(factor: float | None) -> Iterator[str]:
