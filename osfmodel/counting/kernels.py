@@ -37,7 +37,7 @@ WIDE = "bfloat16"
 """The type whose residuals all types have that a table does not hold."""
 
 
-class Grid(NamedTuple):
+class Residuals(NamedTuple):
     """Values over a grid: of each axis the nodes, ascending; values in the order of the last axis first.
 
     A value is 100 x ln(time / law).
@@ -65,7 +65,7 @@ class Grid(NamedTuple):
 class Products(NamedTuple):
     """Residuals of matrix products: over rows, columns and inner size, and a weight for the waves of each of TILES."""
 
-    table: Grid
+    table: Residuals
     waves: tuple[float, ...]
 
 
@@ -95,8 +95,8 @@ class KernelTimes:
     gpu: Gpu
     multiprocessors: int
     products: Mapping[str, Products]
-    attention: Grid
-    experts: Grid | None
+    attention: Residuals
+    experts: Residuals | None
     by_chosen: float
     source: str
     _kept: dict[tuple[float, float, float, str], float] = field(
@@ -166,12 +166,12 @@ def kernels_in(path: Path) -> KernelTimes:
         raise DataError(f"{path} is no table of kernels ({error}): install osfmodel again") from None
 
 
-def _table(said: Mapping[str, Any]) -> Grid:
+def _table(said: Mapping[str, Any]) -> Residuals:
     nodes = tuple(tuple(map(float, axis)) for axis in said["nodes"])
     values = tuple(map(int, said["values"]))
     if len(values) != math.prod(map(len, nodes)) or any(len(axis) < 2 for axis in nodes):
         raise ValueError("its values are not as many as its nodes")
-    return Grid(nodes, values)
+    return Residuals(nodes, values)
 
 
 @cache

@@ -8,14 +8,14 @@ from itertools import product
 
 import pytest
 
-from osfmodel.counting.kernels import Grid, kernels_in, kernels_of, measured, most_like, unfilled
+from osfmodel.counting.kernels import Residuals, kernels_in, kernels_of, measured, most_like, unfilled
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
 
 def test_a_table_is_linear_in_logarithms_between_nodes_and_flat_beyond():
-    table = Grid(((1.0, 4.0), (10.0, 1000.0)), (0, 100, 200, 400))
+    table = Residuals(((1.0, 4.0), (10.0, 1000.0)), (0, 100, 200, 400))
     for (row, size), (column, width) in product(enumerate((1, 4)), enumerate((10, 1000))):
         assert table.at(size, width) == pytest.approx((0, 1, 2, 4)[2 * row + column])
     assert table.at(2, 100) == pytest.approx((0 + 1 + 2 + 4) / 4)

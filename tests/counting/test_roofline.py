@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.kernels import LAUNCH, Grid, KernelTimes, Products
+from osfmodel.counting.kernels import LAUNCH, KernelTimes, Products, Residuals
 from osfmodel.counting.modules import Model, Module, attention, linear
 from osfmodel.counting.roofline import (
     FULL,
@@ -34,7 +34,7 @@ import make_efficiency as learning
 from in_words import anchored, anchors, runs_in_words, step_time, workload_in_words
 
 GPU = GPUS["a100"]  # 312 TFLOPS in bfloat16, 2,039 GB/s
-FLAT = Grid(((1.0, 2.0),) * 3, (round(100 * math.log(2)),) * 8)
+FLAT = Residuals(((1.0, 2.0),) * 3, (round(100 * math.log(2)),) * 8)
 """All kernels take 1.99 times as long as the law."""
 TWICE = math.exp(FLAT.values[0] / 100)
 KERNELS = KernelTimes(GPU, 108, {"bfloat16": Products(FLAT, (0.0,) * 4)}, FLAT, FLAT, 0.0, "by hand")
