@@ -159,9 +159,10 @@ class Workload:
     accumulated:  of several micro-batches added up: their number, and the workload of one
     profiled_workers, doubt: workers of the profiled job, whose times include usual effects if there are more than one;
                   and a fraction by which times may be off, either way, as of a batch size that was not profiled
-    computed_in:  type of computation, if not that of the parameters; sample_tokens: tokens of a sample, if it has some
+    computed_in:  type of computation, if it is not that of the parameters (mixed precision)
+    sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
-    fixed_share, recounted: part of forward and backward that does not grow with the batch; the same at so many samples
+    fixed_share:  part of forward and backward that does not grow with the batch, if known
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -184,7 +185,7 @@ class Workload:
     sample_tokens: int | None = None
     ideal_time: float | None = None
     fixed_share: float | None = None
-    recounted: Callable[[int], Workload] | None = field(default=None, repr=False, compare=False)
+    recounted: Callable[[int], Workload] | None = field(default=None, repr=False, compare=False)  # in words, by samples
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
@@ -214,8 +215,7 @@ class Workload:
         if self.grain not in GRAINS:
             raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
         if self.computing is not None and not 0 < self.computing <= 1:
-            said = f"the computing fraction of workload {self.name!r} is {self.computing!r}"
-            raise DataError(f"{said}: above 0, 1 at most")
+            raise DataError(f"computing of workload {self.name!r} is {self.computing!r}: above 0, 1 at most")
         names = [layer.name for layer in self.layers]
         require_unique(names, f"workload {self.name!r}", "layers")
         require_segments(self.segments, names, self.name)
