@@ -296,7 +296,7 @@ def test_a_faster_device_names_time_that_it_does_not_shorten(computing, said):
     tuned = tune(faster.of_workload(workload, 16), RING, 16).under(faster)
     assert any("--compute scales the rest" in note for note in tuned.notes) == bool(said)
     assert not any("--compute" in note for note in WhatIf(accumulate=2).caveats(workload, RING))
-    with pytest.raises(DataError, match="the computing fraction"):
+    with pytest.raises(DataError, match="computing of workload"):
         replace(workload, computing=1.5)
 
 
