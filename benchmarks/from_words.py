@@ -189,8 +189,8 @@ The bars were 10 % for NeMo and each torchtitan run of 8B, 8 % for SimuMax, 6 % 
 half width of 14 %, and a coverage of 85 to 97 %. Three parts learned for each generation had a median of 8.8 % on 211
 runs of the first five sources.
 
-* NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 2.2 times between containers of one year.
-* `mosaicml-2023` of January ran torch 1.12, some 15 % slower than in April.
+* NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 1.8 times between containers of one year.
+* `mosaicml-2023` of January ran torch 1.12, and took longer than in April.
 
 What is missed by measured kernels left out: `OSFMODEL_DATA=FOLDER python profiles/make_kernels.py --misses`.
 
