@@ -412,7 +412,7 @@ def test_the_second_simulator_notices_changes_beyond_dense_plans(monkeypatch, ch
 
 
 def test_the_recursion_notices(monkeypatch):
-    original = osfmodel.engine.lower
+    original = osfmodel.engine.strategies.lower
 
     def without_hooks(workload, plan, pricing):
         return original(workload, plan, replace(pricing, effects=replace(pricing.effects, hook_time=0)))
@@ -420,7 +420,7 @@ def test_the_recursion_notices(monkeypatch):
     pricing = priced(1, 2, hook_time=Fraction(1))
     expected = predict_timeline(TWO, Plan("w", APART), pricing.cost(), pricing.effects).iteration_time
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time == expected
-    monkeypatch.setattr(osfmodel.engine, "lower", without_hooks)
+    monkeypatch.setattr(osfmodel.engine.strategies, "lower", without_hooks)
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time != expected
 
 
