@@ -177,7 +177,7 @@ Runs on the fewest GPUs of their series (model, sequence, GPU), and those of `pr
 nanotron on one node, and torchtitan, whose H100 have 2.4 instead of 3.35 TB/s and 500 instead of 700 W. Clocks, passes
 over memory and the doubt, which is the band, are learned without the source (`profiles/make_efficiency.py`). Their form
 and starting values were chosen with all of these runs in view, and the time of nanotron's host was read from its rows.
-Of SimuMax, the 12 rows of Llama are here; those of DeepSeek-V2 have other layers in each stage.
+Of SimuMax, the 12 rows of Llama are here.
 
 {alone}
 
@@ -197,7 +197,7 @@ What is missed by measured kernels left out: `OSFMODEL_DATA=FOLDER python profil
 ## With an anchor
 
 The computation of a series is scaled so that the prediction on its fewest GPUs takes as long as was measured. That run
-is not judged. All else is as used. `fms-fsdp` and `mosaicml-h100` have no series of several counts.
+is not judged. `fms-fsdp` and `mosaicml-h100` have no series of several counts.
 
 {anchored}
 

@@ -34,7 +34,7 @@ from osfmodel.counting import words as counting_words
 from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.roofline import Roofline, TrainingSetup, timed
-from osfmodel.counting.stacks import ANY, EAGER, EXPERTS, Learned, Traffic
+from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, EAGER, EXPERTS, FLASH, Learned, Traffic
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files import profiles
@@ -56,22 +56,22 @@ CLOCKS = {"a100": ("bfloat16",), "h100": ("bfloat16", "float8"), "b200": ("bfloa
 LIKE = {"b300": "b200", "gb200": "b200", "gb300": "b200", "h200": "h100"}
 """GPUs with a table of kernels that compute as another."""
 PASSES = {
-    "eager": Traffic(1.0, 0.5, 0.0),
-    "compile": Traffic(0.4, 0.3, 1.0),
+    EAGER: Traffic(1.0, 0.5, 0.0),
+    COMPILE: Traffic(0.4, 0.3, 1.0),
     "te": Traffic(0.35, 0.2, 0.6),
 }
-ATTENTION = {"flash": {ANY: 0.7, "a100": 0.7, "h100": 0.6}, "cudnn": {ANY: 0.9}}
-"""Begin of the search. The table of A100 is of FlashAttention 2, those of later GPUs of later kernels."""
-"""Begin of the search. Eager PyTorch casts nothing to float8: what it takes there is that of compile."""
+"""Starting values. Eager PyTorch casts nothing to float8: what it would take is that of compiled blocks."""
+ATTENTION = {FLASH: {"a100": 0.7, "h100": 0.6}, CUDNN: {ANY: 0.9}}
+"""Starting values. The table of A100 is of FlashAttention 2, those of later GPUs of later kernels, and that of H100
+stands for all of these: no run of them had FlashAttention."""
 CLOCK = 0.85
-START = Learned({ANY: {"bfloat16": CLOCK, "float8": CLOCK}}, ATTENTION, PASSES, {ANY: 0.0})
 DRAWN, SOFT = 0.1, 0.05
-"""Weight with which logarithms are drawn to their begin (against a source's weight of 1), and the relative error from
+"""Weight with which logarithms are drawn to their starting values (a source's is 1), and the relative error from
 which the loss grows as the error, not as its square."""
 
 
 class Stated(NamedTuple):
-    """A run that is said in words whole: as ``osf scale`` would be asked."""
+    """A run as ``osf scale`` would be asked for it; ``chunks``: parts of each stage of an interleaved pipeline."""
 
     source: str
     words: str
@@ -247,13 +247,8 @@ def rows() -> tuple[Row, ...]:
 
 
 VALUES = (
-    *(("clock", gpu, dtype) for gpu, types in CLOCKS.items() for dtype in types),
-    *(
-        ("attention", library, gpu)
-        for library, gpus in ATTENTION.items()
-        for gpu in gpus
-        if len(gpus) == 1 or gpu != ANY
-    ),
+    *(("clocks", gpu, dtype) for gpu, types in CLOCKS.items() for dtype in types),
+    *(("attention", library, gpu) for library, gpus in ATTENTION.items() for gpu in gpus),
     *(("passes", name, field) for name in PASSES for field in Traffic._fields if (name, field) != (EAGER, "casts")),
 )
 """Values that are learned: kind, GPU or stack, type or field."""
@@ -264,35 +259,27 @@ def begin(value: tuple[str, str, str]) -> float:
     kind, name, field = value
     if kind == "attention":
         return ATTENTION[name][field]
-    return CLOCK if kind == "clock" else float(getattr(PASSES[name], field))
+    return CLOCK if kind == "clocks" else float(getattr(PASSES[name], field))
 
 
-def decoded(values: Sequence[float], doubts: Mapping[str, float] | None = None) -> Learned:
-    """Clocks, attention and passes from values in the order of VALUES."""
-    found = {value: begin(value) * math.exp(own) for value, own in zip(VALUES, values, strict=True)}
-    clocks: dict[str, dict[str, float]] = {}
-    for (kind, name, field), own in found.items():
-        if kind == "clock":
-            clocks.setdefault(name, {})[field] = own
-    attention: dict[str, dict[str, float]] = {}
-    for (kind, name, field), own in found.items():
-        if kind == "attention":
-            attention.setdefault(name, {})[field] = own
-    attention["flash"][ANY] = attention["flash"]["h100"]
-    for name, like in LIKE.items():
-        clocks[name] = clocks[like]
-    any_of = {
-        dtype: math.exp(sum(math.log(own[dtype]) for own in all_of) / len(all_of))
-        for dtype in ("bfloat16", "float8")
-        for all_of in [[clocks[name] for name, types in CLOCKS.items() if dtype in types]]
-    }
-    passes = {
-        name: Traffic(
-            *(found.get(("passes", name, field), found["passes", "compile", "casts"]) for field in Traffic._fields)
-        )
-        for name in PASSES
-    }
-    return Learned({ANY: any_of, **clocks}, attention, passes, doubts or {ANY: 0.0})
+def decoded(values: Sequence[float]) -> Learned:
+    """Clocks, attention and passes from values in the order of VALUES: logarithms of factors on starting values."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for value, own in zip(VALUES, values, strict=True):
+        kind, name, field = value
+        found.setdefault(kind, {}).setdefault(name, {})[field] = begin(value) * math.exp(own)
+    clocks, attention, passes = found["clocks"], found["attention"], found["passes"]
+    passes[EAGER]["casts"] = passes[COMPILE]["casts"]
+    attention[FLASH][ANY] = attention[FLASH]["h100"]
+    each = {dtype: [own[dtype] for own in clocks.values() if dtype in own] for dtype in ("bfloat16", "float8")}
+    any_of = {dtype: math.prod(own) ** (1 / len(own)) for dtype, own in each.items()}
+    clocks |= {name: clocks[like] for name, like in LIKE.items()}
+    return Learned(
+        {ANY: any_of, **clocks}, attention, {name: Traffic(**own) for name, own in passes.items()}, {ANY: 0.0}
+    )
+
+
+START = decoded([0.0] * len(VALUES))
 
 
 def learn(keep: Callable[[Row], bool]) -> Learned:
@@ -305,7 +292,7 @@ def learn(keep: Callable[[Row], bool]) -> Learned:
         errors = [row.missed(taught) / math.sqrt(shares[row.source]) for row in own]
         return errors + [DRAWN * value for value in values]
 
-    highest = [-math.log(begin(value)) if value[0] == "clock" else math.inf for value in VALUES]
+    highest = [-math.log(begin(value)) if value[0] == "clocks" else math.inf for value in VALUES]
     result = least_squares(
         misses, [0.0] * len(VALUES), bounds=(-math.inf, highest), loss="soft_l1", f_scale=SOFT, max_nfev=20
     )

@@ -1,4 +1,4 @@
-"""How long the kernels of a GPU take by their shape, measured with nothing beside them: a law and its residuals.
+"""Times of the kernels of a GPU by their shape, measured with nothing beside them: a law and its residuals.
 
 The law takes a kernel's operations at the rate of the data sheet, its bytes at the bandwidth of memory, and a launch,
 one after the other. What measured kernels take beyond that is a table over the logarithms of their sizes, linear
@@ -181,7 +181,7 @@ def measured() -> tuple[str, ...]:
 
 
 def most_like(gpu: Gpu, among: Sequence[str] | None = None) -> str:
-    """The GPU with a table that is most like it: of its generation where one is, by rate for each byte and by rate."""
+    """The GPU with a table that is most like it: of its generation if one is, by rate for each byte, then by rate."""
     names = measured() if among is None else among
     own = [name for name in names if generation_of(GPUS[name].called) == generation_of(gpu.called)]
 

@@ -28,7 +28,8 @@ from osfmodel.entities.workload import Layer, Workload
 
 NOTHING, SELECTIVE, FULL = "none", "selective", "full"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
-"""Activation checkpointing: of nothing, of all that is no product, or of whole blocks."""
+"""Activation checkpointing: of nothing, of all that is no product, or of whole blocks. Selective checkpointing repeats
+HALF of the products too; memory counts all of their results as kept."""
 WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
 """Bytes of an element of activations, by type of computation."""
 FLOAT8 = "float8"
@@ -38,15 +39,15 @@ PARAMETERS = "float32"
 ADAM_BYTES, ADAM_STATE = 28, 8
 """Bytes for each parameter that an update of Adam moves (weight and two moments read and written, gradient read), and
 that its moments take."""
-SCORES_BACKWARD = 2.5 / 0.8
-"""Time of attention in backward, over that of forward: five products for two, at 0.8 of the rate, between what was
-measured on A100 and B200 at most shapes (published with SimuMax) and of later kernels."""
+SCORES_BACKWARD = 2.5 / 0.9
+"""Time of attention in backward, over that of forward: five products for two, at 0.9 of the rate. The medians of shapes
+measured on A100 and B200, published with SimuMax, are 0.86 and 0.93."""
 HALF = 0.5
 """Part of the products that selective checkpointing repeats: torchtitan keeps the result of every second one."""
 PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a parameter in 4 bits (NF4, double quantisation): a scale of 8 bits for 64, one of 32 for 256 of these."""
 LEARNED_ON = 8
-"""Workers of most runs that efficiencies were learned from: what computing takes beside others is in them."""
+"""Workers of most runs that were learned from: what computing takes beside others is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +127,17 @@ class Roofline:
 
     @classmethod
     def of(cls, setting: TrainingSetup, taught: Learned | None = None) -> Roofline:
-        """KernelTimes of the GPU in ``setting``, and what was learned."""
+        """The times on the GPU of ``setting``, with what was learned."""
         return cls(kernels_of(setting.gpu), taught or learned(), setting)
 
     @property
     def gpu(self) -> Gpu:
-        """The GPU."""
+        """The GPU, by whose data sheet kernels are timed."""
         return self.kernels.gpu
 
     @property
     def stack(self) -> Stack:
-        """The stack that runs it."""
+        """The software that runs the model."""
         return STACKS[self.setting.stack]
 
     @property
@@ -157,10 +158,10 @@ class Roofline:
         if product.times > 1:
             return (self._grouped(module, product, dtype) / clock,) * 3
         share = product.columns / wide / clock
-        read = product.taps  # a convolution reads its input once for all places of its kernel
-        spared = self.moving(rows * inner * (1 - 1 / read)) if read > 1 else 0.0
+        spared = self.moving(rows * inner * (1 - 1 / product.taps))  # a convolution reads inputs once for all its taps
+        least = 2 * rows * inner * wide / self.gpu.rate(dtype)
         return tuple(  # type: ignore[return-value]
-            max(self.kernels.product(*sizes, dtype) - spared, 0.1 * spared) * share
+            max(self.kernels.product(*sizes, dtype) - spared, least) * share
             for sizes in ((rows, inner, wide), (rows, wide, inner), (wide, rows, inner))
         )
 
@@ -176,10 +177,10 @@ class Roofline:
         return whole
 
     def scores(self, product: Product) -> float:
-        """Time of a product inside attention, which is not in float8: half of that of its two."""
+        """Time of a product inside attention, which is not in float8: half of that of attention's two products."""
         batch, dtype = self.setting.batch, self.wide
-        width = min(product.inner, product.columns)
-        tokens = min(product.rows, 2 * max(product.inner, product.columns))
+        width, keys = sorted((product.inner, product.columns))
+        tokens = min(product.rows, 2 * keys)  # causal attention sees half of the keys; a window, those inside it
         moved = 2 * product.rows * width * product.times * batch * width_of(dtype)
         operations = product.operations * batch
         alone = self.kernels.attend(tokens, product.times * batch, width, 2 * operations, 2 * moved, dtype) / 2

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
-from osfmodel.counting.kernels import measured, most_like
+from osfmodel.counting.kernels import most_like
 from osfmodel.counting.modules import Model, Module
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import bundled_file
@@ -29,7 +29,7 @@ class Stack(NamedTuple):
     fused:     whether matrices with the same input are one product: queries, keys and values; gate and up
     gradients: bytes of a parameter that adding its gradient to that of earlier micro-batches moves, in each
     host:      seconds that a block takes at least, forward and backward, whatever its GPU: launches and Python
-    like:      stack whose passes over memory it has
+    like:      stack whose learned passes over memory it has
     attention: library of its attention
     """
 
@@ -47,7 +47,7 @@ class Stack(NamedTuple):
 
 STACKS: Mapping[str, Stack] = {
     EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH),
-    COMPILE: Stack("compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH),
+    COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH),
     "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN),
     "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH),
 }
@@ -90,11 +90,11 @@ class Traffic(NamedTuple):
 class Learned(NamedTuple):
     """Clocks, passes and doubts as published runs teach them.
 
-    clocks:   GPU with a table of kernels -> type of element -> speed of products in training, of that alone
-    attention: library of attention -> GPU with a table -> its rate, of that of the kernels in the table
-    passes:   by stack
-    doubts:   stack, "experts" for models with experts, "any" for GPUs of a generation without runs ->
-              relative half width that covered 90 % of step times of sources that had no part in it
+    clocks:    GPU with a table of kernels -> type of element -> speed of products in training, as part of that alone
+    attention: library of attention -> GPU with a table -> its rate, as part of that of the kernels in the table
+    passes:    by stack
+    doubts:    stack ("experts" for models with experts, "any" for GPUs of a generation without runs) -> relative half
+               width of the band, which holds 90 % of the runs of sources left out
     """
 
     clocks: Mapping[str, Mapping[str, float]]
@@ -103,12 +103,12 @@ class Learned(NamedTuple):
     doubts: Mapping[str, float]
 
     def clock(self, gpu: str, dtype: str) -> float:
-        """Speed of kernels of this type on the GPU of that name, of that alone."""
+        """Speed of products of this type on the GPU of that name, as part of that alone."""
         own = self.clocks.get(table_of(gpu), self.clocks[ANY])
         return own.get("float8" if dtype == "float8" else "bfloat16") or self.clocks[ANY]["bfloat16"]
 
     def attending(self, gpu: str, library: str) -> float:
-        """Rate of attention on the GPU of that name, of that of the kernels in the table that it takes."""
+        """Rate of attention on the GPU of that name, as part of that of the kernels in its table."""
         own = self.attention[library]
         return own.get(most_like(GPUS[gpu]), own[ANY])
 
@@ -127,7 +127,7 @@ ANY, EXPERTS = "any", "experts"
 @cache
 def table_of(gpu: str) -> str:
     """The GPU of the same generation whose table of kernels the one of that name takes; "any" where there is none."""
-    table = most_like(GPUS[gpu], measured())
+    table = most_like(GPUS[gpu])
     return table if generation_of(GPUS[gpu].called) == generation_of(GPUS[table].called) else ANY
 
 

@@ -184,7 +184,7 @@ def test_defaults_beside_experts_are_those_of_their_table(kind):
 
 
 def test_adapters_added_to_weights_keep_them_once_more_and_spare_no_product():
-    """Whatever the batch: the product of both matrices for each expert, and a second copy of all of them."""
+    """The product of both matrices for each expert and a second copy of all of them are the same for any batch."""
     words = "qwen3-30b-a3b:h100,seq512,bf16,lora=8:all-linear"
     tuned, full = model_of(parse_words(words)), model_of(parse_words("qwen3-30b-a3b:h100,seq512"))
     before = next(module for module in full.modules if module.experts)

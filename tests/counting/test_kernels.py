@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from itertools import product
 
+import numpy as np
 import pytest
 
 from osfmodel.counting.kernels import Residuals, kernels_in, kernels_of, measured, most_like, unfilled
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "profiles"))
+import make_kernels as making
 
 
 def test_a_table_is_linear_in_logarithms_between_nodes_and_flat_beyond():
@@ -21,6 +26,20 @@ def test_a_table_is_linear_in_logarithms_between_nodes_and_flat_beyond():
     assert table.at(2, 100) == pytest.approx((0 + 1 + 2 + 4) / 4)
     assert table.at(0.1, 10) == table.at(1, 10)
     assert table.at(100, 10**6) == 4
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100"])
+def test_times_are_those_that_were_fitted(gpu):
+    """The script fits the sum that predictions take: the same weights of nodes and waves, on drawn shapes."""
+    kernels = kernels_of(gpu)
+    own = kernels.products["bfloat16"]
+    drawn = np.random.default_rng(7).integers(128, 30_000, (40, 3)).astype(float)
+    law = np.array([kernels.law(2 * m * n * k, 2 * (m * k + k * n + m * n), "bfloat16") for m, n, k in drawn])
+    waves = np.array([unfilled(m, n, kernels.multiprocessors) for m, n, _ in drawn])
+    shapes = making.Shapes(own.table.nodes, tuple(drawn.T), waves, law, law)
+    fitted = np.exp(making.weights(shapes) @ np.array([*(one / 100 for one in own.table.values), *own.waves]))
+    for (m, n, k), factor, least in zip(drawn, fitted, law, strict=True):
+        assert kernels.product(m, k, n, "bfloat16") == pytest.approx(least * factor)
 
 
 def test_waves_that_are_full_cost_nothing():

@@ -74,14 +74,14 @@ def normal(*shape: int) -> Any:
 
 
 def zeros(*shape: int) -> Any:
-    """Whole numbers of a shape, all 0."""
+    """Integers of a shape, all 0."""
     import torch
 
     return torch.zeros(shape, dtype=torch.long)
 
 
 def ones(*shape: int) -> Any:
-    """Whole numbers of a shape, all 1."""
+    """Integers of a shape, all 1."""
     import torch
 
     return torch.ones(shape, dtype=torch.long)
