@@ -830,10 +830,13 @@ def unlucky(model, optimizer, what):
 
 
 def lost(what, rule):
-    """Messages if rank 1 ends in backward, at once or with an exception that nothing catches."""
+    """Messages if rank 1 ends in backward, at once or with an exception that nothing catches.
+
+    One of some 300 times gloo waits to the limit, for a send to the rank that is gone.
+    """
     model = model_of(Unlucky)
     optimizer = sgd(model)
-    execute(model, optimizer, families(workload_of(model))["merged"].under(RULES[rule]), limit=3600)
+    execute(model, optimizer, families(workload_of(model))["merged"].under(RULES[rule]), limit=20)
     if dist.get_rank() == 1:
         unlucky(model, optimizer, what)
     return [told(partial(unlucky, model, optimizer, what)), told(lambda: loss_of(model, 9).backward())]

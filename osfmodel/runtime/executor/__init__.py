@@ -22,8 +22,9 @@ If the plan releases gradients, each parameter is updated in backward and has no
 largest entries and keep the rest for later (``state_dict`` saves it); modules that the plan names are recomputed.
 
 A rank on which something fails, in backward or here, lets go of its connections at once, so that gloo's other ranks
-raise JobError when they next wait, not after ``limit``. After an error an executor raises JobError whenever it is used.
-As with DDP, ranks must call backward equally often: nothing looks for one that does not.
+raise JobError when they next wait, and seldom only after ``limit`` (gloo may not tell a send that its receiver is
+gone). After an error an executor raises JobError whenever it is used. As with DDP, ranks must call backward equally
+often: nothing looks for one that does not.
 """
 
 from __future__ import annotations

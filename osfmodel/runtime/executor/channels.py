@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import count, cycle
+from threading import Thread
 from typing import Any
 
 from osfmodel.runtime.job.ranks import explained
@@ -57,8 +58,12 @@ class Channels:
         return self._groups[next(self._turn)]
 
     def drop(self) -> None:
-        """Drop the groups after an error: gloo closes connections once started work has ended, NCCL at the limit."""
-        self._groups = []
+        """Drop the groups after an error: gloo closes connections once started work has ended, NCCL at the limit.
+
+        A group waits for its threads, one of which may wait for the lost rank up to the limit: nobody waits for that.
+        """
+        groups, self._groups = self._groups, []
+        Thread(target=groups.clear, daemon=True).start()
 
     def close(self) -> None:
         """Release the groups: their connections close when nothing is in flight any more."""
