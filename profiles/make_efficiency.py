@@ -167,7 +167,7 @@ def _words(text: str) -> str:
 
 def predicted(one: Stated, taught: Learned | None = None) -> float:
     """Seconds of a step as ``osf scale`` predicts it, with what was learned elsewhere."""
-    counting_words.counted.cache_clear()
+    counting_words.at_samples.cache_clear()
     with patch.object(roofline, "learned", (lambda: taught) if taught else roofline.learned):
         cluster = load_cluster(one.cluster)
         workload = (
@@ -177,7 +177,7 @@ def predicted(one: Stated, taught: Learned | None = None) -> float:
         )
         options = ScaleOptions((one.plan,), ROOM, WhatIf(accumulate=one.micro_batches), groups=one.groups, sized=False)
         point = scale(workload, cluster, [one.gpus], options).points[0]
-    counting_words.counted.cache_clear()
+    counting_words.at_samples.cache_clear()
     return point.time
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from math import prod
 from types import MappingProxyType
@@ -290,9 +291,10 @@ def timed(
     columns = fused_columns(model) if clock.stack.fused else {}
     found: dict[str, tuple[float, float]] = {}
     blocks: dict[str, float] = {}
+    times = cache(clock.times)  # most blocks are alike
     for module in model.modules:
         block = model.block_of(module)
-        forward, backward = clock.times(module, bool(block), columns.get(module.name, 0))
+        forward, backward = times(replace(module, name=""), bool(block), columns.get(module.name, 0))
         more = beside.get(module.name, (0.0, 0.0))
         found[module.name] = forward + more[0], backward + more[1]
         blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])

@@ -173,12 +173,12 @@ class Words:
     __repr__ = brief
 
 
-@lru_cache(maxsize=16)
 def counted(text: str) -> Workload:
     """The workload that these words describe. Raises as :func:`osfmodel.counting.load_workload`."""
     return at_samples(text, parse_words(text).setting.batch)
 
 
+@lru_cache(maxsize=32)
 def at_samples(text: str, batch: int) -> Workload:
     """The workload that these words describe, with so many samples in a micro-batch."""
     words = parse_words(text)

@@ -254,6 +254,7 @@ def gpu_on_data_sheet(called: str) -> Gpu | None:
     return next((gpu for gpu in GPUS.values() if gpu.called == called), None)
 
 
+@lru_cache(maxsize=2**10)
 def generation_of(gpu: str) -> str:
     """Generation of the GPU called ``gpu``, such as "NVIDIA A100-SXM4-80GB"; "" for one that is not known."""
     name = re.sub(r"[-_/]", " ", gpu.lower())
