@@ -19,8 +19,9 @@ from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.counting.config import Config
 from osfmodel.counting.families import llama
 from osfmodel.counting.modules import Model, attention, embedding, head, linear, norm
-from osfmodel.counting.roofline import TrainingSetup, workload_of
+from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.stacks import Learned
+from osfmodel.counting.training import TrainingSetup
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.files.measurements import load_measurements

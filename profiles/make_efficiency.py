@@ -33,8 +33,9 @@ from osfmodel.counting import load_workload, roofline
 from osfmodel.counting import words as counting_words
 from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
-from osfmodel.counting.roofline import Roofline, TrainingSetup, timed
+from osfmodel.counting.roofline import Roofline, timed
 from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, EAGER, EXPERTS, FLASH, Learned, Traffic
+from osfmodel.counting.training import TrainingSetup
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files import profiles

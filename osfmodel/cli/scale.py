@@ -92,7 +92,7 @@ def _group(name: str, said: str) -> Decorator:
     metavar="N=TIME|RATE",
     help="A measured step with N GPUs: 64=0.61s, 64=5762tok/s/gpu or 64=210samples/s. Replaces computed times.",
 )
-@MEMORY.option("--memory", metavar="SIZE", help="Of a GPU (80GB). Default: 90 % of what the data sheet has.")
+@MEMORY.option("--memory", metavar="SIZE", help="Of a GPU (80GB). Default: what CUDA and NCCL leave of it.")
 @MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the workload's.")
 @TRAINING.option("--tokens", metavar="N", help="Also show the hours for training on N tokens (300B, 15T).")
 @TRAINING.option("--samples", metavar="N", help="Also show the hours for training on N samples (1.28M).")

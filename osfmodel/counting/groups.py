@@ -108,18 +108,21 @@ class Shard(NamedTuple):
     sent: Mapping[str, tuple[GroupMessage, ...]]
 
 
-def shard_of(model: Model, groups: Parallelism, stage: int = 0) -> Shard:
-    """The shard of a GPU in a pipeline's ``stage``. Raises UsageError where the model cannot be divided like that."""
-    return _shard(model, groups, _copies(model, groups), _stages(model, groups.pipeline)[stage])
+def shard_of(model: Model, groups: Parallelism, stage: int = 0, gathers: bool = True) -> Shard:
+    """The shard of a GPU in a pipeline's ``stage``; ``gathers`` as in Stack.
+
+    Raises UsageError where the model cannot be divided like that.
+    """
+    return _shard(model, groups, gathers, _copies(model, groups), _stages(model, groups.pipeline)[stage])
 
 
-def _shard(model: Model, groups: Parallelism, copies: int, modules: Sequence[Module]) -> Shard:
+def _shard(model: Model, groups: Parallelism, gathers: bool, copies: int, modules: Sequence[Module]) -> Shard:
     sent: dict[str, tuple[GroupMessage, ...]] = {}
     shared = []
     for one in modules:
         module = _copied(_untied(one, model) if modules[0] is not model.modules[0] else one, copies)
         sent[module.name] = tuple(_sent(module, model, groups))
-        shared.append(_shared(module, groups, bool(model.block_of(module))))
+        shared.append(_shared(module, groups, gathers and bool(model.block_of(module))))
     names = {model.block_of(module) for module in shared}
     blocks = tuple(name for name in model.blocks if name in names)
     return Shard(replace(model, modules=tuple(shared), blocks=blocks), sent)
@@ -234,7 +237,7 @@ def _widest(module: Module) -> Shape:
     return max((shape for _, shape in module.parameters), key=prod, default=())
 
 
-def _shared(module: Module, groups: Parallelism, in_block: bool) -> Module:
+def _shared(module: Module, groups: Parallelism, gathers: bool) -> Module:
     """A GPU's shard of a module: a share of its matrices, by columns or by rows, and of its tokens."""
     among = groups.expert if module.experts else 1
     parameters, products = [], []
@@ -256,12 +259,12 @@ def _shared(module: Module, groups: Parallelism, in_block: bool) -> Module:
         for score in module.scores
     )
     parts = groups.context * groups.tensor
-    # A column-parallel layer keeps its input as it was gathered, as torchtitan does.
-    gathered = bool(module.products) and not module.row_parallel and in_block
-    moved, kept = module.moved // parts, int(module.kept / (groups.context if gathered else parts))
+    gathered = gathers and bool(module.products) and not module.row_parallel
+    kept = int(module.kept / (groups.context if gathered else parts))
     return replace(
-        module, parameters=tuple(parameters), products=tuple(products), scores=scores, moved=moved, kept=kept
-    )
+        module, parameters=tuple(parameters), products=tuple(products), scores=scores, moved=module.moved // parts,
+        kept=kept, logits=module.logits // parts,
+    )  # fmt: skip
 
 
 def _divided(shape: Shape, product: Product | None, by_rows: bool, parts: int) -> Shape:
@@ -275,8 +278,10 @@ def _divided(shape: Shape, product: Product | None, by_rows: bool, parts: int) -
     return (*shape[:axis], -(-shape[axis] // parts), *shape[axis + 1 :])
 
 
-def stages_of(model: Model, groups: Parallelism) -> tuple[list[Shard], list[int]]:
+def stages_of(model: Model, groups: Parallelism, gathers: bool = True) -> tuple[list[Shard], list[int]]:
     """The shards of the stages of a pipeline that differ in more than names, and for each stage the place of its shard.
+
+    gathers: as in Stack
 
     Raises UsageError as :func:`shard_of`.
     """
@@ -286,7 +291,7 @@ def stages_of(model: Model, groups: Parallelism) -> tuple[list[Shard], list[int]
         for modules in stages
     ]
     first = dict(zip(reversed(forms), reversed(stages), strict=True))
-    shards = {form: _shard(model, groups, copies, first[form]) for form in dict.fromkeys(forms)}
+    shards = {form: _shard(model, groups, gathers, copies, first[form]) for form in dict.fromkeys(forms)}
     return list(shards.values()), list(map(list(shards).index, forms))
 
 

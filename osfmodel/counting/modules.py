@@ -53,6 +53,7 @@ class Module:
     packed:     whether its matrix is kept in 4 bits, and unpacked whenever it is used
     through:    whether backward computes the gradients of its frozen weights, for adapters that are added to them
     once:       whether its work and what it keeps are those of a micro-batch, however many samples that has
+    logits:     elements that the loss over a vocabulary reads; what it keeps of them depends on the software
     """
 
     name: str
@@ -72,6 +73,7 @@ class Module:
     packed: bool = False
     through: bool = False
     once: bool = False
+    logits: int = 0
     __repr__ = brief
 
     @property
@@ -304,14 +306,14 @@ def batch_norm(name: str, channels: int, side: int, activated: bool = True, adde
 
 
 LOGITS = 5
-"""Elements of half precision that each logit takes: itself, and in float32 its copy and gradient of the loss."""
+"""Elements of half precision that are moved for each logit, twice: itself, and in float32 its copy and gradient."""
 
 
 def head(name: str, width: int, vocabulary: int, tokens: int, tied: bool, biased: bool = False) -> Module:
     """The head of a language model and the loss behind it; without a weight if that is the embedding's."""
-    logits = LOGITS * vocabulary * tokens
-    made = linear(name, width, vocabulary, tokens, biased, moved=2 * logits, kept=logits)
-    return replace(made, parameters=made.parameters[1:]) if tied else made
+    logits = vocabulary * tokens
+    made = linear(name, width, vocabulary, tokens, biased, moved=2 * LOGITS * logits)
+    return replace(made, parameters=made.parameters[1:] if tied else made.parameters, logits=logits)
 
 
 def lone(name: str, shape: Shape) -> Module:

@@ -11,28 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 
 from osfmodel.counting.kernels import KernelTimes, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product
-from osfmodel.counting.stacks import EAGER, STACKS, Learned, Stack, Traffic, fused_columns, learned
-from osfmodel.entities.display import brief
+from osfmodel.counting.stacks import STACKS, Learned, Stack, Traffic, fused_columns, learned
+from osfmodel.counting.training import FULL, NOTHING, SELECTIVE, TrainingSetup, activations
 from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.errors import UsageError
 from osfmodel.entities.gpus import Gpu, gpu_called
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Layer, Workload
 
-NOTHING, SELECTIVE, FULL = "none", "selective", "full"
-CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
-"""Activation checkpointing: of nothing, of all that is no product, or of whole blocks. Selective checkpointing repeats
-HALF of the products too; memory counts all of their results as kept."""
-WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
-"""Bytes of an element of activations, by type of computation."""
 FLOAT8 = "float8"
 """Type in which the matrices of blocks alone are multiplied."""
 PARAMETERS = "float32"
@@ -44,35 +36,11 @@ SCORES_BACKWARD = 2.5 / 0.9
 """Time of attention in backward, over that of forward: five products for two, at 0.9 of the rate. The medians of shapes
 measured on A100 and B200, published with SimuMax, are 0.86 and 0.93."""
 HALF = 0.5
-"""Part of the products that selective checkpointing repeats: torchtitan keeps the result of every second one."""
+"""Part of the products that selective checkpointing repeats."""
 PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a parameter in 4 bits (NF4, double quantisation): a scale of 8 bits for 64, one of 32 for 256 of these."""
 LEARNED_ON = 8
 """Workers of most runs that were learned from: what computing takes beside others is in them."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSetup:
-    """How a model is trained on one GPU.
-
-    gpu:           its name, as in GPUS
-    dtype:         of computation
-    batch:         samples of a micro-batch
-    checkpointing: one of CHECKPOINTING
-    stack:         one of STACKS
-    """
-
-    gpu: str
-    dtype: str = "bfloat16"
-    batch: int = 1
-    checkpointing: str = NOTHING
-    stack: str = EAGER
-    __repr__ = brief
-
-    def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise UsageError(f"a micro-batch of {self.batch} samples: it must have 1 or more")
-        gpu_called(self.gpu).rate(self.dtype)
 
 
 def workload_of(
@@ -95,6 +63,7 @@ def workload_of(
     longer = plain_sum(map(plain_sum, timed(model, twice, besides).values()))
     conditions = f"counted from dimensions and data sheets, not measured: {setting.dtype}, batch {setting.batch}"
     experts = any(module.experts for module in model.modules)
+    master = element_bytes(PARAMETERS) * (clock.stack.master and clock.width < element_bytes(PARAMETERS))
     return Workload(
         name,
         layers,
@@ -102,7 +71,8 @@ def workload_of(
         ADAM_BYTES * model.trained / clock.gpu.bandwidth,
         Source("the dimensions of the model and the GPU's data sheet", conditions, "facts", clock.gpu.called),
         segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
-        state_bytes=ADAM_STATE * model.trained,
+        state_bytes=(ADAM_STATE + master) * model.trained,
+        weight_bytes=clock.width * model.trained if master else None,
         fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
         doubt=clock.taught.doubt(setting.gpu, setting.stack, setting.dtype, experts),
@@ -199,11 +169,11 @@ class Roofline:
     @property
     def width(self) -> int:
         """Bytes of an element of activations."""
-        return WIDTHS[self.setting.dtype]
+        return self.setting.width
 
     def samples(self, module: Module) -> int:
         """Samples of a micro-batch for which a module works: 1 for one that runs once."""
-        return 1 if module.once else self.setting.batch
+        return self.setting.samples(module)
 
     def times(self, module: Module, in_block: bool, columns: int = 0) -> tuple[float, float]:
         """Forward and backward of a module; both begin by unpacking a matrix in 4 bits.
@@ -249,20 +219,13 @@ class Roofline:
         matrix = max(map(prod, dict(module.parameters).values())) if module.packed else 0
         return (module.elements - matrix) * self.width + round(matrix * PACKED)
 
-    def kept(self, module: Module, in_block: bool) -> int:
-        """Bytes that a module keeps from forward to backward; with whole blocks recomputed, while one is."""
-        elements = module.kept
-        if self.setting.checkpointing == SELECTIVE and in_block:
-            elements = min(elements, sum(product.rows * product.columns for product in module.products))
-        return max(0, elements) * self.samples(module) * self.width
-
 
 def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]]) -> Iterator[Layer]:
     """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
-    kept = [clock.kept(module, bool(model.block_of(module))) for module in model.modules]
-    stays, beside_it = _staying(model, clock, kept), _frozen_beside(model, clock)
+    stays, peaks = activations(model, clock.setting)
+    beside_it = _frozen_beside(model, clock)
     times = timed(model, clock, beside)
-    for module, own, peak in zip(model.modules, stays, _held(model, clock, kept, stays), strict=True):
+    for module, own, peak in zip(model.modules, stays, peaks, strict=True):
         forward, backward = times[module.name]
         trained = () if module.frozen else module.parameters
         shapes = trained or (("", ()),)
@@ -324,29 +287,6 @@ def _bytes(shape: tuple[int, ...]) -> int:
     for length in shape:
         size *= length
     return size
-
-
-def _staying(model: Model, clock: Roofline, kept: list[int]) -> list[int]:
-    """Bytes that stay after the forward of each module: all that it keeps, or, of a recomputed block, its input."""
-    if clock.setting.checkpointing != FULL:
-        return kept
-    first = {model.block_of(module): place for place, module in reversed(list(enumerate(model.modules)))}
-    return [
-        own if not model.block_of(module) or first[model.block_of(module)] == place else 0
-        for place, (module, own) in enumerate(zip(model.modules, kept, strict=True))
-    ]
-
-
-def _held(model: Model, clock: Roofline, kept: list[int], stays: list[int]) -> Iterator[int]:
-    """Bytes of activations in the backward of each module: what stays, its recomputed block, gradients beside it."""
-    again: dict[str, int] = {}
-    for module, own, staying in zip(model.modules, kept, stays, strict=True):
-        again[model.block_of(module)] = again.get(model.block_of(module), 0) + own - staying
-    for module, before in zip(model.modules, accumulate(stays), strict=True):
-        beside = max((product.rows * max(product.inner, product.columns) for product in module.products), default=0)
-        beside *= module.passes > 0
-        whole = module.elements * clock.width if module.packed or module.through else 0
-        yield before + again[model.block_of(module)] + 2 * beside * clock.setting.batch * clock.width + whole
 
 
 def _segments(model: Model, layers: tuple[Layer, ...]) -> Iterator[Segment]:

@@ -31,6 +31,9 @@ class Stack(NamedTuple):
     host:      seconds that a block takes at least, forward and backward, whatever its GPU: launches and Python
     like:      stack whose learned passes over memory it has
     attention: library of its attention
+    master:    whether weights are in the type of computation, and the optimizer's state has them in float32 as well
+    gathers:   whether under tensor parallelism a matrix that is divided by columns keeps the input that was gathered
+    logit:     bytes for each logit at the end of forward: itself, and what the loss keeps; and as many as its gradient
     """
 
     said: str
@@ -39,6 +42,9 @@ class Stack(NamedTuple):
     host: float
     like: str
     attention: str
+    master: bool
+    gathers: bool
+    logit: tuple[int, int]
 
     def host_time(self, repeated: bool) -> float:
         """Seconds that a block takes at least; a third more where its forward is ``repeated``."""
@@ -46,10 +52,10 @@ class Stack(NamedTuple):
 
 
 STACKS: Mapping[str, Stack] = {
-    EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH),
-    COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH),
-    "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN),
-    "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH),
+    EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4)),
+    COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH, False, True, (10, 4)),
+    "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0)),
+    "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, True, (10, 4)),
 }
 """By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
 nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8."""

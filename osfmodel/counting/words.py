@@ -19,8 +19,9 @@ from osfmodel.counting.config import Config, OptionError
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.modules import Model
-from osfmodel.counting.roofline import CHECKPOINTING, FLOAT8, TrainingSetup, workload_of
+from osfmodel.counting.roofline import FLOAT8, workload_of
 from osfmodel.counting.stacks import STACKS
+from osfmodel.counting.training import CHECKPOINTING, TrainingSetup
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles

@@ -71,7 +71,7 @@ def _form(workload: Workload) -> Hashed:
         for one in workload.layers
     ]
     segments = [(one.name, one.first, one.last) for one in workload.segments]
-    sizes = (workload.state_bytes, workload.update_bytes, workload.fixed_bytes)
+    sizes = (workload.state_bytes, workload.weight_bytes, workload.update_bytes, workload.fixed_bytes, workload.fullest)
     return Hashed((tuple(tensors), tuple(segments), sizes, workload.sent_as, workload.computed_in))
 
 

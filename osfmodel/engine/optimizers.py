@@ -23,13 +23,19 @@ def require_mirrorable(mirror: bool, optimizer: str | None) -> None:
 def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
     """Bytes of the optimizer's state. Raises UsageError for an unknown optimizer, DataError if none is known."""
     if optimizer is not None:
-        return round(require(optimizer, OPTIMIZERS, "optimizer") * workload.gradient_bytes)
+        copies = require(optimizer, OPTIMIZERS, "optimizer") + (workload.weight_bytes is not None)
+        return round(copies * workload.gradient_bytes)
     if workload.state_bytes is None:
         known = ", ".join(OPTIMIZERS)
         raise DataError(
             f"workload {workload.name!r} does not say what the optimizer keeps: give --optimizer adamw (known: {known})"
         )
     return workload.state_bytes
+
+
+def moments_bytes(workload: Workload, optimizer: str | None = None) -> int:
+    """The same without the float32 copy of the weights, for shards that are that copy. Raises as state_bytes."""
+    return state_bytes(workload, optimizer) - (workload.gradient_bytes if workload.weight_bytes is not None else 0)
 
 
 def update_scratch(workload: Workload, sizes: Sequence[int] | None = None) -> int:

@@ -39,6 +39,7 @@ class Gpu:
     rates:      type of element -> floating-point operations per second of dense matrix products
     bandwidth:  bytes per second of its memory
     memory:     bytes of its memory
+    reported:   of that, as nvidia-smi or rocm-smi report with error correction on
     fabric:     inside a node
     link:       bytes per second of each GPU over NVLink or xGMI, in NCCL's accounting; 0 without
     nvls:       whether the switch can add up
@@ -51,6 +52,7 @@ class Gpu:
     rates: Mapping[str, float]
     bandwidth: float
     memory: int
+    reported: int
     fabric: str
     link: float
     nvls: bool
@@ -88,8 +90,8 @@ def pairs(generation: str, link: float, pcie: int = 4) -> Node:
     return generation, "nvlink-pairs", link, pcie
 
 
-def _gpu(called: str, sheet: tuple[float, float], node: Node, nic: tuple[float, int], /, **tera: float) -> Gpu:
-    """A GPU; ``sheet``: GB, GB/s; ``nic``: Gbit/s, GPUs that share it; rates in TFLOPS by short name of the type."""
+def _gpu(called: str, sheet: tuple[float, float, int], node: Node, nic: tuple[float, int], /, **tera: float) -> Gpu:
+    """A GPU; ``sheet``: GB, GB/s, MiB reported; ``nic``: Gbit/s, GPUs that share it; rates in TFLOPS by short type."""
     names = {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
     half = {"fp16": tera["bf16"]} if "bf16" in tera and "fp16" not in tera else {}
     known = {**tera, **half}
@@ -97,70 +99,86 @@ def _gpu(called: str, sheet: tuple[float, float], node: Node, nic: tuple[float, 
     generation, fabric, link, pcie = node
     nvls = fabric == "nvswitch" and generation in ("hopper", "blackwell") and "GH200" not in called
     return Gpu(
-        called, MappingProxyType(rates), sheet[1] * GIGA, round(sheet[0] * GIGA),
+        called, MappingProxyType(rates), sheet[1] * GIGA, round(sheet[0] * GIGA), sheet[2] << 20,
         fabric, link * 1e9, nvls, pcie, generation, nic[0] * GIGA / 8, nic[1],
     )  # fmt: skip
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType({
-    "k80": _gpu("Tesla K80, one of two", (12, 240), PCIE3, (100, 2), fp32=4.37),
-    "p100": _gpu("Tesla P100 SXM2", (16, 732), PCIE3, (100, 2), fp32=10.6, fp16=21.2),
-    "v100": _gpu("Tesla V100 SXM2 32GB", (32, 900), MESH, (100, 2), fp32=15.7, fp16=125),
-    "v100-16gb": _gpu("Tesla V100 SXM2 16GB", (16, 900), MESH, (100, 2), fp32=15.7, fp16=125),
-    "v100-pcie": _gpu("Tesla V100 PCIe 32GB", (32, 900), PCIE3, (100, 2), fp32=14, fp16=112),
-    "t4": _gpu("Tesla T4", (16, 320), PCIE3, (50, 4), fp32=8.1, fp16=65),
-    "rtx2080ti": _gpu("GeForce RTX 2080 Ti", (11, 616), ("volta", "host", 0, 3), (100, 2), fp32=13.4, fp16=53.8),
-    "a100": _gpu("A100 SXM 80GB", (80, 2039), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
-    "a100-40gb": _gpu("A100 SXM 40GB", (40, 1555), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
-    "a100-64gb": _gpu("A100 SXM 64GB of Leonardo", (64, 1640), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
-    "a100-pcie": _gpu("A100 PCIe 80GB", (80, 1935), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),
+    "k80": _gpu("Tesla K80, one of two", (12, 240, 11_441), PCIE3, (100, 2), fp32=4.37),
+    "p100": _gpu("Tesla P100 SXM2", (16, 732, 16_276), PCIE3, (100, 2), fp32=10.6, fp16=21.2),
+    "v100": _gpu("Tesla V100 SXM2 32GB", (32, 900, 32_768), MESH, (100, 2), fp32=15.7, fp16=125),
+    "v100-16gb": _gpu("Tesla V100 SXM2 16GB", (16, 900, 16_384), MESH, (100, 2), fp32=15.7, fp16=125),
+    "v100-pcie": _gpu("Tesla V100 PCIe 32GB", (32, 900, 32_768), PCIE3, (100, 2), fp32=14, fp16=112),
+    "t4": _gpu("Tesla T4", (16, 320, 15_360), PCIE3, (50, 4), fp32=8.1, fp16=65),
+    "rtx2080ti":
+        _gpu("GeForce RTX 2080 Ti", (11, 616, 11_264), ("volta", "host", 0, 3), (100, 2), fp32=13.4, fp16=53.8),
+    "a100": _gpu("A100 SXM 80GB", (80, 2039, 81_920), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a100-40gb": _gpu("A100 SXM 40GB", (40, 1555, 40_960), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a100-64gb": _gpu("A100 SXM 64GB of Leonardo", (64, 1640, 65_536), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a100-pcie":
+        _gpu("A100 PCIe 80GB", (80, 1935, 81_920), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),
     "a100-pcie-40gb":
-        _gpu("A100 PCIe 40GB", (40, 1555), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),
-    "a800": _gpu("A800 SXM 80GB", (80, 2039), A800, (200, 1), fp32=19.5, tf32=156, bf16=312),
-    "a30": _gpu("A30", (24, 933), pairs("ampere", 80), (200, 2), fp32=10.3, tf32=82, bf16=165),
-    "a40": _gpu("A40", (48, 696), pairs("ampere", 48), (200, 2), fp32=37.4, tf32=74.8, bf16=149.7),
-    "a10": _gpu("A10", (24, 600), PCIE4, (100, 4), fp32=31.2, tf32=62.5, bf16=125),
-    "a10g": _gpu("A10G", (24, 600), ("ampere", "host", 0, 4), (100, 4), fp32=31.5, tf32=35, bf16=70),
-    "rtx-a6000": _gpu("RTX A6000", (48, 768), pairs("ampere", 48), (100, 2), fp32=38.7, tf32=77.4, bf16=154.8),
-    "rtx3090": _gpu("GeForce RTX 3090", (24, 936), ("ampere", "host", 0, 4), (100, 2), fp32=35.6, tf32=35.6, bf16=71),
-    "l4": _gpu("L4", (24, 300), PCIE4, (100, 2), fp32=30.3, tf32=60, bf16=121, fp8=242.5),
-    "l20": _gpu("L20", (48, 864), PCIE4, (200, 1), fp32=59.8, tf32=59.8, bf16=119.5, fp8=239),
-    "l40": _gpu("L40", (48, 864), PCIE4, (200, 1), fp32=90.5, tf32=90.5, bf16=181, fp8=362),
-    "l40s": _gpu("L40S", (48, 864), PCIE4, (200, 1), fp32=91.6, tf32=183, bf16=362, fp8=733),
-    "rtx-6000-ada": _gpu("RTX 6000 Ada", (48, 960), PCIE4, (200, 2), fp32=91.1, tf32=182.1, bf16=364.2, fp8=728.5),
+        _gpu("A100 PCIe 40GB", (40, 1555, 40_960), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),
+    "a800": _gpu("A800 SXM 80GB", (80, 2039, 81_920), A800, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a30": _gpu("A30", (24, 933, 24_576), pairs("ampere", 80), (200, 2), fp32=10.3, tf32=82, bf16=165),
+    "a40": _gpu("A40", (48, 696, 46_068), pairs("ampere", 48), (200, 2), fp32=37.4, tf32=74.8, bf16=149.7),
+    "a10": _gpu("A10", (24, 600, 23_028), PCIE4, (100, 4), fp32=31.2, tf32=62.5, bf16=125),
+    "a10g": _gpu("A10G", (24, 600, 23_028), ("ampere", "host", 0, 4), (100, 4), fp32=31.5, tf32=35, bf16=70),
+    "rtx-a6000": _gpu("RTX A6000", (48, 768, 49_140), pairs("ampere", 48), (100, 2), fp32=38.7, tf32=77.4, bf16=154.8),
+    "rtx3090":
+        _gpu("GeForce RTX 3090", (24, 936, 24_576), ("ampere", "host", 0, 4), (100, 2), fp32=35.6, tf32=35.6, bf16=71),
+    "l4": _gpu("L4", (24, 300, 23_034), PCIE4, (100, 2), fp32=30.3, tf32=60, bf16=121, fp8=242.5),
+    "l20": _gpu("L20", (48, 864, 46_068), PCIE4, (200, 1), fp32=59.8, tf32=59.8, bf16=119.5, fp8=239),
+    "l40": _gpu("L40", (48, 864, 46_068), PCIE4, (200, 1), fp32=90.5, tf32=90.5, bf16=181, fp8=362),
+    "l40s": _gpu("L40S", (48, 864, 46_068), PCIE4, (200, 1), fp32=91.6, tf32=183, bf16=362, fp8=733),
+    "rtx-6000-ada":
+        _gpu("RTX 6000 Ada", (48, 960, 49_140), PCIE4, (200, 2), fp32=91.1, tf32=182.1, bf16=364.2, fp8=728.5),
     "rtx4090": _gpu(
-        "GeForce RTX 4090", (24, 1008), ("ampere", "host", 0, 4), (200, 2), fp32=82.6, tf32=82.6, bf16=165.2, fp8=330.3
+        "GeForce RTX 4090", (24, 1008, 24_564), ("ampere", "host", 0, 4), (200, 2),
+        fp32=82.6, tf32=82.6, bf16=165.2, fp8=330.3,
     ),
-    "h20": _gpu("H20 SXM", (96, 4000), H100, (400, 1), fp32=44, tf32=74, bf16=148, fp8=296),
-    "h800": _gpu("H800 SXM", (80, 3350), H800, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
-    "h100": _gpu("H100 SXM", (80, 3350), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h20": _gpu("H20 SXM", (96, 4000, 97_871), H100, (400, 1), fp32=44, tf32=74, bf16=148, fp8=296),
+    "h800": _gpu("H800 SXM", (80, 3350, 81_559), H800, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h100": _gpu("H100 SXM", (80, 3350, 81_559), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
     "h100-pcie":
-        _gpu("H100 PCIe", (80, 2000), pairs("hopper", 240, 5), (400, 1), fp32=51, tf32=378, bf16=756, fp8=1513),
+        _gpu("H100 PCIe", (80, 2000, 81_559), pairs("hopper", 240, 5), (400, 1), fp32=51, tf32=378, bf16=756, fp8=1513),
     "h100-nvl":
-        _gpu("H100 NVL", (94, 3938), pairs("hopper", 240, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5, fp8=1671),
-    "gh200": _gpu("GH200 96GB", (96, 4000), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
-    "h200": _gpu("H200 SXM", (141, 4800), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+        _gpu(
+            "H100 NVL", (94, 3938, 95_830), pairs("hopper", 240, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5,
+            fp8=1671,
+        ),
+    "gh200": _gpu("GH200 96GB", (96, 4000, 97_871), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h200": _gpu("H200 SXM", (141, 4800, 143_771), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
     "h200-nvl":
-        _gpu("H200 NVL", (141, 4800), pairs("hopper", 370, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5, fp8=1671),
-    "b200": _gpu("B200 of HGX", (180, 7700), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
-    "gb200": _gpu("GB200, one of its GPUs", (186, 8000), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
-    "b300": _gpu("B300 of HGX", (270, 7700), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
-    "gb300": _gpu("GB300, one of its GPUs", (279, 8000), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
+        _gpu(
+            "H200 NVL", (141, 4800, 143_771), pairs("hopper", 370, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5,
+            fp8=1671,
+        ),
+    "b200": _gpu("B200 of HGX", (180, 7700, 183_359), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
+    "gb200":
+        _gpu("GB200, one of its GPUs", (186, 8000, 189_471), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
+    "b300": _gpu("B300 of HGX", (270, 7700, 275_040), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
+    "gb300":
+        _gpu("GB300, one of its GPUs", (279, 8000, 284_208), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
     "rtx-pro-6000": _gpu(
-        "RTX PRO 6000 Blackwell Server", (96, 1597), ("blackwell", "pcie", 0, 5), (400, 1),
+        "RTX PRO 6000 Blackwell Server", (96, 1597, 97_887), ("blackwell", "pcie", 0, 5), (400, 1),
         fp32=120, tf32=251.9, bf16=503.8, fp8=1007.6,
     ),
     "rtx5090": _gpu(
-        "GeForce RTX 5090", (32, 1792), ("blackwell", "host", 0, 5), (200, 2),
+        "GeForce RTX 5090", (32, 1792, 32_607), ("blackwell", "host", 0, 5), (200, 2),
         fp32=104.8, tf32=104.8, bf16=209.5, fp8=419,
     ),
     "mi250x": _gpu(
-        "Instinct MI250X, one of two", (64, 1638), ("cdna", "nvswitch", 72, 4), (200, 2), fp32=47.9, bf16=191.5
+        "Instinct MI250X, one of two", (64, 1638, 65_520), ("cdna", "nvswitch", 72, 4), (200, 2), fp32=47.9, bf16=191.5
     ),
-    "mi300x": _gpu("Instinct MI300X", (192, 5300), CDNA, (400, 1), fp32=163.4, tf32=653.7, bf16=1307.4, fp8=2614.9),
-    "mi325x": _gpu("Instinct MI325X", (256, 6000), CDNA, (400, 1), fp32=163.4, tf32=653.7, bf16=1307.4, fp8=2614.9),
+    "mi300x":
+        _gpu("Instinct MI300X", (192, 5300, 196_592), CDNA, (400, 1), fp32=163.4, tf32=653.7, bf16=1307.4, fp8=2614.9),
+    "mi325x":
+        _gpu("Instinct MI325X", (256, 6000, 262_128), CDNA, (400, 1), fp32=163.4, tf32=653.7, bf16=1307.4, fp8=2614.9),
     "mi355x": _gpu(
-        "Instinct MI355X", (288, 8000), ("cdna", "nvswitch", 403, 5), (400, 1), fp32=157.3, bf16=2516.6, fp8=5033.2
+        "Instinct MI355X", (288, 8000, 294_896), ("cdna", "nvswitch", 403, 5), (400, 1), fp32=157.3, bf16=2516.6,
+        fp8=5033.2,
     ),
 })  # fmt: skip
 """By the name that people use, from data sheets: rates without sparsity, those of GeForce with float32 sums.

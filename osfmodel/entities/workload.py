@@ -150,7 +150,8 @@ class Workload:
     ready. ``update_time``: seconds of optimizer step per iteration; ``batch_size``: samples per worker, if known.
 
     segments:     parts that can be recomputed, in the order of the layers; they do not overlap
-    state_bytes:  of the optimizer's state, if known
+    state_bytes, weight_bytes: of the optimizer's state, if known; and of weights in another type than gradients, whose
+                  float32 copy is in that state, None for others
     update_bytes: of scratch alive at once during the optimizer's step, if known
     fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, if known
     sent_as:      the compression of its gradients, such as "fp16" or "powersgd:4"; "" without
@@ -162,7 +163,8 @@ class Workload:
     computed_in:  type of computation, if it is not that of the parameters (mixed precision)
     sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
-    fixed_share:  part of forward and backward that does not grow with the batch, if known
+    fixed_share, fullest: part of forward and backward that does not grow with the batch, if known; and parameters of
+                  the stage of a pipeline that takes most memory, for each of those here
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -174,6 +176,7 @@ class Workload:
     source: Source = Source()
     segments: tuple[Segment, ...] = ()
     state_bytes: int | None = None
+    weight_bytes: int | None = None
     update_bytes: int | None = None
     fixed_bytes: int | None = None
     sent_as: str = ""
@@ -185,6 +188,7 @@ class Workload:
     sample_tokens: int | None = None
     ideal_time: float | None = None
     fixed_share: float | None = None
+    fullest: float = 1
     recounted: Callable[[int], Workload] | None = field(default=None, repr=False, compare=False)  # in words, by samples
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
@@ -203,7 +207,7 @@ class Workload:
         for name in ("batch_size", "sample_tokens", "profiled_workers"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}", least=1)
-        for name in ("state_bytes", "update_bytes", "fixed_bytes"):
+        for name in ("state_bytes", "weight_bytes", "update_bytes", "fixed_bytes"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
         if sum(layer.frozen_bytes or 0 for layer in self.layers) > (self.fixed_bytes or 0):
@@ -333,7 +337,9 @@ def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Grad
         sizes=tuple(layer.gradient_bytes for layer, _ in ready),
         dtypes=tuple(layer.dtype for layer, _ in ready),
         enqueue_times=tuple(time if layer.enqueue_time is None else layer.enqueue_time for layer, time in ready),
-        held=_held([layer for layer, _ in ready]),
+        held=tuple(layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes for layer, _ in ready)
+        if any(layer.held_bytes is not None for layer, _ in ready)
+        else (),
     )
 
 
@@ -347,9 +353,3 @@ def _spans(layers: Sequence[Layer], forward_time: float) -> Iterator[Span]:
     for layer in reversed(layers):
         start, elapsed = forward_time + elapsed, elapsed + layer.backward_time
         yield Span("backward", "compute", (layer.name,), start, forward_time + elapsed)
-
-
-def _held(layers: Sequence[Layer]) -> tuple[int, ...]:
-    if all(layer.held_bytes is None for layer in layers):
-        return ()
-    return tuple(layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes for layer in layers)

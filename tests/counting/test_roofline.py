@@ -14,17 +14,9 @@ import pytest
 import osfmodel as osf
 from osfmodel.counting.kernels import LAUNCH, KernelTimes, Products, Residuals
 from osfmodel.counting.modules import Model, Module, attention, linear
-from osfmodel.counting.roofline import (
-    FULL,
-    HALF,
-    SCORES_BACKWARD,
-    SELECTIVE,
-    Roofline,
-    TrainingSetup,
-    timed,
-    workload_of,
-)
+from osfmodel.counting.roofline import HALF, SCORES_BACKWARD, Roofline, timed, workload_of
 from osfmodel.counting.stacks import STACKS, Learned, Traffic, learned
+from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
 from osfmodel.engine.bands import extremes
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT

@@ -322,6 +322,8 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         sample_tokens=12,
         ideal_time=0.5,
         fixed_share=0.25,
+        weight_bytes=48,
+        fullest=1.5,
     )
     block = Block("a", 0, 3)
     plans = (

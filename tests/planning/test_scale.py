@@ -196,6 +196,9 @@ def test_an_answer_without_an_error_band_says_so():
 def test_a_profile_has_no_tokens_and_no_room():
     workload = osf.load_workload("resnet50-v100")
     assert room_of(workload) is None
+    counted = osf.load_workload("llama3.2-1b:h100,seq2048")  # nvidia-smi: 81,559 MiB
+    rooms = [room_of(counted, groups).bytes for groups in (Parallelism(), Parallelism(tensor=2, context=4))]
+    assert rooms == [(81_559 - 512 - 400) << 20, (81_559 - 512 - 3 * 400) << 20]
     curve = scale(workload, osf.load_cluster("v100-10gbe"), [4, 16], ScaleOptions(plans=("ddp",)))
     assert [point.tokens_per_s for point in curve.points] == [None, None]
     assert curve.points[0].samples_per_s == pytest.approx(32 * 4 / curve.points[0].time)
@@ -344,11 +347,11 @@ def test_the_document_has_the_fields_of_the_contract():
 def test_every_form_says_that_a_point_does_not_fit_and_what_it_takes(tmp_path):
     """DDP keeps all of the optimizer's state on each GPU; FSDP2 fits on 16 GPUs and not on 8."""
     words = "llama3-8b:h100,seq8192,batch2,bf16,ac=selective"
-    options = (words, "--cluster", CLUSTER, "--workers", "8,16", "--plan", "fsdp2", "--memory", "60GB")
+    options = (words, "--cluster", CLUSTER, "--workers", "8,16", "--plan", "fsdp2", "--memory", "72GB")
     short, enough = json.loads(run(*options, "--json").stdout)["points"]
     assert (short["fits"], enough["fits"]) == (False, True)
     assert all(short[key] is not None for key in ("strategy", "step_time_s", "error_band", "mfu", "scaling_factor"))
-    assert short["peak_memory_bytes"] > 60e9 > enough["peak_memory_bytes"]
+    assert short["peak_memory_bytes"] > 72e9 > enough["peak_memory_bytes"]
     assert run(*options, "-o", str(tmp_path / "curve.csv")).exit_code == 0
     with open(tmp_path / "curve.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -371,7 +374,7 @@ def test_every_form_says_that_a_point_does_not_fit_and_what_it_takes(tmp_path):
 @pytest.mark.parametrize(
     ("words", "options", "fits"),
     [
-        ("llama3-8b:h100,seq32768,batch1,bf16,ac=full", f"--cluster {CLUSTER} --workers 64 --plan fsdp2", False),
+        ("llama3-8b:h100,seq32768,batch1,bf16,ac=full", f"--cluster {CLUSTER} --workers 64 --plan fsdp2", True),
         ("llama3-8b:h100,seq4096,bf16", f"--cluster {CLUSTER} --workers 64 --plan zero-1 --tp 16 --accumulate 4", True),
         ("llama3-8b:h100,seq4096,bf16", f"--cluster {CLUSTER} --workers 128 --plan ddp --tp 32 --accumulate 8", True),
         ("llama3.2-1b:h100,seq2048", f"--cluster {CLUSTER} --workers 16 --plan zero-2 --tp 2 --pp 4", True),

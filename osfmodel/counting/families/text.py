@@ -212,7 +212,7 @@ def masked(config: Config, tokens: int) -> Model:
     modules.append(linear(dense, width, narrow, tokens, bias=True))
     modules.append(norm(normed, narrow, tokens, bias=True))
     if not config.flag("tie_word_embeddings", True):
-        modules.append(replace(head(words, narrow, vocabulary, tokens, tied=False), products=()))
+        modules.append(replace(head(words, narrow, vocabulary, tokens, tied=False), products=(), moved=0, logits=0))
     modules.append(head(bias, narrow, vocabulary, tokens, tied=True, biased=True))
     if encoder == "bert":
         modules.append(linear("cls.seq_relationship", width, SENTENCES, 1, bias=True))

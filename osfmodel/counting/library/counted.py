@@ -47,9 +47,9 @@ def model_of(
     row_parallel: pattern of the names of modules that tensor parallelism divides by rows
     """
     if logits:
-        last = counter.visits[-1]
-        last.moved, last.kept = last.moved + 2 * LOGITS * logits, last.kept + LOGITS * logits
+        counter.visits[-1].moved += 2 * LOGITS * logits
     modules = list(modules_of(counter.visits, shapes))
+    modules[-1:] = [replace(one, logits=logits) for one in modules[-1:]]
     if row_parallel:
         rows = re.compile(row_parallel)
         modules = [replace(one, row_parallel=True) if rows.fullmatch(one.name) else one for one in modules]

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.optimizers import moments_bytes
 from osfmodel.engine.program import COMPUTE, Hold, Operation, Program
 from osfmodel.engine.strategies.gathering import GatheringStep, require_only
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
@@ -127,7 +128,7 @@ class OptimizerHoldings(Holdings):
         return {
             **held,
             WEIGHTS: weights,
-            STATE: -(-held[STATE] // self.workers),
+            STATE: -(-moments_bytes(self.workload, self.optimizer) // self.workers),
             COMMUNICATORS: communicator,
             BUCKETS: self.gradient_buffers(),
         }

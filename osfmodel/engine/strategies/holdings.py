@@ -33,6 +33,8 @@ BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered en
 UPDATE, COMMUNICATORS = "update scratch", "communicators"
 OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE, COMMUNICATORS)
 """Owners of memory, in the order in which they are shown."""
+OF_PARAMETERS = (WEIGHTS, STATE, GRADIENTS)
+"""Owners that hold as much for each parameter."""
 ALWAYS = (WEIGHTS, STATE, BUFFERS)
 """Owners that are shown even if they hold nothing."""
 Array: TypeAlias = NDArray[np.int64]
@@ -94,6 +96,11 @@ class Holdings:
 
     def others(self) -> Iterator[Hold]:
         """All holds but those of activations."""
+        for hold in self._others():
+            of_stage = self.workload.fullest if hold.owner in OF_PARAMETERS else 1
+            yield hold if of_stage == 1 else hold._replace(bytes=round(hold.bytes * of_stage))
+
+    def _others(self) -> Iterator[Hold]:
         yield from (Hold(owner, held) for owner, held in self.lasting().items() if held or owner in ALWAYS)
         yield from self._scratch()
         yield from self.gradients()
@@ -101,7 +108,7 @@ class Holdings:
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
         return {
-            WEIGHTS: self.workload.gradient_bytes,
+            WEIGHTS: self.workload.weight_bytes or self.workload.gradient_bytes,
             STATE: state_bytes(self.workload, self.optimizer),
             BUFFERS: self.workload.fixed_bytes or 0,
             COMMUNICATORS: self.communicator * self.plan.channels if self.workers > 1 else 0,

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.optimizers import state_bytes
+from osfmodel.engine.optimizers import moments_bytes
 from osfmodel.engine.program import COMPUTE, Hold, Instant, Layered, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
 from osfmodel.engine.works import Clock, Work
@@ -150,7 +150,7 @@ class IssuedHoldings(Holdings):
 
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
-        state = -(-state_bytes(self.workload, self.optimizer) // self.step.ranks)
+        state = -(-moments_bytes(self.workload, self.optimizer) // self.step.ranks)
         communicators = self.communicator * self.communicators()
         held = {WEIGHTS: self.step.shard_bytes(), STATE: state, COMMUNICATORS: communicators, BUCKETS: 0}
         return {**super().lasting(), **held}

@@ -17,8 +17,9 @@ from osfmodel.cost.nccl_constants import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
-from osfmodel.counting.roofline import FULL, SELECTIVE, WIDTHS, TrainingSetup, ideal_time, workload_of
+from osfmodel.counting.roofline import ideal_time, workload_of
 from osfmodel.counting.stacks import STACKS
+from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
 from osfmodel.counting.words import model_of, on_gpu, parse_words
 from osfmodel.engine.alike import kept
 from osfmodel.entities.cluster import Cluster
@@ -59,7 +60,7 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
         prices = _prices(cluster, groups)
     except CostError as error:
         raise CostError(f"{groups.words}: {error}") from None
-    shards, places = stages_of(model, groups)
+    shards, places = stages_of(model, groups, STACKS[parsed.setting.stack].gathers)
     stages = [_workload(part, parsed.setting, words, prices) for part in shards]
     slowest = max(stages, key=lambda one: one.compute_time)
     _sizes.pop((words, groups), None)  # of a file that may have changed
@@ -129,7 +130,7 @@ def _both(
     repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
     forward, backward = 0.0, 0.0
     for one in sent:
-        time = prices[one.group](one.collective, one.elements * batch * WIDTHS[setting.dtype])
+        time = prices[one.group](one.collective, one.elements * batch * setting.width)
         again = in_block and one.collective in repeated
         forward += time * one.forward
         backward += time * (one.backward + one.forward * again)
@@ -185,45 +186,53 @@ def of_each_gpu(workload: Workload, groups: Parallelism, what_if: WhatIf, gpus: 
 def in_groups(workload: Workload, groups: Parallelism, micro_batches: int, gpus: int) -> Workload:
     """The workload with pipeline bubbles, activations in flight, and the memory of experts.
 
-    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage; where that has
-    more parameters than the slowest, the difference counts as if it were sharded between all ranks. An expert is
+    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage. An expert is
     sharded between fewer ranks than other parameters, as many times fewer as ranks share the experts; the memory for
     that is never too small, and too large for plans that replicate parameters.
     """
     if groups.pipeline == groups.expert == 1:
         return workload
     layers: tuple[Layer, ...] = workload.layers
-    ranks, more = groups.ranks(gpus), 0
+    ranks, more, fullest = groups.ranks(gpus), 0, 1.0
     if groups.pipeline > 1:
         idle = (groups.pipeline - 1) / micro_batches
-        beside = round(_beside(workload, groups, micro_batches, ranks))
+        beside, fullest = _fullest(workload, groups, micro_batches, ranks)
         layers = tuple(replace(layer, peak_bytes=(layer.peak_bytes or 0) + beside) for layer in layers)
         layers = (*layers, Layer("pipeline", idle * workload.forward_time, idle * workload.backward_time, 0))
     if groups.expert > 1:
         experts = sum(layer.gradient_bytes for layer in layers if EXPERTS in layer.name)
         more = round(experts * (groups.expert - 1) * _kept_each(workload) / ranks)
     fixed = workload.fixed_bytes if not more else (workload.fixed_bytes or 0) + more
-    return replace(workload, layers=layers, fixed_bytes=fixed)
+    return replace(workload, layers=layers, fixed_bytes=fixed, fullest=fullest)
 
 
 def _kept_each(workload: Workload) -> float:
     """Bytes of parameters, gradients and optimizer state for each byte of gradients."""
-    return 2 + (workload.state_bytes or 0) / max(1, workload.gradient_bytes)
+    return _whole_each(workload) + (workload.state_bytes or 0) / max(1, workload.gradient_bytes)
 
 
-def _beside(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int) -> float:
-    """Bytes by which the fullest stage's peak is above that of ``workload``, the slowest stage with one micro-batch.
+def _whole_each(workload: Workload) -> float:
+    """Bytes of parameters and gradients for each byte of gradients."""
+    return 1 + (workload.weight_bytes or workload.gradient_bytes) / max(1, workload.gradient_bytes)
 
-    Stage k of p keeps the activations of p - k micro-batches (from 0), if there are so many.
+
+def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int) -> tuple[int, float]:
+    """The fullest stage beside ``workload``, the slowest with one micro-batch: bytes of activations, and parameters.
+
+    Stage k of p keeps the activations of p - k micro-batches (from 0), if there are so many. The fullest is that of
+    ZeRO-1, with whole parameters and gradients and a part of the optimizer's state.
     """
     own = max(layer.peak_bytes or 0 for layer in workload.layers)
-    most = 0.0
     sizes = kept(_sizes, (workload.name, groups), lambda: _sizes_in_words(workload.name, groups))
-    for stage, (active, peak, gradients) in enumerate(sizes):
-        flying = min(groups.pipeline - stage, micro_batches)
-        longer = max(0, gradients - workload.gradient_bytes) * _kept_each(workload) / ranks
-        most = max(most, peak + (flying - 1) * active + longer)
-    return most - own
+    whole = _whole_each(workload)
+    each = whole + (_kept_each(workload) - whole) / ranks
+
+    def active(stage: int) -> int:
+        stays, peak, _ = sizes[stage]
+        return peak + (min(groups.pipeline - stage, micro_batches) - 1) * stays
+
+    most = max(range(len(sizes)), key=lambda stage: active(stage) + sizes[stage][2] * each)
+    return active(most) - own, sizes[most][2] / max(1, workload.gradient_bytes)
 
 
 _sizes: dict[tuple[str, Parallelism], list[tuple[int, int, int]]] = {}
@@ -233,7 +242,7 @@ _sizes: dict[tuple[str, Parallelism], list[tuple[int, int, int]]] = {}
 def _sizes_in_words(words: str, groups: Parallelism) -> list[tuple[int, int, int]]:
     """The sizes of a replica that was made in another process."""
     parsed = parse_words(words)
-    shards, places = stages_of(model_of(parsed), groups)
+    shards, places = stages_of(model_of(parsed), groups, STACKS[parsed.setting.stack].gathers)
     return _sizes_of([workload_of(one.model, parsed.setting, words) for one in shards], places)
 
 

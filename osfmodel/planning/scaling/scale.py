@@ -9,7 +9,7 @@ from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
-from osfmodel.counting.roofline import FULL, NOTHING, SELECTIVE
+from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import padded_elements
@@ -40,8 +40,8 @@ from osfmodel.solve.solution import Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.target import JobSettings
 
-SPARE = 0.1
-"""Part of a GPU's memory that is left to its context, the communication library and fragmentation."""
+CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
+"""Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
 SLOWEST = 1e3
 """Largest factor by which an anchor may lengthen computation."""
 FAR = 3.0
@@ -55,7 +55,7 @@ class ScaleOptions:
     """Options of :func:`scale`.
 
     plans:    named plans to choose from, one for each strategy
-    limit:    of a GPU's memory; None for that of a GPU whose data sheet is known, less SPARE, else none
+    limit:    of a GPU's memory; None for what a known GPU leaves a process (``room_of``), else none
     what_if:  changes of the workload; those of the network are in the cluster already
     training: the whole training
     anchor:   one measured step
@@ -82,7 +82,7 @@ def scale(
     unknown plan, GPUs that are not whole replicas, or an anchor that no computation meets, and DataError as
     ``planning.tuning.choosing.tune_any``.
     """
-    asked, wanted = ScaleTask.of(workload, cluster, options), options.limit or room_of(workload)
+    asked, wanted = ScaleTask.of(workload, cluster, options), options.limit or room_of(workload, options.groups)
     factor = None if options.anchor is None else asked.factor(workload, options.anchor)
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
@@ -150,10 +150,11 @@ def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
     )
 
 
-def room_of(workload: Workload) -> MemoryLimit | None:
-    """The memory of the workload's GPU, less SPARE, where it is one whose data sheet is known."""
+def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLimit | None:
+    """The memory of the workload's GPU that CUDA and NCCL leave to a process, where it is one that is known."""
     gpu = gpu_on_data_sheet(workload.source.gpu)
-    return None if gpu is None else MemoryLimit(round(gpu.memory * (1 - SPARE)))
+    communicators = 1 + len(groups.document)
+    return None if gpu is None else MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class ScaleTask:
         cls, workload: Workload, cluster: Cluster, options: ScaleOptions, subjects: PricedSubjects | None = None
     ) -> ScaleTask:
         """The task of a workload; without a limit of memory in ``options``, with that of its GPU."""
-        wanted = options.limit or room_of(workload)
+        wanted = options.limit or room_of(workload, options.groups)
         known = workload.state_bytes is not None or (wanted is not None and wanted.optimizer is not None)
         sized = options.sized and known
         return cls(

@@ -12,7 +12,8 @@ from typing import Any
 from osfmodel.counting.library.counted import model_of
 from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.modules import Model
-from osfmodel.counting.roofline import ADAM_BYTES, TrainingSetup, workload_of
+from osfmodel.counting.roofline import ADAM_BYTES, workload_of
+from osfmodel.counting.training import TrainingSetup
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Layer, Workload
