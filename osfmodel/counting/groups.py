@@ -18,7 +18,7 @@ from itertools import chain, groupby, pairwise
 from math import prod
 from typing import NamedTuple
 
-from osfmodel.counting.modules import Model, Module, Product, Shape
+from osfmodel.counting.modules import Model, Module, Product, Shape, unnamed
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 
@@ -287,12 +287,8 @@ def stages_of(model: Model, groups: Parallelism, gathers: bool = True) -> tuple[
     """
     copies, stages = _copies(model, groups), _stages(model, groups.pipeline)
     forms = [
-        tuple([(one.name.removeprefix(model.block_of(one)), *map(one.__getattribute__, _FORM)) for one in modules])
-        for modules in stages
+        tuple([(one.name.removeprefix(model.block_of(one)), *unnamed(one)) for one in modules]) for modules in stages
     ]
     first = dict(zip(reversed(forms), reversed(stages), strict=True))
     shards = {form: _shard(model, groups, gathers, copies, first[form]) for form in dict.fromkeys(forms)}
     return list(shards.values()), list(map(list(shards).index, forms))
-
-
-_FORM = [one.name for one in fields(Module) if one.name != "name"]

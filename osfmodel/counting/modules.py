@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
+from operator import attrgetter
 from typing import NamedTuple
 
 from osfmodel.entities.display import brief, how_many
@@ -95,6 +96,10 @@ class Module:
     def active(self) -> int:
         """Number of elements that a token passes: of experts, those of its own."""
         return self.elements * self.chosen // self.experts if self.experts else self.elements
+
+
+unnamed = attrgetter(*(one.name for one in fields(Module) if one.name != "name"))
+"""All of a module but its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 from osfmodel.counting.kernels import KernelTimes, kernels_of, width_of
-from osfmodel.counting.modules import Model, Module, Product
+from osfmodel.counting.modules import Model, Module, Product, unnamed
 from osfmodel.counting.stacks import STACKS, Learned, Stack, Traffic, fused_columns, learned
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE, TrainingSetup, activations
 from osfmodel.entities.dtypes import element_bytes
@@ -254,10 +254,14 @@ def timed(
     columns = fused_columns(model) if clock.stack.fused else {}
     found: dict[str, tuple[float, float]] = {}
     blocks: dict[str, float] = {}
-    times = cache(clock.times)  # most blocks are alike
+    known: dict[Any, tuple[float, float]] = {}  # most blocks are alike
     for module in model.modules:
         block = model.block_of(module)
-        forward, backward = times(replace(module, name=""), bool(block), columns.get(module.name, 0))
+        wide = columns.get(module.name, 0)
+        form = (*unnamed(module), bool(block), wide)
+        if form not in known:
+            known[form] = clock.times(module, bool(block), wide)
+        forward, backward = known[form]
         more = beside.get(module.name, (0.0, 0.0))
         found[module.name] = forward + more[0], backward + more[1]
         blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])
