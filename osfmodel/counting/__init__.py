@@ -34,7 +34,10 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 def in_words(text: str) -> bool:
     """Whether a workload is described in words, and no file has that name."""
     model, rest = model_and_rest(text)
-    return bool(model) and not rest.startswith(("/", "\\")) and not os.path.exists(text)
+    path = rest.startswith(("/", "\\"))
+    if path and len(model) > 1 and rest[1:2] not in ("/", "\\"):  # not of a drive or a host: the file of a GPU
+        path = not rest.partition(",")[0].endswith(".json")
+    return bool(model) and not path and not os.path.exists(text)
 
 
 def workload_names(begun: str) -> Iterable[str]:

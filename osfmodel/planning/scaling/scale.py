@@ -9,6 +9,7 @@ from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.roofline import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
@@ -151,8 +152,10 @@ def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
 
 
 def room_of(workload: Workload) -> MemoryLimit | None:
-    """The memory of the workload's GPU, less SPARE, where it is one whose data sheet is known."""
+    """The memory of the workload's GPU, less SPARE, where its data sheet is known, or a file that measured it."""
     gpu = gpu_on_data_sheet(workload.source.gpu)
+    if gpu is None and in_words(workload.name):
+        gpu = gpu_of(parse_words(workload.name).setting.gpu)
     return None if gpu is None else MemoryLimit(round(gpu.memory * (1 - SPARE)))
 
 
