@@ -17,7 +17,7 @@ from osfmodel.cli.groups import OUTPUT, WRITTEN, GroupedCommand, OptionGroup, re
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.counting import load_workload
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
-from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.executors import DDP, EXECUTORS, RunSupport
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.gpus import GIGA, TERA
@@ -28,7 +28,7 @@ from osfmodel.runtime.bench import BenchRequest, measured_cluster
 from osfmodel.runtime.bench.conditions import powers, sizes_for, surroundings_of, unmet
 from osfmodel.runtime.bench.measured_cluster import Findings, Surroundings
 from osfmodel.runtime.job.measuring import job_of
-from osfmodel.runtime.job.ranks import Place, Watchdog, group, place_of, require_torch, together
+from osfmodel.runtime.job.ranks import Place, Watchdog, explained, group, place_of, require_torch, together
 from osfmodel.show.profiles import summary
 
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
@@ -177,10 +177,8 @@ def _measure_kernels(output: str | None, seconds: int) -> None:
 
     try:
         found = measured_surface(seconds, teller())
-    except RuntimeError as error:
-        raise DataError(
-            f"the kernels could not be measured: {error}: free the device, or try a shorter --seconds"
-        ) from None
+    except (RuntimeError, TypeError) as error:
+        raise explained(error, "kernels were measured") from None
     text = json.dumps(found, separators=(",", ":")) + "\n"
     if output is None:
         print_text(text)

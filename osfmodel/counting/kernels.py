@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import GPUS, Gpu, generation_of, gpu_called
 from osfmodel.entities.rounding import plain_sum
@@ -248,7 +248,7 @@ def _decoded(content: bytes) -> KernelTimes:
         return _kernels(json.loads(content))
     except KeyError as error:
         raise DataError(f"is no table of kernels (it has no {error})") from None
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (UsageError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(f"is no table of kernels ({error})") from None
 
 

@@ -33,13 +33,20 @@ LAUNCHES, ROUNDS = 200, 9
 
 
 class MeasuredDevice:
-    """The device at hand, and what is timed on it. All calls raise RuntimeError as torch does."""
+    """The device at hand, and what is timed on it. All calls raise RuntimeError as torch does.
+
+    memory:          bytes
+    multiprocessors: of a GPU; threads of a CPU
+    """
 
     def __init__(self) -> None:
         import torch
 
         self.torch, self.device = torch, torch.device(default_device())
         self.gpu = self.device.type == "cuda"
+        sheet = torch.cuda.get_device_properties(self.device) if self.gpu else None
+        self.memory = int(sheet.total_memory) if sheet else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.multiprocessors = int(sheet.multi_processor_count) if sheet else torch.get_num_threads()
         self._random: dict[tuple[str, int], Any] = {}
 
     def random(self, dtype: str, place: int, count: int) -> Any:
@@ -132,17 +139,3 @@ class MeasuredDevice:
             except (RuntimeError, AttributeError, TypeError, ValueError):
                 continue  # this torch, or the device, has no such products
         return [dtype for dtype in TYPES if known.get(dtype, math.inf) <= known["float32"]]
-
-    @property
-    def memory(self) -> int:
-        """Bytes of memory."""
-        if self.gpu:
-            return int(self.torch.cuda.get_device_properties(self.device).total_memory)
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-    @property
-    def multiprocessors(self) -> int:
-        """Multiprocessors of a GPU, or threads of a CPU."""
-        if self.gpu:
-            return int(self.torch.cuda.get_device_properties(self.device).multi_processor_count)
-        return int(self.torch.get_num_threads())

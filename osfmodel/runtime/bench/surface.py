@@ -27,13 +27,18 @@ from osfmodel.runtime.profiler.steps import spread
 
 SIZES = ((64, 256, 512, 1024, 2048, 4096, 8192, 16384),) * 3
 """Nodes of rows, columns and inner sizes of products."""
-ATTENDED = ((128, 512, 2048, 8192), (4, 32, 256), (64, 128), (0.5, 1.0), (1, 4))
+ATTENDED = ((128, 256, 512, 1024, 4096, 16384), (4, 32, 256), (64, 128), (0.5, 1.0), (1, 4))
 """Nodes of attention: tokens, heads, width of a head, part of the keys seen (half: causal), heads for each of keys."""
+HEADS = (4, 1, 4, 4, 4)
+"""How far apart nodes of attention count where the nearest measured one is looked for: heads change least."""
+USUAL = {"products": (2, 2, 2), "attention": (2, 0, 0, 0, 0)}
+"""Places that are measured in any time, the first of each kind."""
 MOST, LEAST = 15, 3
-"""Most rounds, and the number that the first pass leaves time for."""
-BRIEF = 3e-4
-"""Seconds of a sample of a short kernel, which runs up to CALLS times in it."""
-CALLS = 5
+"""Maximum of rounds, and the number that the first pass leaves time for."""
+BRIEF, CALLS, LONG = 3e-4, 5, 3e-3
+"""Seconds of a sample of a brief kernel, which runs up to CALLS times in it, and of kernels that are warmed up."""
+TICK = 1e-9
+"""Seconds that a clock tells apart, and a kernel takes at least."""
 ROOM = 0.1
 """Part of memory that the inputs and the result of a kernel may take."""
 
@@ -67,9 +72,12 @@ class KernelSample:
         return median(self.seconds[1:] or self.seconds)
 
     def take(self, device: MeasuredDevice) -> None:
-        """Measure once more."""
-        calls = min(CALLS, max(1, round(BRIEF / self.time))) if self.seconds else 1
-        self.seconds.append(device.seconds(self.prepare(), calls, self.kind.kind))
+        """Measure once more; a short one runs once before, since libraries compile it or choose its algorithm anew."""
+        known, call = self.time if self.seconds else math.inf, self.prepare()
+        if known < LONG:
+            call()
+        taken = device.seconds(call, min(CALLS, max(1, round(BRIEF / known))), self.kind.kind)
+        self.seconds.append(max(taken, TICK))
 
 
 def kernels_to_measure(device: MeasuredDevice) -> Iterator[KernelSample]:
@@ -103,7 +111,8 @@ def measured_surface(seconds: float, tell: Callable[[str], None]) -> dict[str, A
     first = time.monotonic() + (end - time.monotonic()) / (1 + LEAST)
     for place, (names, own) in enumerate(groups.items()):
         until = time.monotonic() + (first - time.monotonic()) / (len(groups) - place)
-        done = _first_pass(device, sorted(own, key=lambda one: one.work[0]), until)
+        ordered = sorted(own, key=lambda one: (one.place != USUAL[one.kind.kind], one.work[0]))
+        done = _first_pass(device, ordered, until)
         known += done
         tell(f"{' in '.join(names)}: {len(done)} of {len(own)} sizes")
     rounds = _take_turns(device, known, end)
@@ -114,20 +123,24 @@ def measured_surface(seconds: float, tell: Callable[[str], None]) -> dict[str, A
 
 
 def _first_pass(device: MeasuredDevice, samples: Sequence[KernelSample], until: float) -> list[KernelSample]:
-    """Those of the samples, in ascending order, that were measured once: one of each kind, and others while time is."""
+    """Those of the samples that were measured: in their order one of each kind at least, and others while time is."""
     done: list[KernelSample] = []
     missing, rate = {one.kind for one in samples}, 0.0
+    failed: Exception | None = None
     for one in samples:
         if not missing and time.monotonic() + one.work[0] / rate > until:
             break
         try:
             for _ in range(1 + (one.kind in missing)):  # libraries start up in the first of a kind
                 one.take(device)
-        except (RuntimeError, TypeError):
-            continue  # not enough memory, or this torch cannot
+        except (RuntimeError, TypeError) as error:  # not enough memory, or this torch cannot
+            failed = error
+            continue
         missing.discard(one.kind)
         rate = max(rate, one.work[0] / one.seconds[-1])
         done.append(one)
+    if missing and failed:
+        raise failed
     return done
 
 
@@ -170,8 +183,8 @@ def document(
         again = {
             place: math.log(backward[place].time / one.time) for place, one in forward.items() if place in backward
         }
-        values = _filled(ATTENDED, beyond(KernelKind("attention", dtype, 0)))
-        attention[dtype] = {"nodes": ATTENDED, "values": values, "backward": _filled(ATTENDED, again)}
+        values = _filled(ATTENDED, beyond(KernelKind("attention", dtype, 0)), HEADS)
+        attention[dtype] = {"nodes": ATTENDED, "values": values, "backward": _filled(ATTENDED, again, HEADS)}
     return {
         "schema_version": 1,
         "kind": "kernels",
@@ -201,8 +214,10 @@ def _at(axes: Sequence[Sequence[float]], place: Sequence[int]) -> list[Any]:
     return [axis[index] for axis, index in zip(axes, place, strict=True)]
 
 
-def _filled(axes: Sequence[Sequence[float]], found: dict[tuple[int, ...], float]) -> list[float]:
-    """100 x the value at each place, or at the nearest one that has one."""
+def _filled(
+    axes: Sequence[Sequence[float]], found: dict[tuple[int, ...], float], apart: Sequence[float] = (1, 1, 1)
+) -> list[float]:
+    """100 x the value at each place, or at the nearest that has one; ``apart``: weights of distances along the axes."""
     known, values = np.array(list(found)), list(found.values())
-    nearest = (found.get(place, values[int(np.abs(known - place).sum(1).argmin())]) for place in _places(axes))
+    nearest = (found.get(at, values[int((np.abs(known - at) @ apart).argmin())]) for at in _places(axes))
     return [round(100 * value, 1) for value in nearest]
