@@ -1,4 +1,4 @@
-"""What ``osf bench --kernels`` misses on this machine: kernels of sizes between its nodes, and steps of small models.
+"""Errors of ``osf bench --kernels`` on this machine: kernels of sizes between its nodes, and steps of small models.
 
     python benchmarks/kernels.py [--surface my-gpu.json] [--seconds 60] [--shapes 60] [--steps 5] [--processor-time]
 
@@ -183,7 +183,7 @@ def main() -> None:
         time.perf_counter = time.process_time  # of MeasuredDevice too
     surface = asked.surface or tempfile.mkstemp(suffix=".json")[1]
     if not asked.surface:
-        Path(surface).write_text(json.dumps(measured_surface(asked.seconds, print)), encoding="utf-8")
+        Path(surface).write_text(json.dumps(measured_surface(asked.seconds, print, print)), encoding="utf-8")
     device, kernels = MeasuredDevice(), kernels_in(Path(surface))
     print(kernels.source)
     misses(device, kernels, asked.shapes)

@@ -174,7 +174,7 @@ def _measure_kernels(output: str | None, seconds: int) -> None:
     from osfmodel.runtime.bench.surface import measured_surface  # not loaded for a cluster
 
     try:
-        found = measured_surface(seconds, teller())
+        found = measured_surface(seconds, teller(), warn)
     except (RuntimeError, TypeError) as error:
         raise explained(error, "kernels were measured") from None
     text = json.dumps(found, separators=(",", ":")) + "\n"

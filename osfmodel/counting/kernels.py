@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -263,11 +263,11 @@ def _kernels(said: Any) -> KernelTimes:
         raise ValueError("it has no products or no attention")
     return KernelTimes(
         _gpu(sheet) if sheet else gpu_called(own),
-        int(_positive(said["multiprocessors"], "multiprocessors")),
+        max(1, int(_positive(said["multiprocessors"], "multiprocessors"))),
         products,
         attention,
         _table(experts) if experts else None,
-        float(experts["chosen"]) if experts else 0.0,
+        _numbers([experts["chosen"]])[0] if experts else 0.0,
         str(said["source"]),
         _positive(sheet["launch_s"], "launch_s") if sheet else LAUNCH,
         _positive(sheet["host_launch_s"], "host_launch_s") / LAUNCHED if sheet else 1.0,
@@ -290,7 +290,7 @@ def _products(said: Mapping[str, Any]) -> Products:
     if len(gradients) not in (0, 2):
         raise ValueError("its gradients are not two lists")
     tables = [_table({**said, "values": values}) for values in (said["values"], *gradients)]
-    return Products(tables[0], tuple(map(float, said.get("waves", ()))), tuple(tables[1:]))
+    return Products(tables[0], _numbers(said.get("waves", ())), tuple(tables[1:]))
 
 
 def _attention(said: Mapping[str, Any]) -> AttentionTimes:
@@ -307,16 +307,21 @@ def _positive(value: Any, name: str) -> float:
 def _table(said: Mapping[str, Any], axes: int = 3) -> Residuals:
     """A table over three axes, or up to ``axes``."""
     nodes = tuple(tuple(_positive(node, "node") for node in axis) for axis in said["nodes"])
-    values = tuple(map(float, said["values"]))
+    values = _numbers(said["values"])
     if not 3 <= len(nodes) <= axes:
         raise ValueError(f"a table has {len(nodes)} axes, not {axes}")
     if any(len(axis) < 2 or any(low >= high for low, high in pairwise(axis)) for axis in nodes):
         raise ValueError("the nodes of an axis do not ascend, or are fewer than 2")
     if len(values) != math.prod(map(len, nodes)):
         raise ValueError("its values are not as many as its nodes")
-    if not all(abs(value) <= LARGEST for value in values):
-        raise ValueError("a value is no number, or beyond all measure")
     return Residuals(nodes, values)
+
+
+def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
+    found = tuple(map(float, values))
+    if not all(abs(value) <= LARGEST for value in found):
+        raise ValueError("a value is no number, or beyond all measure")
+    return found
 
 
 @cache

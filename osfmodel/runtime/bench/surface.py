@@ -11,6 +11,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osfmodel.counting.kernels import attention_work, product_work
+from osfmodel.entities.measurement import WIDE
 from osfmodel.runtime.bench.device import Call, MeasuredDevice
 from osfmodel.runtime.profiler.conditions import gpu_of, machine, processor
 from osfmodel.runtime.profiler.steps import spread
@@ -32,7 +34,7 @@ ATTENDED = ((128, 256, 512, 1024, 4096, 16384), (4, 32, 256), (64, 128), (0.5, 1
 HEADS = (4, 1, 4, 4, 4)
 """How far apart nodes of attention count where the nearest measured one is looked for: heads change least."""
 USUAL = {"products": (2, 2, 2), "attention": (2, 0, 0, 0, 0)}
-"""Places that are measured in any time, the first of each kind."""
+"""Places of each kind that are measured in any time."""
 MOST, LEAST = 15, 3
 """Maximum of rounds, and the number that the first pass leaves time for."""
 BRIEF, CALLS, LONG = 3e-4, 5, 3e-3
@@ -99,49 +101,45 @@ def kernels_to_measure(device: MeasuredDevice) -> Iterator[KernelSample]:
             yield KernelSample(KernelKind("attention", dtype, operand), place, work, prepare)
 
 
-def measured_surface(seconds: float, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The content of a file of kernels, measured in so many seconds. Raises RuntimeError as torch does."""
+def measured_surface(seconds: float, tell: Callable[[str], None], doubt: Callable[[str], None]) -> dict[str, Any]:
+    """The content of a file of kernels, measured in so many seconds. Raises RuntimeError as torch does.
+
+    tell, doubt: receive progress, and reasons not to trust it
+    """
     end = time.monotonic() + seconds
     device = MeasuredDevice()
     (launch, host), bandwidth = device.launches(), device.bandwidth()
     groups: dict[tuple[str, str], list[KernelSample]] = defaultdict(list)
     for one in kernels_to_measure(device):
         groups[one.kind.kind, one.kind.dtype].append(one)
-    known: list[KernelSample] = []
+    for one in (one for own in groups.values() for one in own if one.place == USUAL[one.kind.kind]):
+        one.take(device)  # libraries start up in the first
+        one.take(device)
     first = time.monotonic() + (end - time.monotonic()) / (1 + LEAST)
     for place, (names, own) in enumerate(groups.items()):
-        until = time.monotonic() + (first - time.monotonic()) / (len(groups) - place)
-        ordered = sorted(own, key=lambda one: (one.place != USUAL[one.kind.kind], one.work[0]))
-        done = _first_pass(device, ordered, until)
-        known += done
-        tell(f"{' in '.join(names)}: {len(done)} of {len(own)} sizes")
+        _first_pass(device, own, time.monotonic() + (first - time.monotonic()) / (len(groups) - place))
+        tell(f"{' in '.join(names)}: {sum(bool(one.seconds) for one in own)} of {len(own)} sizes")
+    known = [one for own in groups.values() for one in own if one.seconds]
     rounds = _take_turns(device, known, end)
-    said = f"{len(known)} of {sum(map(len, groups.values()))} kernels in {rounds} rounds, which spread by"
-    said += f" {median(spread(one.seconds[1:] or one.seconds) for one in known):.0%}; {machine(device.device)}"
+    width = median(spread(one.seconds[1:]) for one in known)
+    if width > WIDE:
+        doubt(f"kernels spread by {width:.0%} (quartiles over median): something else was running, measure again")
+    if rounds < LEAST:
+        doubt(f"each of {len(known)} kernels was timed in {rounds} rounds, which is few: give more --seconds")
+    said = f"{len(known)} kernels in {rounds} rounds, which spread by {width:.0%}; {machine(device.device)}"
     made = f"osf bench --kernels on {datetime.now(timezone.utc):%Y-%m-%d}: {said}"
     return document(device, known, (launch, host, bandwidth), made)
 
 
-def _first_pass(device: MeasuredDevice, samples: Sequence[KernelSample], until: float) -> list[KernelSample]:
-    """Those of the samples that were measured: in their order one of each kind at least, and others while time is."""
-    done: list[KernelSample] = []
-    missing, rate = {one.kind for one in samples}, 0.0
-    failed: Exception | None = None
-    for one in samples:
-        if not missing and time.monotonic() + one.work[0] / rate > until:
-            break
-        try:
-            for _ in range(1 + (one.kind in missing)):  # libraries start up in the first of a kind
-                one.take(device)
-        except (RuntimeError, TypeError) as error:  # not enough memory, or this torch cannot
-            failed = error
-            continue
-        missing.discard(one.kind)
-        rate = max(rate, one.work[0] / one.seconds[-1])
-        done.append(one)
-    if missing and failed:
-        raise failed
-    return done
+def _first_pass(device: MeasuredDevice, samples: Sequence[KernelSample], until: float) -> None:
+    """Measure kernels of a kind and type once, small ones first, as far as their rates let them end in time."""
+    rate = max(one.work[0] / one.seconds[-1] for one in samples if one.seconds)
+    for one in sorted(samples, key=lambda one: one.work[0]):
+        if time.monotonic() + one.work[0] / rate > until:
+            return
+        with suppress(RuntimeError, TypeError):  # not enough memory, or this torch cannot
+            one.take(device)
+            rate = max(rate, one.work[0] / one.seconds[-1])
 
 
 def _take_turns(device: MeasuredDevice, samples: Sequence[KernelSample], end: float) -> int:
