@@ -10,6 +10,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from osfmodel.entities.errors import UsageError
 from osfmodel.runtime.profiler.driving import default_device
 
 Call = Callable[[], Any]
@@ -45,7 +46,7 @@ class MeasuredDevice:
         self.torch, self.device = torch, torch.device(default_device())
         self.gpu = self.device.type == "cuda"
         sheet = torch.cuda.get_device_properties(self.device) if self.gpu else None
-        self.memory = int(sheet.total_memory) if sheet else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.memory = int(sheet.total_memory) if sheet else _memory_of_host()
         self.multiprocessors = int(sheet.multi_processor_count) if sheet else torch.get_num_threads()
         self._random: dict[tuple[str, int], Any] = {}
 
@@ -139,3 +140,12 @@ class MeasuredDevice:
             except (RuntimeError, AttributeError, TypeError, ValueError):
                 continue  # this torch, or the device, has no such products
         return [dtype for dtype in TYPES if known.get(dtype, math.inf) <= known["float32"]]
+
+
+def _memory_of_host() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        raise UsageError(
+            "osf bench --kernels: this system does not tell its memory: measure a GPU, or on Linux"
+        ) from None
