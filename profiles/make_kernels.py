@@ -190,7 +190,7 @@ def document(gpu: str) -> dict[str, Any]:
         "source": SOURCE.format(f"{sum(len(shapes.law) for _, shapes in products(gpu)):,} products"),
         "multiprocessors": FILES[gpu][1],
         "products": own,
-        "attention": table(inside, fitted(inside)),
+        "attention": {"bfloat16": table(inside, fitted(inside))},
         "experts": {**table(apart, of_experts), "chosen": round(float(of_experts[-1]), 3)},
     }
 

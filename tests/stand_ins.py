@@ -62,6 +62,7 @@ def _texts() -> dict[str, str]:
         **{name: samples.log(hosts=hosts, gpus=8) for name, hosts in LOGS.items()},
         **{f"n{8 * hosts}.log": samples.log(hosts=hosts, gpus=8) for hosts in (1, 2)},
         "ddp.json": json.dumps(log),
+        "my-gpu.json": (ROOT / "profiles/kernels/h100.json").read_text(encoding="utf-8"),
         "grid.yaml": "{workloads: resnet50-v100, clusters: v100-10gbe, workers: [8, 16], plans: [ddp, wfbp]}\n",
     }
 

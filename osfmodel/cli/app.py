@@ -61,7 +61,7 @@ COMMANDS = {
         "osfmodel.cli.report:report_command", "draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace"
     ),
     "bench": CommandEntry(
-        "osfmodel.cli.bench:bench_command", "measure collectives here, and write a cluster file (needs PyTorch)"
+        "osfmodel.cli.bench:bench_command", "measure collectives, or a GPU's kernels, and write a file (needs PyTorch)"
     ),
     "import": CommandEntry(
         "osfmodel.cli.importing:import_command", "convert files of benchmarks, profilers and frameworks"

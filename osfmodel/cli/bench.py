@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.executors import DDP, EXECUTORS, RunSupport
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.gpus import GIGA, TERA
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_bytes
 from osfmodel.runtime import bench
@@ -26,17 +28,26 @@ from osfmodel.runtime.bench import BenchRequest, measured_cluster
 from osfmodel.runtime.bench.conditions import powers, sizes_for, surroundings_of, unmet
 from osfmodel.runtime.bench.measured_cluster import Findings, Surroundings
 from osfmodel.runtime.job.measuring import job_of
-from osfmodel.runtime.job.ranks import Place, Watchdog, group, place_of, require_torch, together
+from osfmodel.runtime.job.ranks import Place, Watchdog, explained, group, place_of, require_torch, together
 from osfmodel.show.profiles import summary
 
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
 """Executors that measure through collectives of their own instead of torch's."""
 MEASURED = OptionGroup("Measurement")
 FLIGHTS = "1,2,4"
+ALONE = "kernels are measured in one process, without a network"
+KERNELS = OptionGroup(
+    "Kernels of a GPU",
+    switch="--kernels",
+    without={
+        MEASURED.heading: ALONE,
+        **{f"--{name}": ALONE for name in ("merge", "executor", "backend", "network", "name", "timeout")},
+    },
+)
 
 
 @click.command(name="bench", cls=GroupedCommand)
-@OUTPUT.option("-o", "--output", metavar="FILE", type=WRITTEN, help="Write the cluster to FILE (.json), atomically.")
+@OUTPUT.option("-o", "--output", metavar="FILE", type=WRITTEN, help="Write to FILE (.json), atomically.")
 @OUTPUT.option(
     "--merge",
     metavar="FILE",
@@ -70,6 +81,8 @@ FLIGHTS = "1,2,4"
     help="All-reduces alone, one at a time: what osf doctor needs, in about a minute. Instead of --in-flight, "
     "--collective and --compute.",
 )  # fmt: skip
+@KERNELS.option("--kernels", is_flag=True, help="Time products, attention, a copy and a launch of this GPU (or CPU).")
+@KERNELS.option("--seconds", type=click.IntRange(1), default=60, show_default=True, help="Time for all kernels.")
 @OUTPUT.option("--network", metavar="WORDS", help="Network description for the file; default: its interface.")
 @OUTPUT.option("--name", help="Name of the cluster; default: the file's.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Longest wait for another rank.")
@@ -86,6 +99,8 @@ def bench_command(
     repeat: int,
     compute: str,
     quick: bool,
+    kernels: bool,
+    seconds: int,
     network: str | None,
     name: str | None,
     timeout: str,
@@ -95,16 +110,22 @@ def bench_command(
     Runs on every rank, under torchrun or another launcher that sets the same environment. Rank 0 writes the file.
     Measurements up to an interruption or a failure are kept in FILE.partial.json.
 
+    With --kernels, one process times its GPU for words: llama3-8b:my-gpu.json,batch4.
+
     \b
     Example:
       torchrun --nproc-per-node 8 -m osfmodel bench -o my-cluster.json
       torchrun --nnodes 4 --nproc-per-node 8 ... -m osfmodel bench --for resnet50-v100 -o my-cluster.json
       torchrun --nproc-per-node 4 -m osfmodel bench --merge my-cluster.json
       torchrun --nnodes 4 --nproc-per-node 8 ... -m osfmodel bench --quick -o for-doctor.json
+      osf bench --kernels -o my-gpu.json
     """
     target = output or merge
     if target is not None and Path(target).suffix != ".json":
         raise UsageError(f"-o {target}: osf bench writes JSON: name it .json")
+    if kernels:
+        _measure_kernels(output, seconds)
+        return
     limit = parse_limit(timeout)
     place = place_of(os.environ, "bench", least=2)
     writes = place.rank == 0
@@ -141,6 +162,29 @@ def bench_command(
         _write(cluster if known is None else measured_cluster.updated(known, cluster, found.effects), target)
         for doubt in found.doubts:
             warn(doubt)
+
+
+def _measure_kernels(output: str | None, seconds: int) -> None:
+    """Measure the device at hand, and write the file that words name."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError("--kernels measures one GPU in one process: start it without torchrun, or on one rank")
+    if output is not None:
+        require_writable(output)
+    require_torch("osf bench --kernels")
+    from osfmodel.runtime.bench.surface import measured_surface  # not loaded for a cluster
+
+    try:
+        found = measured_surface(seconds, teller(), warn)
+    except (RuntimeError, TypeError) as error:
+        raise explained(error, "kernels were measured") from None
+    text = json.dumps(found, separators=(",", ":")) + "\n"
+    if output is None:
+        print_text(text)
+        return
+    profiles.write_text(output, text)
+    rates = ", ".join(f"{dtype} {rate / TERA:.3g}" for dtype, rate in found["gpu"]["operations_per_s"].items())
+    said = f"{found['gpu']['called']}: {rates} TFLOP/s, {found['gpu']['bytes_per_s'] / GIGA:.3g} GB/s"
+    click.echo(f"osf: wrote {output}: {said}", err=True)
 
 
 def _bench_under(support: RunSupport, asked: BenchRequest, limit: float, place: Place) -> None:

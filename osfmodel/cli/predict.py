@@ -95,7 +95,7 @@ def predict_command(
     [,stack=eager|compile|te|nanotron]. MODEL is an architecture
     ('osf list architectures'), a Hugging Face config.json, its folder, the name of a model whose config.json is in
     Hugging Face's cache, timm/NAME, diffusers/CLASS, or a module:function that returns a torch.nn.Module (its inputs
-    by ,input=FILE); GPU a name of 'osf list gpus'.
+    by ,input=FILE); GPU a name of 'osf list gpus', or a file of osf bench --kernels.
     Fine-tuning is ,lora=16 or ,qlora=16 (rank; :all-linear behind it) and ,frozen=embeddings+tower+MODULE.
 
     A range of worker counts, A..B, is A, 2A, 4A ... and B, or those of the counts between A and B that the cluster was

@@ -14,10 +14,10 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
     """A bundled workload by name, one from a JSON file, or one in words.
 
     In words: ``"llama3-8b:h100,seq8192,batch2,bf16"``, an architecture (``osf list architectures``) or the path of a
-    Hugging Face ``config.json``, and a GPU (``osf list gpus``); then the tokens of a sample, the samples of a
-    micro-batch, the type of computation, ``ac=selective`` or ``ac=full`` for activation checkpointing,
-    ``stack=compile``, ``stack=te`` or ``stack=nanotron`` for the software that runs it; for fine-tuning ``lora=16`` or
-    ``qlora=16`` (ranks; with ``:all-linear`` behind it beside all linear layers) and
+    Hugging Face ``config.json``, and a GPU (``osf list gpus``, or a file of ``osf bench --kernels``); then the tokens
+    of a sample, the samples of a micro-batch, the type of computation, ``ac=selective`` or ``ac=full`` for activation
+    checkpointing, ``stack=compile``, ``stack=te`` or ``stack=nanotron`` for the software that runs it; for fine-tuning
+    ``lora=16`` or ``qlora=16`` (ranks; with ``:all-linear`` behind it beside all linear layers) and
     ``frozen=embeddings+model.layers.0``. Models are also ``timm/NAME``, ``diffusers/CLASS`` and ``module:function``,
     with ``input=FILE`` where their inputs are not found. Times are those of measured kernels, with what published runs
     taught of software, and carry a doubt.
@@ -34,7 +34,10 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 def in_words(text: str) -> bool:
     """Whether a workload is described in words, and no file has that name."""
     model, rest = model_and_rest(text)
-    return bool(model) and not rest.startswith(("/", "\\")) and not os.path.exists(text)
+    path = rest.startswith(("/", "\\"))
+    if path and len(model) > 1 and rest[1:2] not in ("/", "\\"):  # not of a drive or a host: the file of a GPU
+        path = not rest.partition(",")[0].endswith(".json")
+    return bool(model) and not path and not os.path.exists(text)
 
 
 def workload_names(begun: str) -> Iterable[str]:

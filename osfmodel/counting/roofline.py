@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import exp, prod
 from types import MappingProxyType
 from typing import Any
 
-from osfmodel.counting.kernels import KernelTimes, kernels_of, width_of
+from osfmodel.counting.kernels import KernelTimes, attention_work, gpu_of, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product, unnamed
 from osfmodel.counting.stacks import STACKS, Learned, Stack, Traffic, fused_columns, learned
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE, TrainingSetup, activations
 from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.gpus import Gpu, gpu_called
+from osfmodel.entities.gpus import Gpu
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
-from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Layer, Workload
 
 FLOAT8 = "float8"
@@ -61,7 +60,6 @@ def workload_of(
     twice = Roofline(clock.kernels, clock.taught, replace(setting, batch=2 * setting.batch))
     besides = {name: (2 * forward, 2 * backward) for name, (forward, backward) in beside.items()}
     longer = plain_sum(map(plain_sum, timed(model, twice, besides).values()))
-    conditions = f"counted from dimensions and data sheets, not measured: {setting.dtype}, batch {setting.batch}"
     experts = any(module.experts for module in model.modules)
     master = element_bytes(PARAMETERS) * (clock.stack.master and clock.width < element_bytes(PARAMETERS))
     return Workload(
@@ -69,7 +67,7 @@ def workload_of(
         layers,
         setting.batch,
         ADAM_BYTES * model.trained / clock.gpu.bandwidth,
-        Source("the dimensions of the model and the GPU's data sheet", conditions, "facts", clock.gpu.called),
+        clock.kernels.basis(f"{setting.dtype}, batch {setting.batch}"),
         segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
         state_bytes=(ADAM_STATE + master) * model.trained,
         weight_bytes=clock.width * model.trained if master else None,
@@ -85,7 +83,7 @@ def workload_of(
 
 def ideal_time(model: Model, setting: TrainingSetup) -> float:
     """Seconds of a micro-batch on a GPU that reaches the rate of its data sheet throughout."""
-    return model.utilised * setting.batch / gpu_called(setting.gpu).rate(setting.dtype)
+    return model.utilised * setting.batch / gpu_of(setting.gpu).rate(setting.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +117,8 @@ class Roofline:
     def product(self, module: Module, product: Product, in_block: bool, columns: int = 0) -> tuple[float, float, float]:
         """Times of a product with parameters: forward, and the gradients of its input and of its matrix.
 
-        columns: of all matrices that are one product with it; its share of their time is its own
-
         One outside blocks, as of a head, is not in float8.
+        columns: of all matrices that are one product with it; its share of their time is its own
         """
         dtype = self.setting.dtype if in_block else self.wide
         rows, inner, wide = product.rows * self.samples(module), product.inner, columns or product.columns
@@ -132,30 +129,35 @@ class Roofline:
         spared = self.moving(rows * inner * (1 - 1 / product.taps))  # a convolution reads inputs once for all its taps
         least = 2 * rows * inner * wide / self.gpu.rate(dtype)
         return tuple(  # type: ignore[return-value]
-            max(self.kernels.product(*sizes, dtype) - spared, least) * share
-            for sizes in ((rows, inner, wide), (rows, wide, inner), (wide, rows, inner))
+            max(self.kernels.product(*sizes, dtype, operand) - spared, least) * share
+            for operand, sizes in enumerate(((rows, inner, wide), (rows, wide, inner), (wide, rows, inner)))
         )
 
     def _grouped(self, module: Module, product: Product, dtype: str) -> float:
-        """Time of products of the same shape that one kernel computes: of experts, or of groups."""
+        """Time of products of one shape that one kernel computes, or one after the other for experts not measured."""
         samples = self.samples(module)
         rows = product.rows * samples
         read = rows * product.inner / product.taps
         moved = (read + rows * product.columns + product.inner * product.columns) * product.times * width_of(dtype)
         whole = self.kernels.law(product.operations * samples, moved, dtype)
-        if module.experts:
-            return whole * self.kernels.expert_factor(rows, product.times, module.products[-1].inner, module.chosen)
-        return whole
+        if not module.experts:
+            return whole
+        factor = self.kernels.expert_factor(rows, product.times, module.products[-1].inner, module.chosen)
+        if factor is None:
+            return product.times * self.kernels.product(rows, product.inner, product.columns, dtype)
+        return whole * factor
 
-    def scores(self, product: Product) -> float:
-        """Time of a product inside attention, which is not in float8: half of that of attention's two products."""
-        batch, dtype = self.setting.batch, self.wide
+    def scores(self, module: Module, product: Product) -> tuple[float, float]:
+        """Forward and backward of a product inside attention, not in float8: half of those of attention's two."""
+        dtype, heads = self.wide, product.times * self.setting.batch
         width, keys = sorted((product.inner, product.columns))
         tokens = min(product.rows, 2 * keys)  # causal attention sees half of the keys; a window, those inside it
-        moved = 2 * product.rows * width * product.times * batch * width_of(dtype)
-        operations = product.operations * batch
-        alone = self.kernels.attend(tokens, product.times * batch, width, 2 * operations, 2 * moved, dtype) / 2
-        return alone / self.taught.attending(self.setting.gpu, self.stack.attention)
+        sharing = 2 * product.rows * width * product.times / module.keys if module.keys else 1
+        sizes = (tokens, heads, width, keys / product.rows, max(sharing, 1))
+        table, work = self.kernels.attending(dtype), attention_work(product.rows, heads, width, keys, dtype)
+        alone = self.kernels.law(*work, dtype) * exp(table.at(sizes)) / 2
+        forward = alone / self.taught.attending(self.setting.gpu, self.stack.attention)
+        return forward, forward * table.again(sizes, SCORES_BACKWARD)
 
     def moving(self, elements: float) -> float:
         """Time to read or write elements."""
@@ -181,29 +183,28 @@ class Roofline:
         columns: of all matrices that are one product with its own
         """
         products = [self.product(module, one, in_block, columns) for one in module.products]
-        scores = plain_sum(map(self.scores, module.scores))
+        scores = [self.scores(module, one) for one in module.scores]
         passes = self.passes
         part = passes.loss if module.products and not in_block else passes.moved
         moved = self.moving(module.moved * self.samples(module) * part)
         casts = self.casts(module) if in_block and self.setting.dtype == FLOAT8 else 0.0
         unpacked = self.unpacking(module)
-        forward = plain_sum(one[0] for one in products) + scores + moved + casts + unpacked
+        multiplied = plain_sum(one[0] for one in products)
+        forward = multiplied + plain_sum(one[0] for one in scores) + moved + casts + unpacked
         if not module.passes:
             return forward, 0.0
-        multiplied = plain_sum(one[0] for one in products)
         repeated = {NOTHING: 0.0, SELECTIVE: moved + HALF * multiplied, FULL: forward}
         again = repeated[self.setting.checkpointing] if in_block else 0.0
         through = module.reached or not module.products
         summed = 0 if module.frozen else module.elements * self.stack.gradients / self.gpu.bandwidth
-        scores, moved = SCORES_BACKWARD * scores * through, 2 * moved * through
+        through_scores, moved = plain_sum(one[1] for one in scores) * through, 2 * moved * through
         gradients = plain_sum(one[1] * module.reached + one[2] * module.weighed for one in products)
-        return forward, gradients + scores + moved + casts + summed + again + unpacked * through
+        return forward, gradients + through_scores + moved + casts + summed + again + unpacked * through
 
     def casts(self, module: Module) -> float:
         """Seconds to scale and cast the matrices of products to float8, in forward; as many again in backward."""
-        batch = self.samples(module)
         elements = sum(
-            (batch * one.rows * (one.inner + one.columns) + one.inner * one.columns) * one.times
+            (self.samples(module) * one.rows * (one.inner + one.columns) + one.inner * one.columns) * one.times
             for one in module.products
         )
         return self.moving(elements * self.passes.casts)
@@ -265,7 +266,7 @@ def timed(
         more = beside.get(module.name, (0.0, 0.0))
         found[module.name] = forward + more[0], backward + more[1]
         blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])
-    host = clock.stack.host_time(clock.setting.checkpointing == FULL)
+    host = clock.stack.host_time(clock.setting.checkpointing == FULL, clock.kernels.pace)
     for module in model.modules:
         block = model.block_of(module)
         if block and blocks[block] < host:

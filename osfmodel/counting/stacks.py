@@ -8,7 +8,7 @@ from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
-from osfmodel.counting.kernels import most_like
+from osfmodel.counting.kernels import LAUNCHED, in_file, most_like
 from osfmodel.counting.modules import Model, Module
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import bundled_file
@@ -18,8 +18,6 @@ FILE = "efficiency.json"
 EAGER, COMPILE = "eager", "compile"
 FLASH, CUDNN = "flash", "cudnn"
 """Attention of FlashAttention 2, as PyTorch has it, and of cuDNN."""
-LAUNCHED = 5e-6
-"""Seconds that a processor takes to launch a kernel from Python."""
 
 
 class Stack(NamedTuple):
@@ -46,9 +44,12 @@ class Stack(NamedTuple):
     gathers: bool
     logit: tuple[int, int]
 
-    def host_time(self, repeated: bool) -> float:
-        """Seconds that a block takes at least; a third more where its forward is ``repeated``."""
-        return self.host * (4 / 3 if repeated else 1)
+    def host_time(self, repeated: bool, pace: float = 1.0) -> float:
+        """Seconds that a block takes at least; a third more where its forward is ``repeated``.
+
+        pace: seconds of a launch, over LAUNCHED
+        """
+        return self.host * (4 / 3 if repeated else 1) * pace
 
 
 STACKS: Mapping[str, Stack] = {
@@ -109,17 +110,24 @@ class Learned(NamedTuple):
     doubts: Mapping[str, float]
 
     def clock(self, gpu: str, dtype: str) -> float:
-        """Speed of products of this type on the GPU of that name, as part of that alone."""
+        """Speed of products of this type on the GPU of that name, as part of that alone; 1 of one measured here."""
+        if in_file(gpu):
+            return 1.0
         own = self.clocks.get(table_of(gpu), self.clocks[ANY])
         return own.get("float8" if dtype == "float8" else "bfloat16") or self.clocks[ANY]["bfloat16"]
 
     def attending(self, gpu: str, library: str) -> float:
-        """Rate of attention on the GPU of that name, as part of that of the kernels in its table."""
+        """Rate of attention on the GPU of that name, as part of that of the kernels in its table; 1 as above."""
+        if in_file(gpu):
+            return 1.0
         own = self.attention[library]
         return own.get(most_like(GPUS[gpu]), own[ANY])
 
     def doubt(self, gpu: str, stack: str, dtype: str, experts: bool) -> float:
-        """Relative half width of the band of step times; wider for a GPU or a type of which there was no run."""
+        """Relative half width of the band of step times; wider for a GPU or a type of which there was no run.
+
+        That of kernels measured here is that of a GPU with a table and no run: nobody knows its clock in training.
+        """
         own = self.doubts.get(EXPERTS if experts else stack, self.doubts[ANY])
         seen = table_of(gpu) in self.clocks and table_of(gpu) != ANY and (dtype != "float8" or stack in IN_FLOAT8)
         return own if seen else max(own, self.doubts[ANY])
@@ -133,6 +141,8 @@ ANY, EXPERTS = "any", "experts"
 @cache
 def table_of(gpu: str) -> str:
     """The GPU of the same generation whose table of kernels the one of that name takes; "any" where there is none."""
+    if in_file(gpu):
+        return ANY
     table = most_like(GPUS[gpu])
     return table if generation_of(GPUS[gpu].called) == generation_of(GPUS[table].called) else ANY
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.stacks import EAGER, STACKS
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.gpus import gpu_called
 
 NOTHING, SELECTIVE, FULL = "none", "selective", "full"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
@@ -24,7 +24,7 @@ WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
 class TrainingSetup:
     """How a model is trained on one GPU.
 
-    gpu:           its name, as in GPUS
+    gpu:           its name, as in GPUS, or a file of osf bench --kernels
     dtype:         of computation
     batch:         samples of a micro-batch
     checkpointing: one of CHECKPOINTING
@@ -41,7 +41,7 @@ class TrainingSetup:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise UsageError(f"a micro-batch of {self.batch} samples: it must have 1 or more")
-        gpu_called(self.gpu).rate(self.dtype)
+        gpu_of(self.gpu).rate(self.dtype)
 
     @property
     def width(self) -> int:

@@ -18,6 +18,7 @@ from osfmodel.counting import library
 from osfmodel.counting.config import Config, OptionError
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
+from osfmodel.counting.kernels import gpu_of, in_file
 from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import FLOAT8, workload_of
 from osfmodel.counting.stacks import STACKS
@@ -25,7 +26,7 @@ from osfmodel.counting.training import CHECKPOINTING, TrainingSetup
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.gpus import gpu_called, gpu_name
+from osfmodel.entities.gpus import gpu_name
 from osfmodel.entities.lookup import did_you_mean, letters, model_and_rest, nearest, suggestion
 from osfmodel.entities.workload import Workload
 
@@ -192,8 +193,8 @@ def parse_words(text: str) -> Words:
     model, rest = model_and_rest(text)
     gpu, *parts = (part.strip() for part in rest.split(","))
     try:
-        rates = gpu_called(gpu).rates
-        words = Words(model, TrainingSetup(gpu_name(gpu), _usual_type(rates)), None, text)
+        rates = gpu_of(gpu).rates
+        words = Words(model, TrainingSetup(gpu if in_file(gpu) else gpu_name(gpu), _usual_type(rates)), None, text)
         said: set[str] = set()
         for part in parts:
             words = _with(words, part, said)
@@ -210,7 +211,7 @@ def on_gpu(text: str, gpu: str) -> str:
 
 def _usual_type(rates: Mapping[str, float]) -> str:
     """bfloat16 where a GPU has a rate for it, else float16, else float32."""
-    return next(dtype for dtype in ("bfloat16", "float16", "float32") if dtype in rates)
+    return next(dtype for dtype in ("bfloat16", "float16", "float32", *rates) if dtype in rates)
 
 
 def _with(words: Words, part: str, said: set[str]) -> Words:

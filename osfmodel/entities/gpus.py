@@ -66,7 +66,7 @@ class Gpu:
         """Operations per second in ``dtype``. Raises UsageError for one that it has no matrix units for."""
         if dtype not in self.rates:
             has = ", ".join(self.rates)
-            raise UsageError(f"{self.called} has no matrix products in {dtype}: its data sheet has {has}")
+            raise UsageError(f"{self.called} has no matrix products in {dtype}: it has {has}")
         return self.rates[dtype]
 
     def network(self, gpus: int) -> float:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import sys
+from itertools import product
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.cli.app import teller
+from osfmodel.counting.kernels import kernels_in, product_work
 from osfmodel.entities.errors import UsageError
 from osfmodel.runtime import bench
 
@@ -39,6 +44,14 @@ def run(*arguments, **environment):
         (("--quick", "--compute", "none"), RANK, "leave --in-flight, --collective and --compute out"),
         (("--quick", "--in-flight", "1"), RANK, "leave --in-flight, --collective and --compute out"),
         (("--timeout", "10ms"), RANK, "a second or more"),
+        (("--seconds", "5"), RANK, "--seconds works only with --kernels"),
+        (("--kernels", "--quick"), {}, "--quick does not work with --kernels: kernels are measured in one process"),
+        (("--kernels", "--merge", "c.json"), {}, "--merge does not work with --kernels"),
+        (("--kernels", "--backend", "gloo"), {}, "--backend does not work with --kernels"),
+        (("--kernels", "--seconds", "0"), {}, "not in the range"),
+        (("--kernels", "-o", "gpu.yaml"), {}, "name it .json"),
+        (("--kernels", "-o", "no/gpu.json"), {}, "there is no folder no"),
+        (("--kernels",), RANK, "start it without torchrun"),
         (("--for", "nonsense"), RANK, "no workload named 'nonsense'"),
         (("--backend", "mpi"), RANK, "'mpi' is not one of"),
         (("--collective", "all_gather,reduce_scater"), RANK, "'reduce_scater' is not known: did you mean"),
@@ -127,3 +140,30 @@ def test_merging_into_what_takes_no_tables_is_refused_before_measuring(tmp_path)
     assert result.exit_code == 1
     assert "only tabulated clusters take further tables" in result.stderr
     assert "cannot be read" in run("--merge", str(tmp_path / "none.json"), **RANK).stderr
+
+
+def test_kernels_of_this_machine_are_measured_and_words_use_them(tmp_path):
+    """On the CPU, in a short time: what was measured is in the table, and all sizes have a time that words take."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    path = tmp_path / "mine.json"
+    result = run("--kernels", "--seconds", "3", "-o", str(path), CUDA_VISIBLE_DEVICES="")
+    assert result.exit_code == 0, result.output
+    assert f"osf: wrote {path}: CPU " in result.stderr
+    assert not result.stdout
+    said, kernels = json.loads(path.read_text()), kernels_in(path)
+    gpu = said["gpu"]
+    assert set(gpu["operations_per_s"]) == set(said["products"]) >= {"float32"}
+    figures = [*gpu["operations_per_s"].values(), gpu["bytes_per_s"], gpu["launch_s"], gpu["host_launch_s"]]
+    assert min(figures) > 0
+    assert said["source"].startswith("osf bench --kernels on 20")
+    assert "torch" in said["source"]
+    for dtype, own in said["products"].items():
+        for place, (rows, columns, inner) in enumerate(product(*own["nodes"])):
+            operations, moved = product_work(rows, inner, columns, dtype)
+            for operand, values in enumerate((own["values"], *own["gradients"])):
+                law = kernels.law(operations, moved, dtype) * math.exp(values[place] / 100)
+                found = kernels.product(rows, inner, columns, dtype, operand)
+                assert found == pytest.approx(max(law, operations / gpu["operations_per_s"][dtype]))
+    times = [osf.load_workload(f"gpt2:{path},fp32,seq256,batch{batch}").compute_time for batch in (1, 8, 64)]
+    assert 0 < times[0] < times[1] < times[2]
+    assert times[0] != osf.load_workload("gpt2:h100,fp32,seq256,batch1").compute_time

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.kernels import LAUNCH, KernelTimes, Products, Residuals
+from osfmodel.counting.kernels import LAUNCH, AttentionTimes, KernelTimes, Products, Residuals
 from osfmodel.counting.modules import Model, Module, attention, linear
 from osfmodel.counting.roofline import HALF, SCORES_BACKWARD, Roofline, timed, workload_of
 from osfmodel.counting.stacks import STACKS, Learned, Traffic, learned
@@ -29,7 +29,9 @@ GPU = GPUS["a100"]  # 312 TFLOPS in bfloat16, 2,039 GB/s
 FLAT = Residuals(((1.0, 2.0),) * 3, (round(100 * math.log(2)),) * 8)
 """All kernels take 1.99 times as long as the law."""
 TWICE = math.exp(FLAT.values[0] / 100)
-KERNELS = KernelTimes(GPU, 108, {"bfloat16": Products(FLAT, (0.0,) * 4)}, FLAT, FLAT, 0.0, "by hand")
+KERNELS = KernelTimes(
+    GPU, 108, {"bfloat16": Products(FLAT, (0.0,) * 4)}, {"bfloat16": AttentionTimes(FLAT)}, FLAT, 0.0, "by hand"
+)
 TAUGHT = Learned(
     {"any": {"bfloat16": 0.5, "float8": 0.5}},
     {"flash": {"any": 0.25}, "cudnn": {"any": 0.25}},

@@ -19,10 +19,11 @@ CLUSTER = osf.load_cluster("nccl:b200x8")
 
 def kept(rest: str = "") -> list[int]:
     """Bytes that stay after each module of the first block of llama3.2-1b."""
+    inside = "model.layers.0."
     words = parse_words(f"llama3.2-1b:h100,seq{TOKENS}{rest}")
     model = model_of(words)
     stays, _ = activations(model, words.setting)
-    return [size for size, module in zip(stays, model.modules, strict=True) if module.name.startswith("model.layers.0.")]
+    return [size for size, module in zip(stays, model.modules, strict=True) if module.name.startswith(inside)]
 
 
 def test_a_block_keeps_inputs_of_norms_and_products_and_all_of_its_gated_part():
@@ -60,7 +61,8 @@ def test_tensor_parallelism_divides_the_inputs_that_a_stack_gathers_again():
     words, groups = f"llama3.2-1b:b200,seq{TOKENS}", Parallelism(tensor=4)
     made = [replica_workload(f"{words},stack={stack}", CLUSTER, groups) for stack in ("eager", "te")]
     held = [
-        sum(one.activation_bytes for one in workload.layers if one.name.startswith("model.layers.")) for workload in made
+        sum(one.activation_bytes for one in workload.layers if one.name.startswith("model.layers."))
+        for workload in made
     ]
     assert held[0] - held[1] == LAYERS * 2 * 2 * TOKENS * WIDTH * 3 // 4
 

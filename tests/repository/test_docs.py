@@ -164,9 +164,9 @@ SLOW = {
 
 
 def left_out(words: Sequence[str]) -> bool:
-    """Whether it trains a model of the reader's, or draws where nothing can."""
+    """Whether it trains a model of the reader's, measures the machine, or draws where nothing can."""
     draws = any(word.endswith(".png") for word in words) and find_spec("matplotlib") is None
-    return words[1] == "profile" or draws
+    return words[1] in ("profile", "bench") or draws
 
 
 def running(page: Path) -> object:

@@ -17,6 +17,7 @@ from osfmodel.cost.nccl_constants import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
+from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
 from osfmodel.counting.roofline import ideal_time, workload_of
 from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
@@ -25,7 +26,7 @@ from osfmodel.engine.alike import kept
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.errors import CostError, UsageError
-from osfmodel.entities.gpus import same_chip
+from osfmodel.entities.gpus import gpu_name, same_chip
 from osfmodel.entities.modules import SHARDED, around
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import LAST_KEPT
@@ -74,7 +75,8 @@ def on_gpu_of(workload: str, cluster: str) -> str:
     if not gpu or not in_words(workload):
         return workload
     said = parse_words(workload).setting.gpu
-    return workload if same_chip(said, gpu) else on_gpu(workload, gpu)
+    own = gpu_name(gpu_of(said).called) if in_file(said) else said
+    return workload if not own or same_chip(own, gpu) else on_gpu(workload, gpu)
 
 
 def _prices(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:
@@ -144,7 +146,7 @@ def stack_of(workload: Workload) -> str:
     if not model.tokens:
         return ""
     said = f"; computed by {stack.said} (stack={words.setting.stack})"
-    host = stack.host_time(words.setting.checkpointing == FULL)
+    host = stack.host_time(words.setting.checkpointing == FULL, kernels_of(words.setting.gpu).pace)
     blocks = dict.fromkeys(model.blocks, 0.0)
     for layer in workload.layers:
         for name in around(layer.name):

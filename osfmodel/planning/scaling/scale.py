@@ -9,6 +9,7 @@ from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
@@ -153,6 +154,8 @@ def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
 def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLimit | None:
     """The memory of the workload's GPU that CUDA and NCCL leave to a process, where it is one that is known."""
     gpu = gpu_on_data_sheet(workload.source.gpu)
+    if gpu is None and in_words(workload.name):
+        gpu = gpu_of(parse_words(workload.name).setting.gpu)
     communicators = 1 + len(groups.document)
     return None if gpu is None else MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)
 
