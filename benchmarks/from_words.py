@@ -174,10 +174,10 @@ PAGE = """# From words
 ## Words alone
 
 Runs on the fewest GPUs of their series (model, sequence, GPU), and those of `profiles/published`: NeMo, SimuMax,
-nanotron on one node, and torchtitan, whose H100 have 2.4 instead of 3.35 TB/s and 500 instead of 700 W. Clocks, passes
-over memory and the doubt, which is the band, are learned without the source (`profiles/make_efficiency.py`). Their form
-and starting values were chosen with all of these runs in view, and the time of nanotron's host was read from its rows.
-Of SimuMax, the 12 rows of Llama are here.
+nanotron on one node, torchao, and torchtitan, whose H100 have 2.4 instead of 3.35 TB/s and 500 instead of 700 W.
+Clocks, passes over memory and the doubt, which is the band, are learned without the source
+(`profiles/make_efficiency.py`), and never from torchao. Their form and starting values were chosen with all of these
+runs in view, and the time of nanotron's host was read from its rows. Of SimuMax, the 12 rows of Llama are here.
 
 {alone}
 
@@ -186,8 +186,7 @@ Half width of the band, median: {half:.0%}. Coverage by source, mean: {covered:.
 is known in {right}.
 
 The bars were 10 % for NeMo and each torchtitan run of 8B, 8 % for SimuMax, 6 % for MosaicML of April and nanotron, a
-half width of 14 %, and a coverage of 85 to 97 %. Three parts learned for each generation had a median of 8.8 % on 211
-runs of the first five sources.
+half width of 14 %, and a coverage of 85 to 97 %.
 
 * NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 1.8 times between containers of one year.
 * `mosaicml-2023` of January ran torch 1.12, and took longer than in April.

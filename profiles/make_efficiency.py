@@ -4,6 +4,7 @@
     python profiles/make_efficiency.py --errors
 
 Runs: those of in_words.py on the fewest GPUs of their series, and those of published/in-words.csv and torchtitan.csv.
+Those of torchao stand in torchao/float8 and torchao/prototype/mx_formats of pytorch/ao (BSD-3-Clause).
 Fitted: logarithms of predicted over measured step times, by least squares with a soft loss, each source weighing the
 same, each value drawn to a start that is physical. Exposed communication is that of the engine at START. The doubt of
 a stack, and of models with experts, is the 90 % quantile of the errors of sources when each was left out, of which each
@@ -18,21 +19,24 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
+from statistics import mean
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from scipy.optimize import least_squares
+from scipy.optimize import brentq, least_squares
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.counting import load_workload, roofline
 from osfmodel.counting import words as counting_words
 from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
+from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import Roofline, timed
 from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, EAGER, EXPERTS, FLASH, Learned, Traffic
 from osfmodel.counting.training import TrainingSetup
@@ -66,6 +70,10 @@ ATTENTION = {FLASH: {"a100": 0.7, "h100": 0.6}, CUDNN: {ANY: 0.9}}
 """Starting values. The table of A100 is of FlashAttention 2, those of later GPUs of later kernels, and that of H100
 stands for all of these: no run of them had FlashAttention."""
 CLOCK = 0.85
+PAIRED = ("torchao",)
+"""Sources of which the ratios of recipes alone are learned from."""
+LIMITED = (("torchao", "b200"),)
+"""Sources and GPUs that were limited in power: their steps are not predicted."""
 DRAWN, SOFT = 0.1, 0.05
 """Weight with which logarithms are drawn to their starting values (a source's is 1), and the relative error from
 which the loss grows as the error, not as its square."""
@@ -243,8 +251,18 @@ def row_of_run(one: RunInWords) -> Row:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """All runs that are learned from."""
-    return (*map(row_of_run, learning_runs()), *map(row_of_stated, stated()))
+    """All runs that are predicted from words; the clocks of those of PAIRED are not learned from."""
+    return (*map(row_of_run, learning_runs()), *(row for row in map(row_of_stated, stated()) if not _limited(row)))
+
+
+@cache
+def limited_rows() -> tuple[Row, ...]:
+    """The runs on GPUs that were limited in power, of which ratios alone say something."""
+    return tuple(row for row in map(row_of_stated, stated()) if _limited(row))
+
+
+def _limited(row: Row) -> bool:
+    return (row.source, row.setting.gpu) in LIMITED
 
 
 VALUES = (
@@ -263,7 +281,7 @@ def begin(value: tuple[str, str, str]) -> float:
     return CLOCK if kind == "clocks" else float(getattr(PASSES[name], field))
 
 
-def decoded(values: Sequence[float]) -> Learned:
+def decoded(values: Sequence[float], recipes: Mapping[str, float] = MappingProxyType({})) -> Learned:
     """Clocks, attention and passes from values in the order of VALUES: logarithms of factors on starting values."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for value, own in zip(VALUES, values, strict=True):
@@ -276,28 +294,69 @@ def decoded(values: Sequence[float]) -> Learned:
     any_of = {dtype: math.prod(own) ** (1 / len(own)) for dtype, own in each.items()}
     clocks |= {name: clocks[like] for name, like in LIKE.items()}
     return Learned(
-        {ANY: any_of, **clocks}, attention, {name: Traffic(**own) for name, own in passes.items()}, {ANY: 0.0}
+        {ANY: any_of, **clocks},
+        attention,
+        {name: Traffic(**own) for name, own in passes.items()},
+        {ANY: 0.0},
+        recipes,
     )
 
 
 START = decoded([0.0] * len(VALUES))
 
 
+def recipes_of(own: Sequence[Row]) -> dict[str, float]:
+    """The factor of each recipe on products and casts in float8, from runs that differ in the recipe alone.
+
+    With it the predicted ratio of two steps is the measured one; a mean of logarithms, each source weighing the same.
+    """
+    plain = {_alike(row): row for row in own if row.setting.dtype == FLOAT8}
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in own:
+        if row.setting.dtype in RECIPES and row.setting.dtype != FLOAT8 and (other := plain.get(_alike(row))):
+            apart = partial(_apart, row, other.missed(START))
+            by_source = found.setdefault(row.setting.dtype, {})
+            by_source.setdefault(row.source, []).append(float(brentq(apart, -1, 1)))
+    return {name: math.exp(mean(map(mean, sources.values()))) for name, sources in found.items()}
+
+
+def _apart(row: Row, other: float, slower: float) -> float:
+    """What the row is missed by beyond ``other``, with this logarithm of its recipe's factor."""
+    return row.missed(START._replace(recipes={row.setting.dtype: math.exp(slower)})) - other
+
+
+def _alike(row: Row) -> Hashable:
+    """A key that runs share which differ in type of computation alone."""
+    models = tuple((part.model.name, part.times) for stage in row.stages for part in stage)
+    return row.source, models, row.stages[0][0].model.tokens, row.turns, replace(row.setting, dtype="bfloat16")
+
+
 def learn(keep: Callable[[Row], bool]) -> Learned:
-    """Clocks, attention and passes from the runs that ``keep`` accepts."""
+    """Clocks, attention, passes and recipes from the runs that ``keep`` accepts."""
     own = [row for row in rows() if keep(row)]
+    recipes = recipes_of([*own, *filter(keep, limited_rows())])
+    return decoded(_values(own, recipes, _from_all()), recipes)
+
+
+@cache
+def _from_all() -> tuple[float, ...]:
+    """The values that all runs teach, from which those of fewer are searched for."""
+    return _values(rows(), recipes_of([*rows(), *limited_rows()]), [0.0] * len(VALUES))
+
+
+def _values(accepted: Sequence[Row], recipes: Mapping[str, float], first: Sequence[float]) -> tuple[float, ...]:
+    """The values in the order of VALUES that these runs teach, found from ``first``."""
+    own = [row for row in accepted if row.source not in PAIRED]
     shares = Counter(row.source for row in own)
 
     def misses(values: Sequence[float]) -> list[float]:
-        taught = decoded(values)
+        taught = decoded(values, recipes)
         errors = [row.missed(taught) / math.sqrt(shares[row.source]) for row in own]
         return errors + [DRAWN * value for value in values]
 
     highest = [-math.log(begin(value)) if value[0] == "clocks" else math.inf for value in VALUES]
-    result = least_squares(
-        misses, [0.0] * len(VALUES), bounds=(-math.inf, highest), loss="soft_l1", f_scale=SOFT, max_nfev=20
-    )
-    return decoded(result.x)
+    result = least_squares(misses, first, bounds=(-math.inf, highest), loss="soft_l1", f_scale=SOFT, max_nfev=20)
+    return tuple(result.x)
 
 
 def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
@@ -310,7 +369,9 @@ def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
 
 
 def kind_of(row: Row) -> str:
-    """A key of doubts: "experts" for a model with experts, else the stack."""
+    """A key of doubts: "any" for a recipe of too few runs, "experts" for a model with experts, else the stack."""
+    if (recipe := RECIPES.get(row.setting.dtype)) and row.setting.stack not in recipe.stacks:
+        return ANY
     experts = any(module.experts for stage in row.stages for part in stage for module in part.model.modules)
     return EXPERTS if experts else row.setting.stack
 
@@ -340,6 +401,7 @@ def document() -> dict[str, Any]:
         "clocks": rounded(found.clocks),
         "attention": rounded(found.attention),
         "passes": rounded({name: one._asdict() for name, one in found.passes.items()}),
+        "recipes": rounded(found.recipes),
         "doubts": rounded({**doubts, ANY: doubt_of(elsewhere)}),
     }
 

@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from osfmodel.counting.recipes import FLOAT8, RECIPES, rate_type
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, UsageError
@@ -164,7 +165,7 @@ class KernelTimes:
             waves = unfilled(max(rows, least[0][0]), max(columns, least[1][0]), self.multiprocessors)
             beyond += plain_sum(map(float.__mul__, own.waves, waves))
         operations, moved = product_work(rows, inner, columns, dtype)
-        return max(self.law(operations, moved, dtype) * math.exp(beyond), operations / self.gpu.rate(dtype))
+        return max(self.law(operations, moved, dtype) * math.exp(beyond), operations / self.gpu.rate(rate_type(dtype)))
 
     def attending(self, dtype: str) -> AttentionTimes:
         """The tables of attention in a type."""
@@ -189,17 +190,17 @@ class KernelTimes:
 
     def law(self, operations: float, moved: float, dtype: str) -> float:
         """Seconds of so many operations and bytes at the rates of the data sheet, and of a launch."""
-        return operations / self.gpu.rate(dtype) + moved / self.gpu.bandwidth + self.launch
+        return operations / self.gpu.rate(rate_type(dtype)) + moved / self.gpu.bandwidth + self.launch
 
 
-def width_of(dtype: str) -> int:
+def width_of(dtype: str) -> float:
     """Bytes of an element of a product's matrices."""
-    return {"float8": 1, "tf32": 4}.get(dtype) or element_bytes(dtype)
+    return RECIPES[dtype].width if dtype in RECIPES else {"tf32": 4}.get(dtype) or element_bytes(dtype)
 
 
 def _of_type(tables: Mapping[str, ByType], dtype: str) -> ByType:
-    """The table of a type, or of WIDE, or else the first."""
-    return tables.get(dtype) or tables.get(WIDE) or next(iter(tables.values()))
+    """The table of a type, of float8 for all recipes, or of WIDE, or else the first."""
+    return tables.get(FLOAT8 if dtype in RECIPES else dtype) or tables.get(WIDE) or next(iter(tables.values()))
 
 
 def product_work(rows: float, inner: float, columns: float, dtype: str) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from osfmodel.counting.kernels import KernelTimes, attention_work, gpu_of, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product, unnamed
+from osfmodel.counting.recipes import RECIPES, gathered_type, rate_type, wide_type
 from osfmodel.counting.stacks import STACKS, Learned, Stack, Traffic, fused_columns, learned
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE, TrainingSetup, activations
 from osfmodel.entities.dtypes import element_bytes
@@ -24,8 +25,6 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.workload import Layer, Workload
 
-FLOAT8 = "float8"
-"""Type in which the matrices of blocks alone are multiplied."""
 PARAMETERS = "float32"
 """Type of parameters, gradients and optimizer state, under mixed precision too."""
 ADAM_BYTES, ADAM_STATE = 28, 8
@@ -74,7 +73,7 @@ def workload_of(
         fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
         doubt=clock.taught.doubt(setting.gpu, setting.stack, setting.dtype, experts),
-        computed_in="" if setting.dtype in (PARAMETERS, "tf32") else setting.dtype,
+        computed_in=gathered_type(setting.dtype),
         sample_tokens=model.tokens or None,
         ideal_time=ideal_time(model, setting),
         fixed_share=min(max(2 - longer / whole, 0.0), 1.0),
@@ -83,7 +82,7 @@ def workload_of(
 
 def ideal_time(model: Model, setting: TrainingSetup) -> float:
     """Seconds of a micro-batch on a GPU that reaches the rate of its data sheet throughout."""
-    return model.utilised * setting.batch / gpu_of(setting.gpu).rate(setting.dtype)
+    return model.utilised * setting.batch / gpu_of(setting.gpu).rate(rate_type(setting.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class Roofline:
     def product(self, module: Module, product: Product, in_block: bool, columns: int = 0) -> tuple[float, float, float]:
         """Times of a product with parameters: forward, and the gradients of its input and of its matrix.
 
-        One outside blocks, as of a head, is not in float8.
+        One outside blocks, as of a head, is in no recipe.
         columns: of all matrices that are one product with it; its share of their time is its own
         """
         dtype = self.setting.dtype if in_block else self.wide
@@ -127,7 +126,7 @@ class Roofline:
             return (self._grouped(module, product, dtype) / clock,) * 3
         share = product.columns / wide / clock
         spared = self.moving(rows * inner * (1 - 1 / product.taps))  # a convolution reads inputs once for all its taps
-        least = 2 * rows * inner * wide / self.gpu.rate(dtype)
+        least = 2 * rows * inner * wide / self.gpu.rate(rate_type(dtype))
         return tuple(  # type: ignore[return-value]
             max(self.kernels.product(*sizes, dtype, operand) - spared, least) * share
             for operand, sizes in enumerate(((rows, inner, wide), (rows, wide, inner), (wide, rows, inner)))
@@ -148,7 +147,7 @@ class Roofline:
         return whole * factor
 
     def scores(self, module: Module, product: Product) -> tuple[float, float]:
-        """Forward and backward of a product inside attention, not in float8: half of those of attention's two."""
+        """Forward and backward of a product inside attention, in no recipe: half of those of attention's two."""
         dtype, heads = self.wide, product.times * self.setting.batch
         width, keys = sorted((product.inner, product.columns))
         tokens = min(product.rows, 2 * keys)  # causal attention sees half of the keys; a window, those inside it
@@ -165,8 +164,8 @@ class Roofline:
 
     @property
     def wide(self) -> str:
-        """The type of computation where it is not float8."""
-        return "bfloat16" if self.setting.dtype == FLOAT8 else self.setting.dtype
+        """The type of computation where it is in no recipe."""
+        return wide_type(self.setting.dtype)
 
     @property
     def width(self) -> int:
@@ -187,7 +186,7 @@ class Roofline:
         passes = self.passes
         part = passes.loss if module.products and not in_block else passes.moved
         moved = self.moving(module.moved * self.samples(module) * part)
-        casts = self.casts(module) if in_block and self.setting.dtype == FLOAT8 else 0.0
+        casts = self.casts(module) if in_block and self.setting.dtype in RECIPES else 0.0
         unpacked = self.unpacking(module)
         multiplied = plain_sum(one[0] for one in products)
         forward = multiplied + plain_sum(one[0] for one in scores) + moved + casts + unpacked
@@ -202,12 +201,12 @@ class Roofline:
         return forward, gradients + through_scores + moved + casts + summed + again + unpacked * through
 
     def casts(self, module: Module) -> float:
-        """Seconds to scale and cast the matrices of products to float8, in forward; as many again in backward."""
+        """Seconds to scale and cast the matrices of products, in forward; as many again in backward."""
         elements = sum(
             (self.samples(module) * one.rows * (one.inner + one.columns) + one.inner * one.columns) * one.times
             for one in module.products
         )
-        return self.moving(elements * self.passes.casts)
+        return self.moving(elements * self.passes.casts) * self.taught.slower(self.setting.dtype)
 
     def unpacking(self, module: Module) -> float:
         """Seconds to write a matrix that is kept in 4 bits in the type of computation."""

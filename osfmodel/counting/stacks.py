@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 from osfmodel.counting.kernels import LAUNCHED, in_file, most_like
 from osfmodel.counting.modules import Model, Module
+from osfmodel.counting.recipes import FLOAT8, RECIPES, WIDE
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import bundled_file
 from osfmodel.entities.gpus import GPUS, generation_of
@@ -32,6 +34,7 @@ class Stack(NamedTuple):
     master:    whether weights are in the type of computation, and the optimizer's state has them in float32 as well
     gathers:   whether under tensor parallelism a matrix that is divided by columns keeps the input that was gathered
     logit:     bytes for each logit at the end of forward: itself, and what the loss keeps; and as many as its gradient
+    casts:     whether backward keeps the inputs of a recipe's products as they were cast
     """
 
     said: str
@@ -43,6 +46,7 @@ class Stack(NamedTuple):
     master: bool
     gathers: bool
     logit: tuple[int, int]
+    casts: bool = False
 
     def host_time(self, repeated: bool, pace: float = 1.0) -> float:
         """Seconds that a block takes at least; a third more where its forward is ``repeated``.
@@ -55,7 +59,7 @@ class Stack(NamedTuple):
 STACKS: Mapping[str, Stack] = {
     EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4)),
     COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH, False, True, (10, 4)),
-    "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0)),
+    "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), True),
     "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, True, (10, 4)),
 }
 """By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
@@ -86,7 +90,7 @@ class Traffic(NamedTuple):
 
     moved: of elements apart from products
     loss:  of those of the loss over the vocabulary
-    casts: of the elements of a product in float8, once in forward and once in backward
+    casts: of the elements of a product in a recipe, once in forward and once in backward
     """
 
     moved: float
@@ -102,19 +106,27 @@ class Learned(NamedTuple):
     passes:    by stack
     doubts:    stack ("experts" for models with experts, "any" for GPUs of a generation without runs) -> relative half
                width of the band, which holds 90 % of the runs of sources left out
+    recipes:   recipe -> time of its products and casts over that in float8 with a scale for each tensor
     """
 
     clocks: Mapping[str, Mapping[str, float]]
     attention: Mapping[str, Mapping[str, float]]
     passes: Mapping[str, Traffic]
     doubts: Mapping[str, float]
+    recipes: Mapping[str, float] = MappingProxyType({})
 
     def clock(self, gpu: str, dtype: str) -> float:
         """Speed of products of this type on the GPU of that name, as part of that alone; 1 of one measured here."""
         if in_file(gpu):
             return 1.0
         own = self.clocks.get(table_of(gpu), self.clocks[ANY])
-        return own.get("float8" if dtype == "float8" else "bfloat16") or self.clocks[ANY]["bfloat16"]
+        return (own.get(FLOAT8 if dtype in RECIPES else WIDE) or self.clocks[ANY][WIDE]) / self.slower(dtype)
+
+    def slower(self, dtype: str) -> float:
+        """Time of products and casts in a recipe over that in float8, by the recipe that it is like if not learned."""
+        while dtype not in self.recipes and dtype in RECIPES:
+            dtype = RECIPES[dtype].like
+        return self.recipes.get(dtype, 1.0)
 
     def attending(self, gpu: str, library: str) -> float:
         """Rate of attention on the GPU of that name, as part of that of the kernels in its table; 1 as above."""
@@ -129,12 +141,11 @@ class Learned(NamedTuple):
         That of kernels measured here is that of a GPU with a table and no run: nobody knows its clock in training.
         """
         own = self.doubts.get(EXPERTS if experts else stack, self.doubts[ANY])
-        seen = table_of(gpu) in self.clocks and table_of(gpu) != ANY and (dtype != "float8" or stack in IN_FLOAT8)
+        ran = dtype not in RECIPES or stack in RECIPES[dtype].stacks
+        seen = table_of(gpu) in self.clocks and table_of(gpu) != ANY and ran
         return own if seen else max(own, self.doubts[ANY])
 
 
-IN_FLOAT8 = (COMPILE, "te")
-"""Stacks with runs in float8."""
 ANY, EXPERTS = "any", "experts"
 
 
@@ -154,6 +165,6 @@ def learned() -> Learned:
     try:
         said = json.loads(path.read_bytes())
         passes = {name: Traffic(**row) for name, row in said["passes"].items()}
-        return Learned(said["clocks"], said["attention"], passes, said["doubts"])
+        return Learned(said["clocks"], said["attention"], passes, said["doubts"], said["recipes"])
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path} is damaged ({error}): install osfmodel again") from None

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.modules import Model, Module
+from osfmodel.counting.recipes import RECIPES, rate_type, wide_type
 from osfmodel.counting.stacks import EAGER, STACKS
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
@@ -16,8 +17,8 @@ NOTHING, SELECTIVE, FULL = "none", "selective", "full"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
 """Activation checkpointing: of nothing, of all that is no product, or of whole blocks. Selective checkpointing is
 torchtitan's: a block keeps its input and the results of attention and of every second product, and repeats the rest."""
-WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
-"""Bytes of an element of activations, by type of computation."""
+WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of an element of activations, by their type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class TrainingSetup:
     """How a model is trained on one GPU.
 
     gpu:           its name, as in GPUS, or a file of osf bench --kernels
-    dtype:         of computation
+    dtype:         of computation; one of RECIPES for a narrow one
     batch:         samples of a micro-batch
     checkpointing: one of CHECKPOINTING
     stack:         one of STACKS
@@ -41,12 +42,12 @@ class TrainingSetup:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise UsageError(f"a micro-batch of {self.batch} samples: it must have 1 or more")
-        gpu_of(self.gpu).rate(self.dtype)
+        gpu_of(self.gpu).rate(rate_type(self.dtype))
 
     @property
     def width(self) -> int:
         """Bytes of an element of activations."""
-        return WIDTHS[self.dtype]
+        return WIDTHS[wide_type(self.dtype)]
 
     def samples(self, module: Module) -> int:
         """Samples of a micro-batch for which a module works: 1 for one that runs once."""
@@ -60,15 +61,15 @@ def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[i
     """
     stack = STACKS[setting.stack]
 
-    def sized(elements: Iterator[int]) -> list[int]:
+    def sized(elements: Iterator[float]) -> list[int]:
         return [
-            setting.samples(module) * (max(0, own) * setting.width + module.logits * stack.logit[0])
+            setting.samples(module) * (round(max(0, own) * setting.width) + module.logits * stack.logit[0])
             for module, own in zip(model.modules, elements, strict=True)
         ]
 
-    whole = sized(module.kept for module in model.modules)
-    kinds = {NOTHING: _all, SELECTIVE: _selected, FULL: _inputs}
-    stays = sized(kinds[setting.checkpointing](model))
+    whole = sized(_all(model, setting))
+    kinds = {SELECTIVE: _selected, FULL: _inputs}
+    stays = whole if setting.checkpointing == NOTHING else sized(kinds[setting.checkpointing](model))
     again: dict[str, int] = {}
     for module, own, staying in zip(model.modules, whole, stays, strict=True):
         again[model.block_of(module)] = again.get(model.block_of(module), 0) + max(0, own - staying)
@@ -83,12 +84,16 @@ def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[i
     return stays, peaks
 
 
-def _all(model: Model) -> Iterator[int]:
-    """Elements that each module keeps."""
-    return (module.kept for module in model.modules)
+def _all(model: Model, setting: TrainingSetup) -> Iterator[float]:
+    """Elements that each module keeps; of inputs that the stack keeps as they were cast, those of as many bytes."""
+    recipe = RECIPES.get(setting.dtype) if STACKS[setting.stack].casts else None
+    for module in model.modules:
+        inputs = sum(one.rows * one.inner * one.times for one in module.products) if model.block_of(module) else 0
+        spared = 0.0 if recipe is None else 1 - recipe.width / setting.width
+        yield module.kept - spared * max(0, min(module.kept, inputs))
 
 
-def _inputs(model: Model) -> Iterator[int]:
+def _inputs(model: Model) -> Iterator[float]:
     """Elements that each module keeps where blocks are repeated: of a block, what its first module keeps."""
     last = ""
     for module in model.modules:
@@ -97,7 +102,7 @@ def _inputs(model: Model) -> Iterator[int]:
         last = block
 
 
-def _selected(model: Model) -> Iterator[int]:
+def _selected(model: Model) -> Iterator[float]:
     """Elements that each module keeps under selective checkpointing."""
     last, products = "", 0
     for module in model.modules:

@@ -20,7 +20,8 @@ from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
 from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.kernels import gpu_of, in_file
 from osfmodel.counting.modules import Model
-from osfmodel.counting.roofline import FLOAT8, workload_of
+from osfmodel.counting.recipes import RECIPES
+from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.training import CHECKPOINTING, TrainingSetup
 from osfmodel.entities.display import brief
@@ -141,13 +142,17 @@ def _decoded(content: bytes) -> Mapping[str, Any]:
 
 PREDICTING = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Fields with a number of layers for multi-token prediction."""
-TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8"}
+TYPES = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8",
+    "fp8=rowwise": "float8-rowwise", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
+}  # fmt: skip
 FORM = (
-    "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8][,ac=none|selective|full]"
+    "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8|fp8=rowwise|mxfp8|nvfp4][,ac=none|selective|full]"
     "[,stack=eager|compile|te|nanotron][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]][,input=FILE]"
 )
 SPELLINGS = {
     **{dtype: short for short, dtype in TYPES.items()},
+    "fp8=tensorwise": "fp8",
     **{name: f"stack={name}" for name in STACKS},
     **{name: "stack=te" for maker in ("megatron", "nemo") for name in (maker, f"stack={maker}")},
 }
@@ -275,8 +280,9 @@ def model_of(words: Words) -> Model:
         config = replace(config, fields={**config.fields, inputs.FIELD: inputs.from_file(Path(words.inputs))})
     if words.sequence and not family.longest(config):
         raise UsageError(f"workload {words.text!r}: {words.model} has no sequence: leave seq{words.sequence} out")
-    if words.tuning and words.tuning.packed and words.setting.dtype == FLOAT8:
-        raise UsageError(f"workload {words.text!r}: 'qlora' unpacks matrices to bf16, fp16 or fp32: leave fp8 out")
+    if words.tuning and words.tuning.packed and words.setting.dtype in RECIPES:
+        narrow = SPELLINGS[words.setting.dtype]
+        raise UsageError(f"workload {words.text!r}: 'qlora' unpacks matrices to bf16, fp16 or fp32: leave {narrow} out")
     tokens = words.sequence or usual_tokens(family, config)
     try:
         model = family.build(config, tokens)

@@ -65,8 +65,10 @@ class Gpu:
     def rate(self, dtype: str) -> float:
         """Operations per second in ``dtype``. Raises UsageError for one that it has no matrix units for."""
         if dtype not in self.rates:
+            able = [name for name, one in GPUS.items() if dtype in one.rates]
+            others = f"; GPUs that have them: {', '.join(able)}" if 0 < len(able) <= MOST_NAMED else ""
             has = ", ".join(self.rates)
-            raise UsageError(f"{self.called} has no matrix products in {dtype}: it has {has}")
+            raise UsageError(f"{self.called} has no matrix products in {dtype}: it has {has}{others}")
         return self.rates[dtype]
 
     def network(self, gpus: int) -> float:
@@ -92,7 +94,10 @@ def pairs(generation: str, link: float, pcie: int = 4) -> Node:
 
 def _gpu(called: str, sheet: tuple[float, float, int], node: Node, nic: tuple[float, int], /, **tera: float) -> Gpu:
     """A GPU; ``sheet``: GB, GB/s, MiB reported; ``nic``: Gbit/s, GPUs that share it; rates in TFLOPS by short type."""
-    names = {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
+    names = {
+        "fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "mxfp8": "mxfp8",
+        "nvfp4": "nvfp4",
+    }  # fmt: skip
     half = {"fp16": tera["bf16"]} if "bf16" in tera and "fp16" not in tera else {}
     known = {**tera, **half}
     rates = {name: known[short] * TERA for short, name in names.items() if short in known}
@@ -155,12 +160,22 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
             "H200 NVL", (141, 4800, 143_771), pairs("hopper", 370, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5,
             fp8=1671,
         ),
-    "b200": _gpu("B200 of HGX", (180, 7700, 183_359), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
-    "gb200":
-        _gpu("GB200, one of its GPUs", (186, 8000, 189_471), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
-    "b300": _gpu("B300 of HGX", (270, 7700, 275_040), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500),
-    "gb300":
-        _gpu("GB300, one of its GPUs", (279, 8000, 284_208), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000),
+    "b200": _gpu(
+        "B200 of HGX", (180, 7700, 183_359), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500,
+        mxfp8=4500, nvfp4=9000,
+    ),
+    "gb200": _gpu(
+        "GB200, one of its GPUs", (186, 8000, 189_471), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000,
+        mxfp8=5000, nvfp4=10000,
+    ),
+    "b300": _gpu(
+        "B300 of HGX", (270, 7700, 275_040), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500,
+        mxfp8=4500, nvfp4=13500,
+    ),
+    "gb300": _gpu(
+        "GB300, one of its GPUs", (279, 8000, 284_208), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000,
+        mxfp8=5000, nvfp4=15000,
+    ),
     "rtx-pro-6000": _gpu(
         "RTX PRO 6000 Blackwell Server", (96, 1597, 97_887), ("blackwell", "pcie", 0, 5), (400, 1),
         fp32=120, tf32=251.9, bf16=503.8, fp8=1007.6,
@@ -178,10 +193,11 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
         _gpu("Instinct MI325X", (256, 6000, 262_128), CDNA, (400, 1), fp32=163.4, tf32=653.7, bf16=1307.4, fp8=2614.9),
     "mi355x": _gpu(
         "Instinct MI355X", (288, 8000, 294_896), ("cdna", "nvswitch", 403, 5), (400, 1), fp32=157.3, bf16=2516.6,
-        fp8=5033.2,
+        fp8=5033.2, mxfp8=5033.2,
     ),
 })  # fmt: skip
 """By the name that people use, from data sheets: rates without sparsity, those of GeForce with float32 sums.
+mxfp8 and nvfp4 stand where training libraries run them: data-centre Blackwell, and mxfp8 on MI355X.
 
 NVLink: TOPO, V100 6 links of 22 GB/s (NCCL 2.8 to 2.12; 20 later), A100 12 of 20 (as bridges of A100 PCIe), A800 8 of
 them, A30 4 of 20, A40 and RTX A6000 4 of 12, Hopper 18 of 20.6 (H800 8; bridges of H100 PCIe and NVL 12 of 20, of H200
@@ -192,6 +208,8 @@ compute capability. Without peer access: GeForce, and A10G in cloud machines. H2
 
 NICs: DGX-1 (4 x 100 Gb/s), DGX A100 (8 x 200), H100 and H200 (8 x 400), B200 to GB300 (400 to 800 a GPU). No price
 depends on them."""
+MOST_NAMED = 8
+"""Number of GPUs up to which a refusal names them."""
 MAKERS = {"nvidia", "amd", "tesla", "geforce", "instinct", "quadro", "gpu", "graphics"}
 """Words of a driver's name that say nothing of which GPU it is."""
 FORMS = r"sxm[0-9]?|nvl[0-9]+|hbm[0-9]e?|oam|dgx|hgx|server|workstation|edition|blackwell|generation|max|q|vf|superchip"

@@ -154,10 +154,11 @@ class Sharding:
     def typed(self, computed_in: str, reduced_in: str = "float32") -> Sharding:
         """These rules for a workload that is ``computed_in`` another type than its parameters', where they state none.
 
-        Parameters are gathered in it; gradients are ``reduced_in``, unless the rules say otherwise.
+        Parameters are gathered in it; gradients are ``reduced_in``, or as the rules say, never in float8.
         """
         if not computed_in or self.gather_dtype:
             return self
+        reduced_in = "bfloat16" if reduced_in == "float8" else reduced_in
         return replace(self, gather_dtype=computed_in, reduce_dtype=self.reduce_dtype or reduced_in)
 
     def require_fits(self, buckets: int, wants: Mapping[str, str]) -> None:

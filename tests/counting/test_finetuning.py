@@ -116,6 +116,7 @@ def test_a_tied_head_is_frozen_with_its_table():
         ("llama3-8b:h100,frozen=model+lm_head", "nothing of llama3-8b is left to train"),
         ("phi3-mini:h100,lora=8", "write lora=8:all-linear"),
         ("llama3-8b:h100,fp8,qlora=8", "leave fp8 out"),
+        ("llama3-8b:h100,fp8=rowwise,qlora=8", "leave fp8=rowwise out"),
         ("dlrm:h100,lora=8", "write lora=8:all-linear"),
     ],
 )

@@ -134,6 +134,9 @@ def test_gpus_of_which_no_relative_was_measured_are_doubted_more():
     ):
         assert taught.doubt(gpu, stack, dtype, False) == max(taught.doubts[stack], taught.doubts["any"])
     assert taught.doubts["any"] > taught.doubts["compile"]
+    assert taught.doubt("b200", "te", "mxfp8", False) == taught.doubts["te"]
+    for dtype in ("float8-rowwise", "nvfp4"):  # of one source, and of none
+        assert taught.doubt("b200", "te", dtype, False) == max(taught.doubts["te"], taught.doubts["any"])
     assert taught.clock("a100-64gb", "bfloat16") == taught.clocks["a100"]["bfloat16"]
     assert taught.clock("mi300x", "bfloat16") == taught.clocks["any"]["bfloat16"]
 
@@ -211,10 +214,56 @@ def test_a_workload_that_was_changed_follows_its_fixed_share(words):
     assert found.forward_time == pytest.approx(longer * changed.forward_time)
 
 
-def test_attention_and_the_head_are_not_in_float8():
+@pytest.mark.parametrize("recipe", ["fp8", "fp8=rowwise", "mxfp8", "nvfp4"])
+def test_attention_and_the_head_are_in_no_recipe(recipe):
     """They take as long as in bfloat16, blocks' matrices less."""
-    wide, narrow = (osf.load_workload(f"llama3-8b:h100,seq8192,batch2,{dtype}") for dtype in ("bf16", "fp8"))
+    wide, narrow = (osf.load_workload(f"llama3-8b:b200,seq8192,batch2,{dtype}") for dtype in ("bf16", recipe))
     times = [{layer.name: layer.forward_time for layer in one.layers} for one in (wide, narrow)]
     assert times[0]["lm_head.weight"] == times[1]["lm_head.weight"]
     assert times[1]["model.layers.0.mlp.up_proj.weight"] < 0.9 * times[0]["model.layers.0.mlp.up_proj.weight"]
     assert times[1]["model.layers.0.self_attn.o_proj.weight"] > 0.6 * times[0]["model.layers.0.self_attn.o_proj.weight"]
+
+
+def test_a_recipe_without_a_factor_has_that_of_the_one_it_is_like():
+    taught = TAUGHT._replace(recipes={"mxfp8": 1.25})
+    found = [taught.slower(dtype) for dtype in ("bfloat16", "float8", "float8-rowwise", "mxfp8", "nvfp4")]
+    assert found == [1, 1, 1, 1.25, 1.25]
+    assert taught.clock("h100", "nvfp4") == pytest.approx(0.5 / 1.25)
+
+
+def test_recipes_say_what_is_gathered_and_kept():
+    """Scales of tensors alone let weights travel in float8; Transformer Engine keeps inputs as they were cast."""
+    words = "llama3-8b:b200,seq4096,batch1,{},stack={}"
+    loaded = {
+        (dtype, stack): osf.load_workload(words.format(dtype, stack))
+        for dtype in ("bf16", "fp8", "fp8=rowwise", "mxfp8", "nvfp4")
+        for stack in ("compile", "te")
+    }
+    sent = {dtype: one.computed_in for (dtype, _), one in loaded.items()}
+    assert sent == {"fp8": "float8"} | dict.fromkeys(("bf16", "fp8=rowwise", "mxfp8", "nvfp4"), "bfloat16")
+
+    def kept(dtype, stack):
+        return sum(layer.activation_bytes for layer in loaded[dtype, stack].layers)
+
+    assert kept("fp8", "compile") == kept("bf16", "compile")
+    assert kept("nvfp4", "te") < kept("fp8", "te") < kept("mxfp8", "te") < kept("bf16", "te")
+    inputs = 32 * 4096 * (4096 + 4096 + 4096 + 14336)  # of queries, the output, gate and up, and down
+    assert kept("bf16", "te") - kept("fp8", "te") == inputs
+
+
+def test_gradients_are_never_reduced_in_float8():
+    workload = osf.load_workload("llama3-8b:h100,fp8")
+    for name in ("fsdp2", "zero-1", "zero-3"):
+        plan = osf.make_plan(name, workload, osf.pricing_of(osf.load_cluster("nccl:h100x8,400Gbps"), 8))
+        assert plan.sharding.gather_dtype == "float8"
+        assert plan.sharding.reduce_dtype in ("float32", "bfloat16")
+
+
+def test_a_recipes_factor_gives_the_ratio_that_was_measured():
+    runs = [one for one in learning.stated() if one.source == "torchao" and ":h100" in one.words]
+    rows = [learning.row_of_stated(one) for one in runs if "fp8" in one.words]
+    factors = learning.recipes_of(rows)
+    assert factors.keys() == {"float8-rowwise"}
+    assert 1 < factors["float8-rowwise"] < 2
+    taught = learning.START._replace(recipes=factors)
+    assert rows[0].missed(taught) == pytest.approx(rows[1].missed(taught), abs=1e-9)

@@ -100,6 +100,14 @@ def test_stacks_have_other_spellings():
         ("resnet50:a100,seq512", "resnet50 has no sequence: leave seq512 out"),
         ("gpt5:h100", "no architecture named 'gpt5'"),
         ("llama3-8b:a100,fp8", "no matrix products in float8"),
+        (
+            "llama3-8b:h100,nvfp4",
+            "no matrix products in nvfp4: it has float32, tf32, float16, bfloat16, float8; "
+            "GPUs that have them: b200, gb200, b300, gb300",
+        ),
+        ("llama3-8b:rtx-pro-6000,mxfp8", "GPUs that have them: b200, gb200, b300, gb300, mi355x"),
+        ("llama3-8b:b200,fp8=row", "did you mean fp8=rowwise"),
+        ("llama3-8b:b200,mxfp8,nvfp4", "a second time"),
     ],
 )
 def test_nonsense_gets_one_line(words, said):

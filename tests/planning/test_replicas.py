@@ -40,6 +40,19 @@ def test_a_tensor_group_takes_its_part_of_the_work_and_its_messages_in_the_node(
     assert found.doubt > osf.load_workload(WORDS).doubt
 
 
+@pytest.mark.parametrize(
+    ("recipe", "stack", "width"), [("fp8", "compile", 1), ("fp8=rowwise", "compile", 2), ("fp8=rowwise", "te", 1)]
+)
+def test_tensor_groups_gather_inputs_of_blocks_as_a_recipe_casts_them(cluster, recipe, stack, width):
+    words = WORDS.replace("bf16", recipe) + f",stack={stack}"
+    found, parsed = replica_workload(words, cluster, Parallelism(tensor=4)), parse_words(words)
+    alone = workload_of(shard_of(model_of(parsed), Parallelism(tensor=4)).model, parsed.setting, words)
+    pricing, size = osf.pricing_of(cluster, 4), 2 * 4096 * 4096  # samples, tokens, width
+    inside, outside = (pricing.cost("all_gather")(size * each) for each in (width, 2))
+    scatter = pricing.cost("reduce_scatter")(size * 2)
+    assert found.forward_time - alone.forward_time == pytest.approx(64 * (inside + scatter) + outside + scatter)
+
+
 def test_a_pipeline_waits_for_its_other_stages(cluster):
     workload = replica_workload(WORDS, cluster, Parallelism(pipeline=4))
     each = workload.forward_time + workload.backward_time

@@ -18,8 +18,9 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
 from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
+from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import ideal_time, workload_of
-from osfmodel.counting.stacks import STACKS
+from osfmodel.counting.stacks import STACKS, learned
 from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
 from osfmodel.counting.words import model_of, on_gpu, parse_words
 from osfmodel.engine.alike import kept
@@ -132,11 +133,23 @@ def _both(
     repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
     forward, backward = 0.0, 0.0
     for one in sent:
-        time = prices[one.group](one.collective, one.elements * batch * setting.width)
+        time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block))
         again = in_block and one.collective in repeated
         forward += time * one.forward
         backward += time * (one.backward + one.forward * again)
     return forward, backward
+
+
+def _width(sent: GroupMessage, setting: TrainingSetup, in_block: bool) -> float:
+    """Bytes of an element of a message: inputs of a recipe's products are cast before tensor groups gather them.
+
+    torchao does so with scales of tensors, Transformer Engine with all.
+    """
+    recipe = RECIPES.get(setting.dtype)
+    cast = recipe and in_block and (sent.group, sent.collective) == ("tensor", "all_gather")
+    if recipe and cast and (recipe.gathered == FLOAT8 or STACKS[setting.stack].casts):
+        return recipe.width
+    return setting.width
 
 
 def stack_of(workload: Workload) -> str:
@@ -146,6 +159,9 @@ def stack_of(workload: Workload) -> str:
     if not model.tokens:
         return ""
     said = f"; computed by {stack.said} (stack={words.setting.stack})"
+    if (dtype := words.setting.dtype) in RECIPES:
+        untaught = "" if dtype in learned().recipes or not RECIPES[dtype].like else ", of which no run was learned from"
+        said += f", matrices of blocks in {RECIPES[dtype].said}{untaught}"
     host = stack.host_time(words.setting.checkpointing == FULL, kernels_of(words.setting.gpu).pace)
     blocks = dict.fromkeys(model.blocks, 0.0)
     for layer in workload.layers:
