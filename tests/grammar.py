@@ -53,9 +53,10 @@ NOUNS: Mapping[str, Noun] = {
     "workload": Noun(
         ("resnet50-v100", "googlenet-k80", "resnet50-memory", "vgg16-pipedream", "model.json", "bert-cpu",
          *(f"{model}:h100,batch8" for model in MODELS), *(f"gpt2:{gpu},batch2" for gpu in GPUS),
-         "gpt2:a100,seq512,batch4,bf16,ac=full", "resnet50:v100,batch32,fp16", "bert-base:h100,batch4,fp8,compile"),
+         "gpt2:a100,seq512,batch4,bf16,ac=full", "resnet50:v100,batch32,fp16", "bert-base:h100,batch4,fp8,compile",
+         "gpt2:b200,mxfp8,te", "gpt2:h100,fp8=rowwise", "gpt2:gb300,nvfp4"),
         ("resnet-50", "resnet50", "ResNet50-V100", "gpt2", "bert", "llama3-8b", "gpt-2:h100", "GPT2:H100,batch2",
-         "bert_base:h100", "bert-base-uncased:h100", "meta-llama/Llama-3.1-8B:h100", "gpt2:h100,fp4", "gpt2:t4,fp8",
+         "bert_base:h100", "bert-base-uncased:h100", "meta-llama/Llama-3.1-8B:h100", "gpt2:h100,fp4", "gpt2:t4,fp8", "gpt2:h100,nvfp4",
          "gpt2:h100,bs8", "gpt2:h100,batch=8", "gpt2:h100,float16", "gpt2:h100,seq0", "gpt2:h100,ac=yes",
          "gpt2:h100,batch8,batch4", "resnet50:h100,seq128", "gpt2,h100", "gpt2:h100,b8", "gpt2:h100,seq=512",
          "gpt2@h100", "gpt2:h100,bfloat16", "gpt2:", ":h100", "gpt2:h100 batch8", "gpt2:h100;batch8",

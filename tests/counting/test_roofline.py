@@ -172,7 +172,7 @@ def test_counted_operations_are_those_of_published_parameters():
 def test_efficiencies_are_what_the_script_learns():
     made, bundled = learning.document(), json.loads((ROOT / "profiles/efficiency.json").read_text())
     assert made["sources"] == bundled["sources"]
-    for part in ("clocks", "attention", "passes"):
+    for part in ("clocks", "attention", "passes", "recipes"):
         assert made[part].keys() == bundled[part].keys()
         for name, row in made[part].items():
             assert row == pytest.approx(bundled[part][name], rel=0.02), name
