@@ -321,7 +321,7 @@ def recipes_of(own: Sequence[Row]) -> dict[str, float]:
 
 
 def _apart(row: Row, other: float, slower: float) -> float:
-    """What the row is missed by beyond ``other``, with this logarithm of its recipe's factor."""
+    """The miss of the row less ``other``, with this logarithm of its recipe's factor."""
     return row.missed(START._replace(recipes={row.setting.dtype: math.exp(slower)})) - other
 
 
