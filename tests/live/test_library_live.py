@@ -211,3 +211,24 @@ def test_chunks_of_attention_and_experts_that_are_given_all_tokens():
     assert [one for module in modules for one in module.scores] == [*chunked * 3, *whole]
     experts = [module.products for module in modules if module.experts]
     assert experts == [(Product(8, 32, 48, 8), Product(8, 24, 32, 8))] * 4
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_products_of_backward_are_those_of_real_models(kind):
+    """Two for each of forward, but one where the input is data; those of attention, without parameters, have two.
+
+    PyTorch's counter leaves the groups of a convolution out in one of its two: as many times the work there.
+    """
+    model, inputs = real(kind)
+    with FlopCounterMode(display=False) as forward:
+        output = model(**inputs)
+    loss = sum(value.float().sum() for value in output.values() if isinstance(value, torch.Tensor))
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    there, back = (counter.get_flop_counts()["Global"] for counter in (forward, backward))
+    batched = [sum(number for name, number in one.items() if "bmm" in str(name)) for one in (there, back)]
+    assert batched[1] == 2 * batched[0]
+    found = counted(kind)
+    made = [one for module in found.modules for one in module.products]
+    data = made[0].operations if kind in INPUTS else 0
+    assert sum(back.values()) - batched[1] == sum(one.operations * (1 + one.times) for one in made) - data

@@ -11,6 +11,8 @@ TARGETS = 4
 SECONDS, SIDE, FRAMES, RATE, TILES, MORE_BINS = 10, 224, 1000, 16_000, 2, 128
 """Of an input that no field describes: seconds of sound, side of an image, frames of a spectrum, samples a second,
 images or frames that are seen together, and numbers for each frame if 80 are too few."""
+SCALES = 4
+"""How often the side of a patch goes into that of an image of which parts are seen at several scales."""
 STEPS, OBJECTS, WORDS = 20, 36, 16
 """Of the past of an agent, objects in an image, tokens of a class."""
 SEEN, HEARD = ("patch", "visual", "vision", "image", "video"), ("audio", "speech", "feature", "encoder")
@@ -179,6 +181,7 @@ def images(example: Example) -> Any:
         ways = [(1, 1 + area // (height * width), *whole)]
     else:
         ways = [(1, *whole), *several, *sequence, *([rows] if rows else ()), (1, TILES + 1, *whole)]
+        ways.append((1, whole[0], SCALES * height, SCALES * width))
     return normal(*ways[min(example.layout, len(ways) - 1)])
 
 

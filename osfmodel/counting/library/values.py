@@ -39,6 +39,12 @@ def knowing(guessing: bool = True) -> Iterator[None]:
         def __init__(self) -> None:
             super().__init__()
             self.known: dict[int, tuple[Any, Any]] = {}
+            self.stored: dict[int, set[int]] = {}  # by storage: the keys of its tensors in known
+
+        def know(self, one: Any, known: Any) -> None:
+            """Keep the values of a tensor, which stays alive so that no other gets its number."""
+            self.known[id(one)] = one, known
+            self.stored.setdefault(one.untyped_storage()._cdata, set()).add(id(one))
 
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
             given = (inputs, named or {})
@@ -65,7 +71,7 @@ def knowing(guessing: bool = True) -> Iterator[None]:
                 output = tree_map(lambda one: one.to("meta") if isinstance(one, torch.Tensor) else one, result)
             for one, known in zip(tree_leaves(output), tree_leaves(result), strict=True):
                 if isinstance(one, torch.Tensor) and one.device.type == "meta" and known.numel() <= MOST:
-                    self.known[id(one)] = one, known
+                    self.know(one, known)
             return output
 
         def moved(self, one: Any) -> Any:
@@ -73,7 +79,7 @@ def knowing(guessing: bool = True) -> Iterator[None]:
             if not isinstance(one, torch.Tensor) or one.device.type != "cpu" or not one.ndim:
                 return one
             there = torch.empty(one.shape, dtype=one.dtype, device="meta")
-            self.known[id(there)] = there, one
+            self.know(there, one)
             return there
 
         def value(self, one: Any) -> Any:
@@ -96,10 +102,8 @@ def knowing(guessing: bool = True) -> Iterator[None]:
         def forget(self, operator: Any, tensors: list[Any]) -> None:
             """Values that an operation overwrites with unknown ones are unknown."""
             if operator._schema.is_mutable and tensors and tensors[0].device.type == "meta":
-                storage = tensors[0].untyped_storage()._cdata
-                for key, (one, _) in list(self.known.items()):
-                    if one.untyped_storage()._cdata == storage:
-                        del self.known[key]
+                for key in self.stored.pop(tensors[0].untyped_storage()._cdata, ()):
+                    self.known.pop(key, None)
 
         def guessed(self, operator: Any, tensors: list[Any], given: Any) -> Any:
             """The output of an operation on unknown values, as if no two were equal; None where that does not say it.
@@ -110,6 +114,9 @@ def knowing(guessing: bool = True) -> Iterator[None]:
             name = operator.overloadpacket.__name__
             if name == "nonzero":
                 return self.places(tensors[0])
+            if name == "masked_select":
+                number = self.places(torch.broadcast_tensors(*tensors)[1] if tensors[0].ndim else tensors[1]).shape[0]
+                return tensors[0].new_empty((number,))
             if name == "_local_scalar_dense":
                 return True if guessing and tensors[0].dtype == torch.bool else None
             if name not in ("eq", "ne", "topk", "argmax") or len(tensors) != 1 or not tensors[0].ndim:
@@ -124,14 +131,17 @@ def knowing(guessing: bool = True) -> Iterator[None]:
                 known = torch.arange(places.numel()).reshape(places.shape) % tensors[0].shape[-1]
             else:
                 return made
-            self.known[id(places)] = places, known
+            self.know(places, known)
             return made
 
         def places(self, one: Any) -> Any:
             """The places in which a tensor is not zero; all if its values are not known."""
             if id(one) in self.known:
                 return self.known[id(one)][1].nonzero().to("meta")
-            return torch.empty((one.numel(), one.ndim), dtype=torch.long, device="meta")
+            made = torch.empty((one.numel(), one.ndim), dtype=torch.long, device="meta")
+            if made.numel() <= MOST:
+                self.know(made, torch.ones(one.shape, device="cpu").nonzero())
+            return made
 
         def indexed(self, operator: Any, inputs: Any) -> Any:
             """The arguments with places instead of masks whose values are known."""
