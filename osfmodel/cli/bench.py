@@ -81,8 +81,12 @@ KERNELS = OptionGroup(
     help="All-reduces alone, one at a time: what osf doctor needs, in about a minute. Instead of --in-flight, "
     "--collective and --compute.",
 )  # fmt: skip
-@KERNELS.option("--kernels", is_flag=True, help="Time products, attention, a copy and a launch of this GPU (or CPU).")
-@KERNELS.option("--seconds", type=click.IntRange(1), default=60, show_default=True, help="Time for all kernels.")
+@KERNELS.option(
+    "--kernels", is_flag=True, help="Time matrix products, attention, a copy and a launch of this GPU (or CPU) instead."
+)
+@KERNELS.option(
+    "--seconds", type=click.IntRange(1), default=60, show_default=True, help="Longest time for all kernels."
+)
 @OUTPUT.option("--network", metavar="WORDS", help="Network description for the file; default: its interface.")
 @OUTPUT.option("--name", help="Name of the cluster; default: the file's.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Longest wait for another rank.")
@@ -110,7 +114,7 @@ def bench_command(
     Runs on every rank, under torchrun or another launcher that sets the same environment. Rank 0 writes the file.
     Measurements up to an interruption or a failure are kept in FILE.partial.json.
 
-    With --kernels, one process times its GPU for words: llama3-8b:my-gpu.json,batch4.
+    With --kernels, one process measures its own GPU. The file then stands for a GPU: llama3-8b:my-gpu.json,batch4.
 
     \b
     Example:

@@ -240,7 +240,8 @@ def kernels_in(path: Path) -> KernelTimes:
         return profiles.read(path, _decoded)
     except DataError as error:
         bundled = path.parent == profiles.bundled_file(FOLDER)
-        remedy = "install osfmodel again" if bundled else f"measure this machine: osf bench --kernels -o {path}"
+        made = "my-gpu.json" if path.exists() else path  # what is there is never overwritten
+        remedy = "install osfmodel again" if bundled else f"make one of this machine: osf bench --kernels -o {made}"
         raise DataError(f"{error}; {remedy}") from None
 
 
@@ -314,14 +315,14 @@ def _table(said: Mapping[str, Any], axes: int = 3) -> Residuals:
     if any(len(axis) < 2 or any(low >= high for low, high in pairwise(axis)) for axis in nodes):
         raise ValueError("the nodes of an axis do not ascend, or are fewer than 2")
     if len(values) != math.prod(map(len, nodes)):
-        raise ValueError("its values are not as many as its nodes")
+        raise ValueError(f"it has {len(values)} values for {math.prod(map(len, nodes))} nodes")
     return Residuals(nodes, values)
 
 
 def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
     found = tuple(map(float, values))
     if not all(abs(value) <= LARGEST for value in found):
-        raise ValueError("a value is no number, or beyond all measure")
+        raise ValueError(f"a value is not a number between -{LARGEST:g} and {LARGEST:g}")
     return found
 
 

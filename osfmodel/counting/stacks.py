@@ -116,11 +116,13 @@ class Learned(NamedTuple):
     recipes: Mapping[str, float] = MappingProxyType({})
 
     def clock(self, gpu: str, dtype: str) -> float:
-        """Speed of products of this type on the GPU of that name, as part of that alone; 1 of one measured here."""
-        if in_file(gpu):
-            return 1.0
-        own = self.clocks.get(table_of(gpu), self.clocks[ANY])
-        return (own.get(FLOAT8 if dtype in RECIPES else WIDE) or self.clocks[ANY][WIDE]) / self.slower(dtype)
+        """Speed of products in training, as part of that of the kernels alone; those of a file are not slowed down.
+
+        Kernels in float8 have a scale for each tensor, so another recipe is slower by its factor.
+        """
+        own = {} if in_file(gpu) else self.clocks.get(table_of(gpu), self.clocks[ANY])
+        other = 1.0 if in_file(gpu) else self.clocks[ANY][WIDE]
+        return own.get(FLOAT8 if dtype in RECIPES else WIDE, other) / self.slower(dtype)
 
     def slower(self, dtype: str) -> float:
         """Time of products and casts in a recipe over that in float8, by the recipe that it is like if not learned."""

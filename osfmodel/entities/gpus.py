@@ -65,7 +65,8 @@ class Gpu:
     def rate(self, dtype: str) -> float:
         """Operations per second in ``dtype``. Raises UsageError for one that it has no matrix units for."""
         if dtype not in self.rates:
-            able = [name for name, one in GPUS.items() if dtype in one.rates]
+            named = any(one is self for one in GPUS.values())  # not measured
+            able = [name for name, one in GPUS.items() if named and dtype in one.rates]
             others = f"; GPUs that have them: {', '.join(able)}" if 0 < len(able) <= MOST_NAMED else ""
             has = ", ".join(self.rates)
             raise UsageError(f"{self.called} has no matrix products in {dtype}: it has {has}{others}")

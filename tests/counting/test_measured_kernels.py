@@ -207,15 +207,15 @@ FAULTS = {
     "memory in words": (changed(gpu__memory_bytes="141 GB"), "memory_bytes is '141 GB'"),
     "no finite bandwidth": (changed(gpu__bytes_per_s=math.inf), "bytes_per_s is inf"),
     "an unknown GPU": (changed(gpu="h1000"), "unknown GPU 'h1000'"),
-    "too few values": (changed(products__bfloat16__values=[1.0]), "not as many as its nodes"),
+    "too few values": (changed(products__bfloat16__values=[1.0]), "1 values for 27 nodes"),
     "no number": (changed(products__bfloat16__values=["many"] * 27), "could not convert string to float"),
-    "not a number": (changed(products__bfloat16__values=[math.nan] * 27), "a value is no number"),
-    "a value beyond measure": (changed(products__bfloat16__values=[1e6] * 27), "beyond all measure"),
+    "not a number": (changed(products__bfloat16__values=[math.nan] * 27), "a value is not a number"),
+    "a value beyond measure": (changed(products__bfloat16__values=[1e6] * 27), "not a number between -2000 and 2000"),
     "one gradient": (changed(products__bfloat16__gradients=[[0] * 27]), "not two lists"),
     "nodes that fall": (changed(products__float32__nodes=[[64, 32]] * 3), "do not ascend"),
     "two axes": (changed(attention__bfloat16__nodes=[[1, 2]] * 2), "has 2 axes"),
     "nodes that are no lists": (changed(attention__bfloat16__nodes=[1, 2, 3]), "not iterable"),
-    "backward of another size": (changed(attention__bfloat16__backward=[0, 1]), "not as many as its nodes"),
+    "backward of another size": (changed(attention__bfloat16__backward=[0, 1]), "2 values for "),
     "nested without end": ("[" * 100_000, "recursion"),
 }
 
@@ -230,7 +230,7 @@ def test_a_damaged_file_is_refused_in_one_line_with_its_remedy(fault, tmp_path):
     said = str(caught.value)
     assert reason in said
     assert said.startswith(f"{path}: is no table of kernels (")
-    assert said.endswith(f"; measure this machine: osf bench --kernels -o {path}")
+    assert said.endswith("; make one of this machine: osf bench --kernels -o my-gpu.json"), "what is there stays"
     assert "\n" not in said
 
 

@@ -8,6 +8,8 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.recipes import RECIPES
+from osfmodel.counting.stacks import STACKS, learned
 from osfmodel.counting.training import activations
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.gpus import GPUS
@@ -65,6 +67,21 @@ def test_tensor_parallelism_divides_the_inputs_that_a_stack_gathers_again():
         for workload in made
     ]
     assert held[0] - held[1] == LAYERS * 2 * 2 * TOKENS * WIDTH * 3 // 4
+
+
+def test_stacks_and_recipes_name_what_was_learned():
+    taught = learned()
+    for name, stack in STACKS.items():
+        assert stack.like in taught.passes, f"learn passes of {name}: profiles/make_efficiency.py"
+        assert stack.attention in taught.attention, f"learn attention of {name}: profiles/make_efficiency.py"
+    for name, recipe in RECIPES.items():
+        assert not recipe.like or recipe.like in RECIPES, f"{name} is like {recipe.like}, which is no recipe"
+
+
+def test_a_recipe_is_slower_than_measured_kernels_in_float8_by_its_factor():
+    taught = learned()
+    assert taught.clock("mine.json", "float8") == taught.clock("mine.json", "bfloat16") == 1
+    assert taught.clock("mine.json", "float8-rowwise") == 1 / taught.recipes["float8-rowwise"] < 1
 
 
 def test_drivers_report_nearly_the_memory_of_the_data_sheet():

@@ -160,8 +160,9 @@ def stack_of(workload: Workload) -> str:
         return ""
     said = f"; computed by {stack.said} (stack={words.setting.stack})"
     if (dtype := words.setting.dtype) in RECIPES:
-        untaught = "" if dtype in learned().recipes or not RECIPES[dtype].like else ", of which no run was learned from"
-        said += f", matrices of blocks in {RECIPES[dtype].said}{untaught}"
+        like = RECIPES[dtype].like
+        untaught = f" (no published run: as fast as {like} where kernels are)" if like else ""
+        said += f"; matrices of blocks in {RECIPES[dtype].said}{'' if dtype in learned().recipes else untaught}"
     host = stack.host_time(words.setting.checkpointing == FULL, kernels_of(words.setting.gpu).pace)
     blocks = dict.fromkeys(model.blocks, 0.0)
     for layer in workload.layers:
@@ -169,7 +170,7 @@ def stack_of(workload: Workload) -> str:
             if name in blocks:
                 blocks[name] += layer.forward_time + layer.backward_time
     bound = sum(math.isclose(time, host) for time in blocks.values())
-    return said + (f", whose host bounds {how_many(bound, 'block')} at {show_time(host)}" if bound else "")
+    return said + (f"; launches bound {how_many(bound, 'block')} at {show_time(host)}" if bound else "")
 
 
 def assumptions(groups: Parallelism) -> str:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osfmodel.counting.kernels import attention_work, product_work
+from osfmodel.entities.display import how_many
 from osfmodel.entities.measurement import WIDE
 from osfmodel.runtime.bench.device import Call, MeasuredDevice
 from osfmodel.runtime.profiler.conditions import gpu_of, machine, processor
@@ -125,7 +126,7 @@ def measured_surface(seconds: float, tell: Callable[[str], None], doubt: Callabl
     if width > WIDE:
         doubt(f"kernels spread by {width:.0%} (quartiles over median): something else was running, measure again")
     if rounds < LEAST:
-        doubt(f"each of {len(known)} kernels was timed in {rounds} rounds, which is few: give more --seconds")
+        doubt(f"{len(known)} kernels were timed {how_many(rounds, 'time')} each, which is few: give more --seconds")
     said = f"{len(known)} kernels in {rounds} rounds, which spread by {width:.0%}; {machine(device.device)}"
     made = f"osf bench --kernels on {datetime.now(timezone.utc):%Y-%m-%d}: {said}"
     return document(device, known, (launch, host, bandwidth), made)
