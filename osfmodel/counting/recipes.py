@@ -37,7 +37,7 @@ class NarrowRecipe(NamedTuple):
 RECIPES: Mapping[str, NarrowRecipe] = {
     FLOAT8: NarrowRecipe("float8, a scale for each tensor", FLOAT8, 1, FLOAT8, "", ("compile", "te")),
     "float8-rowwise": NarrowRecipe("float8, a scale for each row", FLOAT8, 1, WIDE, FLOAT8, ()),
-    "mxfp8": NarrowRecipe("MXFP8, a scale for each 32 values", "mxfp8", 1 + 1 / 32, WIDE, FLOAT8, ("compile", "te")),
+    "mxfp8": NarrowRecipe("MXFP8, a scale for each 32 values", "mxfp8", 1 + 1 / 32, WIDE, FLOAT8, ("te",)),
     "nvfp4": NarrowRecipe("NVFP4, a scale for each 16 values", "nvfp4", 0.5 + 1 / 16, WIDE, "mxfp8", ()),
 }
 """By the type of computation. torchao gathers in float8 with ``enable_fsdp_float8_all_gather``, which takes scales of

@@ -35,7 +35,13 @@ def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
 
 def moments_bytes(workload: Workload, optimizer: str | None = None) -> int:
     """The same without the float32 copy of the weights, for shards that are that copy. Raises as state_bytes."""
-    return state_bytes(workload, optimizer) - (workload.gradient_bytes if workload.weight_bytes is not None else 0)
+    whole, copy = state_bytes(workload, optimizer), workload.gradient_bytes if workload.weight_bytes is not None else 0
+    if whole < copy:
+        raise DataError(
+            f"workload {workload.name!r} has weight_bytes, so its state_bytes must hold their float32 copy of {copy} "
+            f"bytes, and are {whole}"
+        )
+    return whole - copy
 
 
 def update_scratch(workload: Workload, sizes: Sequence[int] | None = None) -> int:

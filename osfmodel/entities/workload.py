@@ -212,8 +212,8 @@ class Workload:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
         if sum(layer.frozen_bytes or 0 for layer in self.layers) > (self.fixed_bytes or 0):
             raise DataError(f"workload {self.name!r} has more frozen_bytes than fixed_bytes, of which they are a part")
-        if self.ideal_time is not None:
-            require_positive(self.ideal_time, f"the ideal time of workload {self.name!r}")
+        for name, value in (("the ideal time", self.ideal_time), ("fullest", self.fullest)):
+            require_positive(1 if value is None else value, f"{name} of workload {self.name!r}")
         if self.fixed_share is not None and not 0 <= self.fixed_share <= 1:
             raise DataError(f"the fixed share of workload {self.name!r} is {self.fixed_share!r}: from 0 to 1")
         if self.grain not in GRAINS:

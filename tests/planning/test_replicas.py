@@ -13,7 +13,7 @@ from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.sharding import EACH, LAST_KEPT
 from osfmodel.planning.scaling.goals import Goals
 from osfmodel.planning.scaling.inverse import answers
-from osfmodel.planning.scaling.replicas import in_groups, replica_workload
+from osfmodel.planning.scaling.replicas import in_groups, of_each_gpu, replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale, settings
 from osfmodel.planning.what_if import WhatIf
 
@@ -81,6 +81,27 @@ def test_the_memory_of_a_pipeline_is_that_of_its_fullest_stage(cluster):
         changed = in_groups(workload, groups, count, 8)
         assert max(layer.peak_bytes or 0 for layer in changed.layers) == activations
         assert changed.fullest == fullest
+
+
+@pytest.mark.parametrize(
+    ("words", "stages", "count"), [("llama3-8b:h100,ac=full,stack=te", 3, 8), ("gpt2-xl:h100", 7, 2)]
+)
+def test_a_fullest_stage_with_less_activations_leaves_none_below_zero(cluster, words, stages, count):
+    groups = Parallelism(pipeline=stages)
+    changed = in_groups(replica_workload(words, cluster, groups), groups, count, 8 * stages)
+    assert min(layer.peak_bytes for layer in changed.layers if layer.peak_bytes is not None) >= 0
+
+
+def test_the_fullest_stage_is_that_of_the_batch_that_is_asked_for(cluster):
+    """At one sample the embedding's stage is fullest, at four that of the logits."""
+    groups, four = Parallelism(pipeline=4), WhatIf(batch_size=4, accumulate=8)
+    words = "llama3-8b:h100,batch{},ac=full,stack=te"
+    one, whole = (replica_workload(words.format(batch), cluster, groups) for batch in (1, 4))
+    made = of_each_gpu(one, groups, four, 32), of_each_gpu(whole, groups, WhatIf(accumulate=8), 32)
+    peaks = [max(layer.peak_bytes or 0 for layer in workload.layers) for workload in made]
+    assert peaks[0] == pytest.approx(peaks[1], rel=1e-3)
+    unasked = WhatIf(batch_size=4, accumulate=8).of_workload(in_groups(one, groups, 8, 32), 8)
+    assert max(layer.peak_bytes or 0 for layer in unasked.layers) < 0.8 * peaks[0], "the stage of one sample"
 
 
 def test_another_batch_is_nearly_as_if_it_were_counted(cluster):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,6 @@ BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered en
 UPDATE, COMMUNICATORS = "update scratch", "communicators"
 OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE, COMMUNICATORS)
 """Owners of memory, in the order in which they are shown."""
-OF_PARAMETERS = (WEIGHTS, STATE, GRADIENTS)
-"""Owners that hold as much for each parameter."""
 ALWAYS = (WEIGHTS, STATE, BUFFERS)
 """Owners that are shown even if they hold nothing."""
 Array: TypeAlias = NDArray[np.int64]
@@ -64,6 +62,9 @@ class Holdings:
     optimizer:    one of OPTIMIZERS, instead of the profiled one
     communicator: bytes that the library keeps for each channel of the plan
     """
+
+    of_parameters: ClassVar[tuple[str, ...]] = (WEIGHTS, STATE, GRADIENTS, BUCKETS)
+    """Owners that hold as much for each parameter."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Holdings:
     def others(self) -> Iterator[Hold]:
         """All holds but those of activations."""
         for hold in self._others():
-            of_stage = self.workload.fullest if hold.owner in OF_PARAMETERS else 1
+            of_stage = self.workload.fullest if hold.owner in self.of_parameters else 1
             yield hold if of_stage == 1 else hold._replace(bytes=round(hold.bytes * of_stage))
 
     def _others(self) -> Iterator[Hold]:

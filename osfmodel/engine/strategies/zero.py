@@ -28,7 +28,7 @@ from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.engine.optimizers import state_bytes
 from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
 from osfmodel.engine.strategies.handover import handovers
-from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, Holdings
+from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, WEIGHTS, Holdings
 from osfmodel.engine.strategies.issued import IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy, completing
 from osfmodel.entities.dtypes import element_bytes
@@ -176,6 +176,8 @@ class ZeroHoldings(Holdings):
 
     Owners of whole tensors are taken to hold equal parts.
     """
+
+    of_parameters = (WEIGHTS, STATE, GRADIENTS)  # buffers have a size of their own
 
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""

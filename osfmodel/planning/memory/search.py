@@ -104,7 +104,11 @@ class _Search:
     def __init__(self, workload: Workload, pricing: Pricing, demand: MemoryBudget, other: Workload | None) -> None:
         self.workload, self.demand, self.other = workload, demand, other
         self.stock, self.pricing = pricing, pricing.under(RUNTIME.conditions)
-        self.fixed = workload.gradient_bytes + state_bytes(workload, demand.optimizer) + (workload.fixed_bytes or 0)
+        self.fixed = (
+            (workload.weight_bytes or workload.gradient_bytes)
+            + state_bytes(workload, demand.optimizer)
+            + (workload.fixed_bytes or 0)
+        )
         self.fixed += demand.communicator if pricing.workers > 1 else 0
 
     def at(self, batch_size: int) -> Workload:

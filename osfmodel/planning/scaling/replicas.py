@@ -199,13 +199,18 @@ def in_stages(plan: Given, groups: Parallelism) -> Given:
 
 def of_each_gpu(workload: Workload, groups: Parallelism, what_if: WhatIf, gpus: int) -> Workload:
     """The workload of each GPU in a step of all micro-batches, where there are so many GPUs. Raises as WhatIf."""
-    return what_if.of_workload(in_groups(workload, groups, what_if.accumulate, gpus), groups.replicas(gpus))
+    replicas = groups.replicas(gpus)
+    grouped = in_groups(workload, groups, what_if.accumulate, gpus, what_if.share(replicas))
+    return what_if.of_workload(grouped, replicas)
 
 
-def in_groups(workload: Workload, groups: Parallelism, micro_batches: int, gpus: int) -> Workload:
+def in_groups(
+    workload: Workload, groups: Parallelism, micro_batches: int, gpus: int, samples: int | None = None
+) -> Workload:
     """The workload with pipeline bubbles, activations in flight, and the memory of experts.
 
-    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage. An expert is
+    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage
+    with micro-batches of ``samples``, by default those of the workload. An expert is
     sharded between fewer ranks than other parameters, as many times fewer as ranks share the experts; the memory for
     that is never too small, and too large for plans that replicate parameters.
     """
@@ -215,8 +220,9 @@ def in_groups(workload: Workload, groups: Parallelism, micro_batches: int, gpus:
     ranks, more, fullest = groups.ranks(gpus), 0, 1.0
     if groups.pipeline > 1:
         idle = (groups.pipeline - 1) / micro_batches
-        beside, fullest = _fullest(workload, groups, micro_batches, ranks)
-        layers = tuple(replace(layer, peak_bytes=(layer.peak_bytes or 0) + beside) for layer in layers)
+        size = samples / workload.batch_size if samples and workload.batch_size else 1.0
+        beside, fullest = _fullest(workload, groups, micro_batches, ranks, size)
+        layers = tuple(replace(layer, peak_bytes=max(0, (layer.peak_bytes or 0) + beside)) for layer in layers)
         layers = (*layers, Layer("pipeline", idle * workload.forward_time, idle * workload.backward_time, 0))
     if groups.expert > 1:
         experts = sum(layer.gradient_bytes for layer in layers if EXPERTS in layer.name)
@@ -235,11 +241,12 @@ def _whole_each(workload: Workload) -> float:
     return 1 + (workload.weight_bytes or workload.gradient_bytes) / max(1, workload.gradient_bytes)
 
 
-def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int) -> tuple[int, float]:
+def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int, size: float) -> tuple[int, float]:
     """The fullest stage beside ``workload``, the slowest with one micro-batch: bytes of activations, and parameters.
 
     Stage k of p keeps the activations of p - k micro-batches (from 0), if there are so many. The fullest is that of
-    ZeRO-1, with whole parameters and gradients and a part of the optimizer's state.
+    ZeRO-1, with whole parameters and gradients and a part of the optimizer's state, and micro-batches ``size`` times as
+    large.
     """
     own = max(layer.peak_bytes or 0 for layer in workload.layers)
     sizes = kept(_sizes, (workload.name, groups), lambda: _sizes_in_words(workload.name, groups))
@@ -250,7 +257,7 @@ def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks:
         stays, peak, _ = sizes[stage]
         return peak + (min(groups.pipeline - stage, micro_batches) - 1) * stays
 
-    most = max(range(len(sizes)), key=lambda stage: active(stage) + sizes[stage][2] * each)
+    most = max(range(len(sizes)), key=lambda stage: size * active(stage) + sizes[stage][2] * each)
     return active(most) - own, sizes[most][2] / max(1, workload.gradient_bytes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from osfmodel.cost import network_rates
@@ -16,7 +17,7 @@ from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import padded_elements
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
-from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
@@ -155,7 +156,8 @@ def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLi
     """The memory of the workload's GPU that CUDA and NCCL leave to a process, where it is one that is known."""
     gpu = gpu_on_data_sheet(workload.source.gpu)
     if gpu is None and in_words(workload.name):
-        gpu = gpu_of(parse_words(workload.name).setting.gpu)
+        with suppress(DataError):  # a file that was measured, and is gone
+            gpu = gpu_of(parse_words(workload.name).setting.gpu)
     communicators = 1 + len(groups.document)
     return None if gpu is None else MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)
 
@@ -204,7 +206,7 @@ class ScaleTask:
         what_if, groups = self.options.what_if, self.options.groups
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
         plans = [in_stages(name, groups) for name in self.options.plans]
-        grouped = in_groups(workload, groups, what_if.accumulate, workers)
+        grouped = in_groups(workload, groups, what_if.accumulate, workers, what_if.share(replicas))
         changed = what_if.of_workload(grouped, replicas)
         found = strategies_at(self.subjects.of(changed, self.cluster, ranks), plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
