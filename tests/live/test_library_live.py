@@ -11,7 +11,7 @@ import osfmodel as osf
 from osfmodel.counting import library
 from osfmodel.counting.config import Config
 from osfmodel.counting.library.hugging_face import class_of
-from osfmodel.counting.modules import Model, Product, attention
+from osfmodel.counting.modules import LOGITS, Model, Product, attention
 from osfmodel.counting.words import configuration, family_of, model_of, parse_words
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -56,7 +56,7 @@ def test_own_families_and_transformers_agree(name):
     assert found.parameters == own.parameters
     assert (products(found), scores(found), found.causal) == (products(own), scores(own), own.causal)
     assert [name.split(".")[-1] for name in found.blocks] == [name.split(".")[-1] for name in own.blocks]
-    kept = [sum(module.kept for module in model.modules) for model in (found, own)]
+    kept = [sum(module.kept + LOGITS * module.logits for module in model.modules) for model in (found, own)]
     assert kept[0] == pytest.approx(kept[1], rel=0.15)
 
 

@@ -60,10 +60,11 @@ class Channels:
     def drop(self) -> None:
         """Drop the groups after an error: gloo closes connections once started work has ended, NCCL at the limit.
 
-        A group waits for its threads, one of which may wait for the lost rank up to the limit: nobody waits for that.
+        A group waits for its threads, one of which may wait for the lost rank up to the limit: only the end of Python
+        waits for that, since a thread that it cuts off there aborts the process.
         """
         groups, self._groups = self._groups, []
-        Thread(target=groups.clear, daemon=True).start()
+        Thread(target=groups.clear).start()
 
     def close(self) -> None:
         """Release the groups: their connections close when nothing is in flight any more."""
