@@ -150,8 +150,8 @@ class Workload:
     ready. ``update_time``: seconds of optimizer step per iteration; ``batch_size``: samples per worker, if known.
 
     segments:     parts that can be recomputed, in the order of the layers; they do not overlap
-    state_bytes, weight_bytes: of the optimizer's state, if known; and of weights in another type than gradients, whose
-                  float32 copy is in that state, None for others
+    state_bytes:  of the optimizer's state, if known
+    weight_bytes: of weights in another type than gradients, whose float32 copy is in state_bytes; None for others
     update_bytes: of scratch alive at once during the optimizer's step, if known
     fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, if known
     sent_as:      the compression of its gradients, such as "fp16" or "powersgd:4"; "" without
@@ -163,8 +163,8 @@ class Workload:
     computed_in:  type of computation, if it is not that of the parameters (mixed precision)
     sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
-    fixed_share, fullest: part of forward and backward that does not grow with the batch, if known; and parameters of
-                  the stage of a pipeline that takes most memory, for each of those here
+    fixed_share:  part of forward and backward that does not grow with the batch, if known
+    fullest:      parameters of the pipeline stage that takes most memory, over those here
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """

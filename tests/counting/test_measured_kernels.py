@@ -168,11 +168,11 @@ def test_a_file_is_for_its_own_gpu(surface, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gpt2:/tmp/my-gpu.json,batch4", True),
+        ("gpt2:/data/my-gpu.json,batch4", True),
         ("gpt2:my-gpu.json", True),
-        ("C:/work/my-workload.json", False),
+        ("C:/models/my-workload.json", False),
         ("https://host/my-gpu.json", False),
-        ("gpt2:/tmp/my-gpu.txt", False),
+        ("gpt2:/data/my-gpu.txt", False),
     ],
 )
 def test_paths_of_gpus_are_words(text, words):

@@ -209,10 +209,10 @@ def in_groups(
 ) -> Workload:
     """The workload with pipeline bubbles, activations in flight, and the memory of experts.
 
-    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage
-    with micro-batches of ``samples``, by default those of the workload. An expert is
-    sharded between fewer ranks than other parameters, as many times fewer as ranks share the experts; the memory for
-    that is never too small, and too large for plans that replicate parameters.
+    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage with ``samples``
+    in a micro-batch, by default those of the workload. An expert is sharded between fewer ranks than other parameters,
+    as many times fewer as ranks share the experts; the memory for that is never too small, and too large for plans that
+    replicate parameters.
     """
     if groups.pipeline == groups.expert == 1:
         return workload

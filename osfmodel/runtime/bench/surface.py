@@ -33,7 +33,7 @@ SIZES = ((64, 256, 512, 1024, 2048, 4096, 8192, 16384),) * 3
 ATTENDED = ((128, 256, 512, 1024, 4096, 16384), (4, 32, 256), (64, 128), (0.5, 1.0), (1, 4))
 """Nodes of attention: tokens, heads, width of a head, part of the keys seen (half: causal), heads for each of keys."""
 HEADS = (4, 1, 4, 4, 4)
-"""How far apart nodes of attention count where the nearest measured one is looked for: heads change least."""
+"""Weights of the axes of attention in the distance to the nearest measured node: heads change times least."""
 USUAL = {"products": (2, 2, 2), "attention": (2, 0, 0, 0, 0)}
 """Places of each kind that are measured in any time."""
 MOST, LEAST = 15, 3
