@@ -13,7 +13,7 @@ from itertools import count, cycle
 from threading import Thread
 from typing import Any
 
-from osfmodel.runtime.job.ranks import explained
+from osfmodel.runtime.job.ranks import GRACE, explained
 
 NUMBERS = count()
 """Numbers of the groups: ranks make them in the same order, so each has the same name everywhere."""
@@ -60,11 +60,14 @@ class Channels:
     def drop(self) -> None:
         """Drop the groups after an error: gloo closes connections once started work has ended, NCCL at the limit.
 
-        A group waits for its threads, one of which may wait for the lost rank up to the limit: only the end of Python
-        waits for that, since a thread that it cuts off there aborts the process.
+        Groups made later must not meet while earlier ones close, so this waits; but for GRACE seconds at most, since a
+        group waits for its threads, one of which may wait for the lost rank up to the limit. The end of Python waits
+        for that too: a thread that it cuts off aborts the process.
         """
         groups, self._groups = self._groups, []
-        Thread(target=groups.clear).start()
+        closing = Thread(target=groups.clear)
+        closing.start()
+        closing.join(GRACE)
 
     def close(self) -> None:
         """Release the groups: their connections close when nothing is in flight any more."""
