@@ -30,7 +30,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import compare
 from osfmodel.planning.results import Comparison
 from osfmodel.planning.scaling.economics import TrainingCosts, economics
-from osfmodel.planning.what_if import WhatIf
+from osfmodel.planning.what_if import BOTH, WhatIf
 from osfmodel.show.predicted import Predicted
 from osfmodel.targets.named_plans import plans_for
 
@@ -113,7 +113,7 @@ def predict_command(
       osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
       osf predict llama3-8b:h100,seq8192,bf16,ac=full --cluster nccl:h100x8,400Gbps --workers 8..64 --plan fsdp2
     """
-    _require_scaling(scaling, global_batch)
+    _require_scaling(scaling, global_batch, batch_size)
     asked = {"channels": channels, "forward_overlap": forward_overlap or None, "strategy": SPLIT if split else None}
     rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
     shown = dict.fromkeys(plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules)))
@@ -148,7 +148,9 @@ def _require_ruled(files: Mapping[str, PlanFile], rules: Mapping[str, Any]) -> N
             warn(f"{name} is predicted under the rules given here, not under its own")
 
 
-def _require_scaling(scaling: str | None, global_batch: int | None) -> None:
+def _require_scaling(scaling: str | None, global_batch: int | None, batch_size: int | None) -> None:
+    if batch_size is not None and global_batch is not None:
+        raise UsageError(f"{BOTH}, which is shared by the workers: give one of them")
     if scaling == "strong" and global_batch is None:
         raise UsageError("--scaling strong needs --global-batch: give the samples that all workers share")
     if scaling == "weak" and global_batch is not None:

@@ -74,7 +74,10 @@ def _group(name: str, said: str) -> Decorator:
     "--batch-size", type=int, multiple=True, metavar="B",
     help="Samples of a GPU's micro-batch, if not the workload's. Repeatable.",
 )  # fmt: skip
-@click.option("--global-batch", type=int, metavar="B", help="Samples of all GPUs and micro-batches together.")
+@click.option(
+    "--global-batch", type=int, metavar="B",
+    help="Samples of all GPUs in a step: in micro-batches of the words' batch, as many as it takes.",
+)  # fmt: skip
 @_group("--tp", "Tensor parallelism: GPUs that share each matrix.")
 @_group("--cp", "Context parallelism: GPUs that share each sample.")
 @_group("--pp", "Pipeline stages; --accumulate says how many micro-batches go through.")

@@ -27,6 +27,7 @@ from osfmodel.entities.workload import Workload
 MOST = 2.0
 """Largest plausible fraction; a larger number was most likely meant as percent."""
 LARGEST_FACTOR = 1e9
+BOTH = "--batch-size contradicts --global-batch"
 
 
 def faster_device(workload: Workload, factor: float) -> Workload:
@@ -57,7 +58,8 @@ class WhatIf:
     compression:  the way gradients are sent, see :func:`compressed`
     accumulate:   micro-batches per iteration
     batch_size:   samples per worker and micro-batch
-    global_batch: samples of all workers and micro-batches, shared evenly (strong scaling); None keeps those per worker
+    global_batch: samples of all workers and micro-batches, shared evenly (strong scaling); None keeps those per worker.
+        With a batch_size it says how many micro-batches are accumulated, see :meth:`in_micro_batches`
 
     Raises UsageError for impossible changes.
     """
@@ -81,10 +83,8 @@ class WhatIf:
         _require_factor(self.compute, "the factor on compute")
         compression_called(self.compression)
         require_micro_batches(self.accumulate, "--accumulate")
-        if self.batch_size is not None and self.global_batch is not None:
-            raise UsageError(
-                "--batch-size contradicts --global-batch, which is shared by the workers: give one of them"
-            )
+        if self.batch_size is not None and self.global_batch is not None and self.accumulate > 1:
+            raise UsageError(f"{BOTH} with --accumulate, which follows from them: give two of them")
         if self.batch_size is not None and self.batch_size < 1:
             raise UsageError(f"--batch-size {self.batch_size}: it must be 1 or more")
         if self.global_batch is not None and self.global_batch < 1:
@@ -114,7 +114,7 @@ class WhatIf:
 
     def share(self, workers: int) -> int | None:
         """Samples per worker and micro-batch; None for the profile's. Raises UsageError if it is not a whole number."""
-        if self.global_batch is None:
+        if self.global_batch is None or self.batch_size is not None:
             return self.batch_size
         parts = workers * self.accumulate
         if self.global_batch % parts:
@@ -125,6 +125,20 @@ class WhatIf:
             does = " or ".join(f"--global-batch {size}" for size in near)
             raise UsageError(f"--global-batch {self.global_batch} is not shared evenly by {among}: give {does}")
         return self.global_batch // parts
+
+    def in_micro_batches(self, workers: int, batch: int | None) -> WhatIf:
+        """The change with the global batch as micro-batches of ``batch_size``, or ``batch``, samples of each worker.
+
+        A micro-batch is the largest part of a worker's share that is no larger than that and divides it. A number of
+        micro-batches that was asked for stays, and so does everything without a global batch or a size.
+        Raises UsageError if the share is not a whole number.
+        """
+        size = self.batch_size or batch
+        if self.global_batch is None or size is None or self.accumulate > 1:
+            return self
+        share = replace(self, batch_size=None).share(workers) or 1
+        fitting = next(number for number in range(min(size, share), 0, -1) if share % number == 0)
+        return replace(self, global_batch=None, batch_size=fitting, accumulate=share // fitting)
 
     def alone(self, workload: Workload, workers: int, also: Workload | None = None) -> float:
         """Seconds of an iteration with perfect scaling over ``workers`` workers, the base of scaling factors.

@@ -222,10 +222,33 @@ def test_samples_rates_and_ranks_follow_the_groups(cluster):
 
 
 def test_a_global_batch_is_shared_by_replicas(cluster):
-    groups = Parallelism(tensor=4)
-    options = ScaleOptions(("fsdp2",), what_if=WhatIf(global_batch=64), groups=groups)
-    (point,) = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options).points
-    assert point.workload.batch_size == 4
+    groups, made = Parallelism(tensor=4), replica_workload(WORDS, cluster, Parallelism(tensor=4))
+    for size, what_if, micro, accumulated in (
+        (64, {}, 2, 2),
+        (16, {}, 1, 1),
+        (48, {}, 1, 3),
+        (128, {"batch_size": 8}, 8, 1),
+        (64, {"accumulate": 1, "batch_size": 1}, 1, 4),
+        (128, {"accumulate": 2}, 4, 2),
+    ):
+        options = ScaleOptions(("fsdp2",), what_if=WhatIf(global_batch=size, **what_if), groups=groups)
+        (point,) = scale(made, cluster, [64], options).points
+        assert (point.workload.batch_size, point.accumulated, point.samples) == (micro, accumulated, size)
+    with pytest.raises(osf.OsfError, match="is not shared evenly by 16 workers"):
+        scale(made, cluster, [64], ScaleOptions(what_if=WhatIf(global_batch=24), groups=groups))
+
+
+def test_a_pipeline_accumulates_what_a_global_batch_needs_and_its_bubble_counts_as_lost(cluster):
+    groups = Parallelism(pipeline=4)
+    made, found = replica_workload(WORDS, cluster, groups), {}
+    for size in (16, 64, 256):
+        options = ScaleOptions(("zero-1",), what_if=WhatIf(global_batch=size * 2), groups=groups)
+        (found[size],) = scale(made, cluster, [16], options).points
+        accumulated = ScaleOptions(("zero-1",), what_if=WhatIf(accumulate=size // 4), groups=groups)
+        assert found[size].time == pytest.approx(scale(made, cluster, [16], accumulated).points[0].time)
+        assert found[size].accumulated == size // 4
+        assert found[size].scaling_factor < (size // 4) / (size // 4 + 3)
+    assert found[256].rate_per_gpu > 1.4 * found[16].rate_per_gpu
 
 
 def test_gradients_of_a_tensor_group_go_between_its_ranks_alone(cluster):

@@ -258,7 +258,7 @@ def test_every_compression_sends_no_more_and_computes_the_same(name):
         ({"compression": "topk"}, "write one of"),
         ({"batch_size": 0}, "1 or more"),
         ({"global_batch": 0}, "1 or more"),
-        ({"global_batch": 8, "batch_size": 8}, "contradicts"),
+        ({"global_batch": 8, "batch_size": 8, "accumulate": 2}, "follows from them"),
     ],
 )
 def test_changes_that_cannot_be(changes, said):

@@ -200,8 +200,14 @@ def in_stages(plan: Given, groups: Parallelism) -> Given:
 def of_each_gpu(workload: Workload, groups: Parallelism, what_if: WhatIf, gpus: int) -> Workload:
     """The workload of each GPU in a step of all micro-batches, where there are so many GPUs. Raises as WhatIf."""
     replicas = groups.replicas(gpus)
+    what_if = in_micro_batches(what_if, workload, replicas)
     grouped = in_groups(workload, groups, what_if.accumulate, gpus, what_if.share(replicas))
     return what_if.of_workload(grouped, replicas)
+
+
+def in_micro_batches(what_if: WhatIf, workload: Workload, replicas: int) -> WhatIf:
+    """The changes with the global batch of a workload in words in micro-batches of its batch. Raises UsageError."""
+    return what_if.in_micro_batches(replicas, workload.batch_size if in_words(workload.name) else None)
 
 
 def in_groups(

@@ -29,6 +29,7 @@ from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePo
 from osfmodel.planning.scaling.replicas import (
     assumptions,
     in_groups,
+    in_micro_batches,
     in_stages,
     of_each_gpu,
     replica_workload,
@@ -137,7 +138,7 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
         found = replace(
             found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
         )
-    return found.under(curve.what_if)
+    return found.under(replace(curve.what_if, accumulate=last.accumulated))
 
 
 def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
@@ -203,8 +204,9 @@ class ScaleTask:
 
     def point(self, workload: Workload, workers: int) -> ScalePoint:
         """The strategies at this count, and the one to take."""
-        what_if, groups = self.options.what_if, self.options.groups
+        groups = self.options.groups
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
+        what_if = in_micro_batches(self.options.what_if, workload, replicas)
         plans = [in_stages(name, groups) for name in self.options.plans]
         grouped = in_groups(workload, groups, what_if.accumulate, workers, what_if.share(replicas))
         changed = what_if.of_workload(grouped, replicas)
@@ -214,7 +216,7 @@ class ScaleTask:
         size = what_if.share(replicas) or workload.batch_size
         samples = None if size is None else size * what_if.accumulate * replicas
         single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
-        each = single.of_workload(grouped, replicas)
+        each = single.of_workload(workload, replicas)
         taken = _taken(rows)
         inside = workers // groups.tensor <= self.cluster.gpus_per_node
         training = self.options.training
@@ -230,7 +232,7 @@ class ScaleTask:
 
         point = self.point(workload, anchor.workers)
         name, target = point.best.name, anchor.step_time(point.samples, workload.sample_tokens)
-        if (ideal := self.options.what_if.accumulate * (point.workload.ideal_time or 0)) > target:
+        if (ideal := point.accumulated * (point.workload.ideal_time or 0)) > target:
             raise UsageError(
                 f"--anchor says a step of {show_predicted_time(target)} on {anchor.workers} GPUs, and the data sheet "
                 f"allows none below {show_predicted_time(ideal)}: check the unit and the GPU"
@@ -275,11 +277,12 @@ class ScaleTask:
             tokens = "" if workload.sample_tokens is None else f" of {workload.sample_tokens:,} tokens"
             count = sum(layer.elements for layer in workload.layers if layer.gradient_bytes)
             each = " on a GPU" if self.options.groups.gpus > 1 else self.active(workload, count)
-            samples = how_many(workload.batch_size, "sample")
+            samples = how_many(last.workload.batch_size or 1, "sample")
             train = " that train" if workload.fixed_bytes else ""
             number = f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"
             said = f"counted: {number} parameters{train}{each}, a micro-batch of {samples}{tokens}"
             step = (last.samples or 0) * (workload.sample_tokens or 0)
+            said += f", {last.accumulated} of them a step" if "global_batch" in self.options.what_if.document else ""
             said += f", a step of {step:,} tokens on {how_many(last.workers, 'GPU')}" if step else ""
             yield said + (stack_of(workload) if in_words(workload.name) else "")
         if self.limit is not None:
