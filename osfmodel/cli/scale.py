@@ -37,8 +37,10 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.curve import Anchor, ScaleCurve, TrainingLength, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
+from osfmodel.planning.scaling.layouts import parse_space, scale_layouts
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale, settings
+from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.scale.result import Scaled, ScaledMachines
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
@@ -77,6 +79,10 @@ def _group(name: str, said: str) -> Decorator:
 @click.option(
     "--global-batch", type=int, metavar="B",
     help="Samples of all GPUs in a step: in micro-batches of the words' batch, as many as it takes.",
+)  # fmt: skip
+@click.option(
+    "--layout", metavar="any|LIMITS",
+    help="Search TP, PP, CP, EP, strategy, micro-batch and checkpointing: any, or limits such as 'tp<=8,pp=1,ac=full'.",
 )  # fmt: skip
 @_group("--tp", "Tensor parallelism: GPUs that share each matrix.")
 @_group("--cp", "Context parallelism: GPUs that share each sample.")
@@ -183,6 +189,8 @@ def _elsewhere(subject: Subject, cluster: str) -> Subject:
 
 def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:
     """The best curve on one cluster, answers, and settings if asked for; and the curves of all combinations."""
+    if asked["layout"] is not None:
+        return _laid_out(subject, price, asked)
     values = [tuple(dict.fromkeys(asked[name])) or (None,) for name in LISTED]
     if (several := prod(map(len, values)) > 1) and asked["anchor"] is not None:
         raise UsageError("--anchor is a step measured with one value of each option: give none of them several times")
@@ -209,6 +217,21 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     return Scaled(curve, said, tuning, None if tuning is None else tuned_lines(tuning)), named
 
 
+def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:
+    """The curve of the best layouts, and settings if asked for."""
+    space = parse_space(asked["layout"])
+    given = [name for name in (*LISTED, "anchor") if asked[name]] + ["accumulate"] * (subject.what_if.accumulate > 1)
+    if given or _goals(asked) != Goals():
+        option = f"--{given[0].replace('_', '-')}" if given else "a goal"
+        raise UsageError(f"--layout searches by itself: leave {option} out, or leave --layout out")
+    workload, cluster = load_subject(subject)
+    options = _options(subject.what_if, workload, price, {**asked, "batch_size": None}, Parallelism())
+    counts = sorted(parse_workers(asked["workers"], cluster))
+    curve = scale_layouts(subject.workload_name, cluster, counts, options, space)
+    tuning = None if asked["target"] is None else settings(curve, asked["target"])
+    return Scaled(curve, (), tuning, None if tuning is None else tuned_lines(tuning)), [curve]
+
+
 def _curve(
     subject: Subject, loaded: tuple[Workload, Cluster], counts: list[int], price: float | None, asked: Mapping[str, Any]
 ) -> tuple[ScaleCurve, list[Answer]]:
@@ -224,19 +247,7 @@ def _curve(
             raise UsageError(f"--compute would change the collectives of {groups.words} too: leave one of them out")
         workload = replica_workload(subject.workload_name, cluster, groups)
     warn_of_batches(workload, what_if, [groups.replicas(count) for count in whole])
-    for name in asked["plan_names"]:
-        if name.endswith(".json") or os.path.isfile(name):
-            raise UsageError(f"--plan {name}: osf scale compares named plans only: name a plan, or osf predict it")
-        named_plan(name)
-    options = ScaleOptions(
-        what_if=what_if,
-        limit=_limit(asked["memory"], asked["optimizer"]),
-        training=TrainingLength(_length(workload, asked["tokens"], asked["samples"]), price),
-        anchor=None if asked["anchor"] is None else parse_anchor(asked["anchor"]),
-        groups=groups,
-    )
-    if asked["plan_names"]:
-        options = replace(options, plans=tuple(dict.fromkeys(asked["plan_names"])))
+    options = _options(what_if, workload, price, asked, groups)
     goals = _goals(asked)
     if goals.budget is not None and (price is None or options.training.samples is None):
         length = "--samples" if workload.sample_tokens is None else "--tokens"
@@ -244,6 +255,26 @@ def _curve(
     curve = scale(workload, cluster, whole, options)
     curve = replace(curve, warnings=(*left, *curve.warnings))
     return curve, answers(curve, options, goals)
+
+
+def _options(
+    what_if: WhatIf, workload: Workload, price: float | None, asked: Mapping[str, Any], groups: Parallelism
+) -> ScaleOptions:
+    """What the options say, of one combination."""
+    for name in asked["plan_names"]:
+        if name.endswith(".json") or os.path.isfile(name):
+            raise UsageError(f"--plan {name}: osf scale compares named plans only: name a plan, or osf predict it")
+        named_plan(name)
+    options = ScaleOptions(
+        what_if=replace(what_if, global_batch=asked["global_batch"]),
+        limit=_limit(asked["memory"], asked["optimizer"]),
+        training=TrainingLength(_length(workload, asked["tokens"], asked["samples"]), price),
+        anchor=None if asked["anchor"] is None else parse_anchor(asked["anchor"]),
+        groups=groups,
+    )
+    if asked["plan_names"]:
+        options = replace(options, plans=tuple(dict.fromkeys(asked["plan_names"])))
+    return options
 
 
 def _limit(memory: str | None, optimizer: str | None) -> MemoryLimit | None:

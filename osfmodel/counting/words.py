@@ -214,6 +214,19 @@ def on_gpu(text: str, gpu: str) -> str:
     return ",".join((f"{model}:{gpu}", *rest.split(",")[1:]))
 
 
+def with_parts(text: str, **parts: str) -> str:
+    """The same words with other parts: ``batch="batch2", ac="ac=full"``; "" leaves one out."""
+    first, *others = text.split(",")
+    kept = [
+        part for part in others if not any(_says(SPELLINGS.get(part.strip(), part.strip()), kind) for kind in parts)
+    ]
+    return ",".join((first, *kept, *filter(None, parts.values())))
+
+
+def _says(part: str, kind: str) -> bool:
+    return re.fullmatch(rf"{kind}=?[0-9]+k?|{kind}=.*", part) is not None
+
+
 def _usual_type(rates: Mapping[str, float]) -> str:
     """bfloat16 where a GPU has a rate for it, else float16, else float32."""
     return next(dtype for dtype in ("bfloat16", "float16", "float32", *rates) if dtype in rates)

@@ -164,6 +164,7 @@ class ScaleCurve:
     anchored: factor on computation with which the prediction meets the anchor; None without one
     groups:   of a replica of several GPUs
     combinations: of the values of options, by number of GPUs; ``points`` are of the best at the largest number
+    listed:   what the combinations are
     """
 
     workload: Workload
@@ -176,6 +177,7 @@ class ScaleCurve:
     warnings: tuple[str, ...] = ()
     groups: Parallelism = Parallelism()
     combinations: tuple[ScalePoint, ...] = ()
+    listed: str = "all combinations"
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:

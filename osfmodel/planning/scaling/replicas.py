@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.nccl_constants import gpu_in_words
@@ -18,6 +19,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
 from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
+from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import ideal_time, workload_of
 from osfmodel.counting.stacks import STACKS, learned
@@ -57,17 +59,40 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
             + on_gpu_of("llama3-8b:h100,seq8192,batch1", cluster.name)
         )
     parsed = parse_words(words)
-    model = model_of(parsed)
+    return counted_replica(words, divided(model_of(parsed), cluster, groups, parsed.setting.stack))
+
+
+class Divided(NamedTuple):
+    """A model among the GPUs of a replica, for any batch and checkpointing.
+
+    prices: the time of a message, by its collective and bytes, inside each kind of group
+    shards: of the stages that differ; places: for each stage that of its shard
+    """
+
+    model: Model
+    groups: Parallelism
+    prices: Mapping[str, Callable[[str, float], float]]
+    shards: Sequence[Shard]
+    places: Sequence[int]
+
+
+def divided(model: Model, cluster: Cluster, groups: Parallelism, stack: str) -> Divided:
+    """``model`` among the GPUs of a replica on ``cluster``, as ``stack`` divides it. Raises as replica_workload."""
     try:
         prices = _prices(cluster, groups)
     except CostError as error:
         raise CostError(f"{groups.words}: {error}") from None
-    shards, places = stages_of(model, groups, STACKS[parsed.setting.stack].gathers)
-    stages = [_workload(part, parsed.setting, words, prices) for part in shards]
+    return Divided(model, groups, prices, *stages_of(model, groups, STACKS[stack].gathers))
+
+
+def counted_replica(words: str, among: Divided) -> Workload:
+    """The workload of one GPU of a replica that is divided already, as these words set it up."""
+    setting, groups = parse_words(words).setting, among.groups
+    stages = [_workload(part, setting, words, among.prices) for part in among.shards]
     slowest = max(stages, key=lambda one: one.compute_time)
     _sizes.pop((words, groups), None)  # of a file that may have changed
-    kept(_sizes, (words, groups), lambda: _sizes_of(stages, places))
-    return replace(slowest, ideal_time=ideal_time(model, parsed.setting) / groups.gpus)
+    kept(_sizes, (words, groups), lambda: _sizes_of(stages, among.places))
+    return replace(slowest, ideal_time=ideal_time(among.model, setting) / groups.gpus)
 
 
 def on_gpu_of(workload: str, cluster: str) -> str:

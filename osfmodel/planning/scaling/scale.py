@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -90,24 +90,29 @@ def scale(
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
     points = list(asked.points(workload, counts))
-    made = [point.best.prediction for point in points]
-    notes = (
-        *asked.checkpointed(workload, cluster, points),
-        *asked.notes(workload, wanted, points[-1]),
-        *_padded(points),
-        *_told(points, cluster),
-    )
+    found = curve_of(asked, workload, cluster, points, wanted, asked.checkpointed(workload, cluster, points))
+    return replace(found, anchored=factor, warnings=tuple(dict.fromkeys((*_far(factor), *found.warnings))))
+
+
+def curve_of(
+    asked: ScaleTask,
+    workload: Workload,
+    cluster: Cluster,
+    points: Sequence[ScalePoint],
+    wanted: MemoryLimit | None,
+    told: Iterable[str] = (),
+) -> ScaleCurve:
+    """The curve of points that were made, with what is to know about the last; ``told`` are its first notes.
+
+    wanted: the limit of memory, even if the workload does not say enough to hold anything against it
+    """
+    notes = (*told, *asked.notes(workload, wanted, points[-1]), *_padded(points), *_told(points, cluster))
+    warnings = dict.fromkeys(warning for point in points for warning in point.best.prediction.warnings)
+    options = asked.options
     return ScaleCurve(
-        workload,
-        cluster,
-        tuple(points),
-        asked.limit,
-        options.what_if,
-        factor,
-        tuple(dict.fromkeys(notes)),
-        tuple(dict.fromkeys((*_far(factor), *(warning for one in made for warning in one.warnings)))),
-        options.groups,
-    )
+        workload, cluster, tuple(points), asked.limit, options.what_if, None, tuple(dict.fromkeys(notes)),
+        tuple(warnings), options.groups,
+    )  # fmt: skip
 
 
 def settings(curve: ScaleCurve, target: str) -> Tuning:
@@ -208,7 +213,7 @@ class ScaleTask:
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
         what_if = in_micro_batches(self.options.what_if, workload, replicas)
         plans = [in_stages(name, groups) for name in self.options.plans]
-        grouped = in_groups(workload, groups, what_if.accumulate, workers, what_if.share(replicas))
+        grouped = self.one_micro_batch(workload, workers)
         changed = what_if.of_workload(grouped, replicas)
         found = strategies_at(self.subjects.of(changed, self.cluster, ranks), plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
@@ -221,6 +226,13 @@ class ScaleTask:
         inside = workers // groups.tensor <= self.cluster.gpus_per_node
         training = self.options.training
         return ScalePoint(workers, each, rows, taken, samples, ranks, what_if.accumulate, training, inside)
+
+    def one_micro_batch(self, workload: Workload, workers: int) -> Workload:
+        """The workload of each GPU in a micro-batch of the batch that it was counted for, with the bubble's share."""
+        groups = self.options.groups
+        replicas = groups.replicas(workers)
+        what_if = in_micro_batches(self.options.what_if, workload, replicas)
+        return in_groups(workload, groups, what_if.accumulate, workers, what_if.share(replicas))
 
     def changed(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU, with all micro-batches, where there are ``workers`` of them."""

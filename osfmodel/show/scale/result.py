@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from osfmodel.counting import in_words
+from osfmodel.counting.words import parse_words
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
@@ -15,6 +17,12 @@ from osfmodel.show.plans import FITS_WORDS, band_column, three_digits, what_if_p
 from osfmodel.show.table import Column, Sheet, amount, column, csv_row, json_row, listed_rows
 from osfmodel.show.terminal import Console, chart_width, print_fitting, show_notes, show_title
 from osfmodel.show.tuned import Lines
+
+
+def _checkpointing(name: str) -> str | None:
+    """The activation checkpointing that a workload in words says; None for a profile."""
+    return parse_words(name).setting.checkpointing if in_words(name) else None
+
 
 POINT: tuple[Column[ScalePoint], ...] = (
     column("workers", "GPUs", lambda point: point.workers),
@@ -49,6 +57,8 @@ OPTIONS: tuple[Column[ScalePoint], ...] = (
     column("pp", "PP", lambda point: point.groups.pipeline),
     column("ep", "EP", lambda point: point.groups.expert),
     column("batch_size", "batch", lambda point: point.workload.batch_size),
+    column("accumulate", "micro-batches", lambda point: point.accumulated),
+    column("checkpointing", "ac", lambda point: _checkpointing(point.workload.name)),
 )
 COMBINATION = (*POINT, *OPTIONS, column("best", "", lambda point: point.taken, {True: "best", False: ""}.__getitem__))
 """Columns of a combination of options."""
@@ -171,7 +181,7 @@ class Scaled(Result):
         if curve.combinations:
             columns = combination_columns(curve.combinations)
             name = f"{curve.workload.name} on {curve.cluster.name}"
-            show_title(console, f"{name}: all combinations (best: the one to take)")
+            show_title(console, f"{name}: {curve.listed} (best: the one to take)")
             strategy = [one.key for one in columns].index("strategy")
             print_fitting(console, columns, curve.combinations, words=(strategy, -1), leave_out=LEFT_OUT)
             console.print()

@@ -1,0 +1,349 @@
+"""Which layout for N GPUs: groups inside a replica, strategy, micro-batch and checkpointing, searched best first.
+
+Every layout waits in a queue with a bound that its step cannot beat, and the one with the least bound is looked at
+next. First that is the whole model's computation, shared evenly. Then the shard of a GPU is counted: its computation,
+the collectives of its groups and the pipeline's bubble are a higher bound, and what it holds at least says whether it
+can fit at all. Then the strategies are predicted. The search ends when as many layouts as are wanted are no slower than
+every bound that is left, so that none which is faster was left out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, product
+from typing import NamedTuple
+
+from osfmodel.counting import in_words, load_workload
+from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.roofline import workload_of
+from osfmodel.counting.training import CHECKPOINTING, NOTHING
+from osfmodel.counting.words import model_of, parse_words, with_parts
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_share, show_time
+from osfmodel.entities.errors import CostError, DataError, UsageError
+from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.predictions import PricedSubjects
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of
+from osfmodel.solve.solution import PlanRule
+from osfmodel.targets.named_plans import named_plan
+
+ANY = "any"
+WANTED = 5
+"""Layouts that are listed, each with other groups."""
+TIE = 0.03
+"""Part of a step's time by which a layout must be faster than one with fewer ways of parallelism to be taken."""
+LARGEST_BATCH = 32
+"""Samples of a micro-batch above which none is tried."""
+LEAST_TOKENS = 4096
+"""Tokens of a sample that each GPU of a context group keeps at least: shorter ones gain nothing by it."""
+NAMES = {short: kind for kind, short in OPTIONS.items()}
+
+
+class Limit(NamedTuple):
+    """What a layout may have of one thing: a number, at most a number, or one of some words."""
+
+    most: int
+    least: int = 1
+    words: tuple[str, ...] = ()
+
+
+class Layout(NamedTuple):
+    """Groups inside a replica, samples of a micro-batch, micro-batches of a step, and activation checkpointing."""
+
+    groups: Parallelism
+    batch: int
+    accumulated: int
+    checkpointing: str
+
+    @property
+    def ways(self) -> int:
+        """Kinds of groups of more than one GPU."""
+        return len(self.groups.document)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The layouts that are tried.
+
+    limits: of tp, cp, pp, ep, batch and ac, where there are any
+    """
+
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+
+    def sizes(self, name: str, whole: int) -> list[int]:
+        """The divisors of ``whole`` that are within the limits."""
+        most, least = self.limits.get(name, Limit(whole))[:2]
+        return [size for size in range(least, min(most, whole) + 1) if whole % size == 0]
+
+    @property
+    def checkpointing(self) -> tuple[str, ...]:
+        """The kinds of checkpointing that are tried."""
+        return self.limits["ac"].words if "ac" in self.limits else CHECKPOINTING
+
+
+def parse_space(text: str) -> Space:
+    """``any``, or limits such as ``tp<=8,pp=1,ac=none|full``. Raises UsageError."""
+    form = f"--layout {text!r}: write any, or limits such as tp<=8,pp=1,batch<=4,ac=none|full"
+    limits: dict[str, Limit] = {}
+    for part in text.split(",") if text.strip() != ANY else []:
+        match = re.fullmatch(r"\s*(\w+)\s*(<=|=)\s*([\w|]+)\s*", part)
+        if match is None or match[1] in limits or match[1] not in (*NAMES, "batch", "ac"):
+            raise UsageError(form)
+        name, relation, said = match.groups()
+        if name == "ac":
+            words = tuple(dict.fromkeys(said.split("|")))
+            for word in words:
+                if word not in CHECKPOINTING:
+                    raise UsageError(f"{form}: {suggestion(word, CHECKPOINTING)}")
+            limits[name] = Limit(0, words=words)
+        elif not re.fullmatch("[1-9][0-9]{0,5}", said):
+            raise UsageError(f"{form}: {part.strip()!r} needs a whole number from 1 on")
+        else:
+            limits[name] = Limit(int(said), int(said) if relation == "=" else 1)
+    return Space(limits)
+
+
+def candidates(space: Space, cluster: Cluster, tokens: int, experts: int, gpus: int, samples: int) -> Iterator[Layout]:
+    """The layouts of ``gpus`` GPUs for a step of ``samples`` samples of ``tokens``; ``experts`` of a layer, or 0."""
+    inside = max(1, cluster.gpus_per_node)
+    for tensor in space.sizes("tp", gpus):
+        if tensor > inside and "tp" not in space.limits:
+            continue
+        for pipeline, context in product(space.sizes("pp", gpus // tensor), space.sizes("cp", gpus // tensor)):
+            short = "cp" not in space.limits and context > 1 and tokens < LEAST_TOKENS * context
+            if gpus % (tensor * pipeline * context) or short or tokens % context:
+                continue
+            replicas = gpus // (tensor * pipeline * context)
+            if samples % replicas:
+                continue
+            share, ranks = samples // replicas, replicas * context
+            groups = [
+                Parallelism(tensor, pipeline, context, expert)
+                for expert in (space.sizes("ep", experts) if experts else [1])
+                if ranks % expert == 0
+            ]
+            for one, size, how in product(groups, space.sizes("batch", share), space.checkpointing):
+                powers = "batch" in space.limits or size & (size - 1) == 0
+                if powers and (size <= LARGEST_BATCH or "batch" in space.limits):
+                    yield Layout(one, size, share // size, how)
+
+
+class LayoutSearch:
+    """The search for one number of GPUs.
+
+    words:   the workload in words, whose micro-batch and checkpointing are replaced
+    samples: of all GPUs and micro-batches together
+    """
+
+    def __init__(self, words: str, cluster: Cluster, gpus: int, samples: int, options: ScaleOptions) -> None:
+        self.words, self.cluster, self.gpus, self.samples, self.options = words, cluster, gpus, samples, options
+        self.subjects = PricedSubjects()
+        self.counted = self.predicted = 0
+        parsed = parse_words(words)
+        self.model, self.stack = model_of(parsed), parsed.setting.stack
+        self._whole: dict[tuple[int, str], float] = {}
+        self._divided: dict[Parallelism, Divided | None] = {}
+
+    def best(self, layouts: Sequence[Layout], wanted: int = WANTED) -> list[tuple[Layout, ScalePoint]]:
+        """The best layouts with different groups, fastest first; where none fits, those that lack least."""
+        order = count()
+        queue: list[tuple[float, int, Layout, Callable[[], Workload] | None]] = []
+        for one in layouts:
+            heapq.heappush(queue, (self._shared(one), next(order), one, None))
+        fitting: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
+        misfits: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
+        large: list[tuple[int, Layout, Workload]] = []
+        while queue:
+            bound, _, layout, made = heapq.heappop(queue)
+            if len(fitting) >= wanted and bound >= sorted(point.time for _, point in fitting.values())[wanted - 1]:
+                break
+            if made is None:
+                workload = self._counted(layout)
+                if workload is None:
+                    continue
+                grouped, task = self._grouped(layout, workload)
+                lacking = self._least(layout, grouped) - (task.limit.bytes if task.limit else 0)
+                if task.limit is not None and lacking > 0:
+                    large.append((lacking, layout, workload))
+                    continue
+                time = layout.accumulated * (grouped.forward_time + grouped.backward_time)
+                heapq.heappush(queue, (max(bound, time), next(order), layout, lambda found=workload: found))
+                continue
+            if (point := self._point(layout, made())) is not None:
+                kept, better = (misfits, _lacks_less) if point.fits is False else (fitting, _faster)
+                before = kept.get(layout.groups)
+                if before is None or better(point, before[1]):
+                    kept[layout.groups] = layout, point
+        if fitting:
+            return sorted(fitting.values(), key=lambda one: one[1].time)[:wanted]
+        for _, layout, workload in sorted(large, key=lambda one: one[0])[:wanted]:
+            if (point := self._point(layout, workload)) is not None:
+                misfits.setdefault(layout.groups, (layout, point))
+        return sorted(misfits.values(), key=lambda one: one[1].best.peak.bytes if one[1].best.peak else 0)[:wanted]
+
+    def text(self, layout: Layout) -> str:
+        """The workload in words under a layout."""
+        how = "" if layout.checkpointing == NOTHING else f"ac={layout.checkpointing}"
+        return with_parts(self.words, batch=f"batch{layout.batch}", ac=how)
+
+    def _shared(self, layout: Layout) -> float:
+        """The whole model's computation of a step, shared evenly between the GPUs of a replica, and the bubble."""
+        key = layout.batch, layout.checkpointing
+        if key not in self._whole:
+            setting = replace(parse_words(self.words).setting, batch=layout.batch, checkpointing=layout.checkpointing)
+            whole = workload_of(self.model, setting, self.words)
+            self._whole[key] = whole.forward_time + whole.backward_time
+        rounds = layout.accumulated + layout.groups.pipeline - 1
+        return rounds * self._whole[key] / layout.groups.gpus
+
+    def _counted(self, layout: Layout) -> Workload | None:
+        """The workload of a GPU; None where the model or the cluster cannot be divided like that."""
+        self.counted += 1
+        if layout.groups not in self._divided and layout.groups != Parallelism():
+            try:
+                self._divided[layout.groups] = divided(self.model, self.cluster, layout.groups, self.stack)
+            except (UsageError, CostError):
+                self._divided[layout.groups] = None
+        among = self._divided.get(layout.groups)
+        if layout.groups == Parallelism():
+            return load_workload(self.text(layout))
+        return None if among is None else counted_replica(self.text(layout), among)
+
+    def _task(self, layout: Layout, workload: Workload, plans: Sequence[str]) -> ScaleTask:
+        what_if = replace(self.options.what_if, accumulate=layout.accumulated, batch_size=None, global_batch=None)
+        options = replace(self.options, what_if=what_if, groups=layout.groups, plans=tuple(plans))
+        return ScaleTask.of(workload, self.cluster, options, self.subjects)
+
+    def _grouped(self, layout: Layout, workload: Workload) -> tuple[Workload, ScaleTask]:
+        """The workload of one micro-batch with its share of the bubble, and the task that judges it."""
+        task = self._task(layout, workload, self.options.plans)
+        return task.one_micro_batch(workload, self.gpus), task
+
+    def _least(self, layout: Layout, workload: Workload, replicated: bool = False) -> int:
+        """Bytes that a GPU holds at least: activations, and its share of parameters, gradients and state."""
+        weights = workload.weight_bytes or workload.gradient_bytes
+        state = workload.state_bytes or 0
+        ranks = layout.groups.ranks(self.gpus)
+        whole = weights if replicated else 0
+        parts = (weights + workload.gradient_bytes + state - whole) / ranks
+        active = max((layer.peak_bytes or 0 for layer in workload.layers), default=0)
+        return round(workload.fullest * (whole + parts)) + active
+
+    def again(self, layout: Layout) -> tuple[Workload, ScaleTask]:
+        """The workload of a GPU in a layout that was found, and the task that judges it."""
+        workload = self._counted(layout)
+        assert workload is not None
+        return workload, self._task(layout, workload, self.options.plans)
+
+    def _point(self, layout: Layout, workload: Workload) -> ScalePoint | None:
+        """The point of a layout with the strategies that can fit; None where the cluster cannot price it."""
+        grouped, task = self._grouped(layout, workload)
+        plans = list(self.options.plans)
+        if task.limit is not None and self._least(layout, grouped, replicated=True) > task.limit.bytes:
+            plans = [name for name in plans if _shards(name)] or plans
+        self.predicted += 1
+        try:
+            found = self._task(layout, workload, plans).point(workload, self.gpus)
+        except (CostError, DataError):
+            return None
+        return replace(found, groups=layout.groups)
+
+
+def _shards(name: str) -> bool:
+    """Whether a named plan shards parameters."""
+    rule = named_plan(name)
+    return isinstance(rule, PlanRule) and rule.objective.strategy in SHARDED
+
+
+def _faster(one: ScalePoint, other: ScalePoint) -> bool:
+    return one.time < other.time
+
+
+def _lacks_less(one: ScalePoint, other: ScalePoint) -> bool:
+    first, second = one.best.peak, other.best.peak
+    return first is not None and second is not None and first.bytes < second.bytes
+
+
+def simplest(found: Sequence[tuple[Layout, ScalePoint]]) -> int:
+    """The place of the layout to take: of those within TIE of the fastest the one with the fewest ways and GPUs."""
+    limit = found[0][1].time * (1 + TIE)
+    near = [place for place, (_, point) in enumerate(found) if point.time <= limit]
+    return min(near, key=lambda place: (found[place][0].ways, found[place][0].groups.gpus, place))
+
+
+def decides(found: Sequence[tuple[Layout, ScalePoint]], taken: int) -> list[str]:
+    """A remark on the layout to take against the next best, or the fastest, and on what makes the difference."""
+    if len(found) < 2 or found[0][1].fits is False:
+        return []
+    (layout, point), (other, against) = found[taken], found[0 if taken else 1]
+    longer = {what: against_time - own for what, own, against_time in _parts(point, against)}
+    what = max(longer, key=lambda name: abs(longer[name]))
+    sign, part = ("more", against.time / point.time - 1) if against.time >= point.time else (
+        "less", 1 - against.time / point.time)  # fmt: skip
+    way = f"{other.groups.words or 'data parallelism alone'} takes {show_share(part)} {sign} time"
+    why = f"{show_time(abs(longer[what]))} {'more' if longer[what] >= 0 else 'less'} {what}"
+    near = " (within the tie: fewer ways of parallelism are taken)" if taken else ""
+    return [f"on {point.workers} GPUs {way} than {layout.groups.words or 'data parallelism alone'}{near}: {why}"]
+
+
+def _parts(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
+    """The parts of two points' steps: what it is, seconds of the first, seconds of the second."""
+    named: list[dict[str, float]] = []
+    for point in points:
+        each = point.workload.forward_time + point.workload.backward_time
+        whole, idle = point.accumulated * each, (point.groups.pipeline - 1) * each
+        rest = point.time - whole - idle
+        named.append({
+            "of computation and of collectives inside replicas": whole,
+            "of a pipeline's bubble": idle,
+            "of updates, and of collectives between replicas that nothing hides": rest,
+        })  # fmt: skip
+    yield from ((what, *(each[what] for each in named)) for what in named[0])  # type: ignore[misc]
+
+
+def scale_layouts(
+    words: str, cluster: Cluster, counts: Sequence[int], options: ScaleOptions, space: Space = Space()
+) -> ScaleCurve:
+    """The best layout at each of ``counts``, which are numbers of GPUs, with the best few as ``combinations``.
+
+    words: a workload in words; its batch and checkpointing are replaced. options: their what-ifs may state a global
+    batch; without it each GPU has the batch of the words.
+
+    Raises UsageError for a workload that is a profile, or where no layout divides the GPUs and the batch.
+    """
+    if not in_words(words):
+        raise UsageError(
+            f"--layout: {words!r} is a profile of one GPU: give a workload in words, such as llama3-8b:h100"
+        )
+    parsed = parse_words(words)
+    model = model_of(parsed)
+    experts = max((module.experts for module in model.modules), default=0)
+    points, listed, notes = [], [], []
+    for gpus in counts:
+        samples = options.what_if.global_batch or gpus * parsed.setting.batch
+        search = LayoutSearch(words, cluster, gpus, samples, options)
+        layouts = list(candidates(space, cluster, model.tokens, experts, gpus, samples))
+        found = search.best(layouts)
+        if not found:
+            raise UsageError(
+                f"--layout: no layout of {gpus} GPUs for {samples} samples a step: give a --global-batch that "
+                f"{gpus} divides, or other limits"
+            )
+        taken = simplest(found)
+        points.append(found[taken][1])
+        listed += [replace(point, taken=place == taken) for place, (_, point) in enumerate(found)]
+        notes += decides(found, taken)
+        notes.append(
+            f"{len(layouts):,} layouts of {gpus} GPUs for {samples:,} samples a step: {search.counted} counted, "
+            f"{search.predicted} predicted, the others cannot be faster or do not fit"
+        )
+    workload, task = search.again(found[taken][0])
+    curve = curve_of(task, workload, cluster, points, task.limit, notes)
+    return replace(curve, combinations=tuple(listed), listed="the best layouts")
