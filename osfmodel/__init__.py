@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from osfmodel.planning.scaling.goals import Machine as Machine
     from osfmodel.planning.scaling.inverse import answers as answers
     from osfmodel.planning.scaling.inverse import cheapest as cheapest
+    from osfmodel.planning.scaling.layouts import scale_layouts as scale_layouts
     from osfmodel.planning.scaling.replicas import replica_workload as replica_workload
     from osfmodel.planning.scaling.scale import ScaleOptions as ScaleOptions
     from osfmodel.planning.scaling.scale import scale as scale
@@ -151,6 +152,7 @@ PUBLIC = {
     "planning.predictions": "compare predict",
     "planning.scaling.replicas": "replica_workload",
     "planning.results": "Comparison Outcome Prediction Tuning",
+    "planning.scaling.layouts": "scale_layouts",
     "planning.scaling.scale": "ScaleOptions scale",
     "planning.scaling.curve": "Anchor ScaleCurve ScalePoint TrainingLength",
     "planning.sweep.results": "Sweep load_sweep",

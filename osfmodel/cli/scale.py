@@ -37,9 +37,10 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.curve import Anchor, ScaleCurve, TrainingLength, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
-from osfmodel.planning.scaling.layouts import parse_space, scale_layouts
+from osfmodel.planning.scaling.layouts import scale_layouts
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
-from osfmodel.planning.scaling.scale import ScaleOptions, scale, settings
+from osfmodel.planning.scaling.scale import ScaleOptions, scale
+from osfmodel.planning.scaling.settings import settings
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.scale.result import Scaled, ScaledMachines
 from osfmodel.solve.solution import MemoryLimit
@@ -139,6 +140,7 @@ def scale_command(
       osf scale llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --cluster nccl:a100x8,200Gbps \\
         --price 2.5 --price 1.3 --workers 8..256 --target-tokens-per-s 1M
       osf scale llama3-70b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 64..1024 --tp 8 --accumulate 8
+      osf scale llama3-70b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 256 --global-batch 512 --layout any
       osf scale resnet50-v100 --cluster nccl:v100x8,100Gbps/node --workers 1..64 --plan ddp
     """
     form = drawn_form(style, as_json, output)
@@ -219,15 +221,14 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
 
 def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:
     """The curve of the best layouts, and settings if asked for."""
-    space = parse_space(asked["layout"])
     given = [name for name in (*LISTED, "anchor") if asked[name]] + ["accumulate"] * (subject.what_if.accumulate > 1)
     if given or _goals(asked) != Goals():
         option = f"--{given[0].replace('_', '-')}" if given else "a goal"
         raise UsageError(f"--layout searches by itself: leave {option} out, or leave --layout out")
     workload, cluster = load_subject(subject)
-    options = _options(subject.what_if, workload, price, {**asked, "batch_size": None}, Parallelism())
+    options = _options(subject.what_if, workload, price, asked, Parallelism())
     counts = sorted(parse_workers(asked["workers"], cluster))
-    curve = scale_layouts(subject.workload_name, cluster, counts, options, space)
+    curve = scale_layouts(subject.workload_name, cluster, counts, options, asked["layout"])
     tuning = None if asked["target"] is None else settings(curve, asked["target"])
     return Scaled(curve, (), tuning, None if tuning is None else tuned_lines(tuning)), [curve]
 
@@ -272,9 +273,8 @@ def _options(
         anchor=None if asked["anchor"] is None else parse_anchor(asked["anchor"]),
         groups=groups,
     )
-    if asked["plan_names"]:
-        options = replace(options, plans=tuple(dict.fromkeys(asked["plan_names"])))
-    return options
+    names = tuple(dict.fromkeys(asked["plan_names"]))
+    return replace(options, plans=names) if names else options
 
 
 def _limit(memory: str | None, optimizer: str | None) -> MemoryLimit | None:

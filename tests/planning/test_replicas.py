@@ -14,7 +14,8 @@ from osfmodel.entities.sharding import EACH, LAST_KEPT
 from osfmodel.planning.scaling.goals import Goals
 from osfmodel.planning.scaling.inverse import answers
 from osfmodel.planning.scaling.replicas import in_groups, of_each_gpu, replica_workload
-from osfmodel.planning.scaling.scale import ScaleOptions, scale, settings
+from osfmodel.planning.scaling.scale import ScaleOptions, scale
+from osfmodel.planning.scaling.settings import settings
 from osfmodel.planning.what_if import WhatIf
 
 WORDS, CLUSTER = "llama3-8b:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"

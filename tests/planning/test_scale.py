@@ -18,7 +18,8 @@ from osfmodel.planning.scaling.curve import COUNTED, Anchor, TrainingLength
 from osfmodel.planning.scaling.goals import Answer, Goals
 from osfmodel.planning.scaling.inverse import STEADY, answers
 from osfmodel.planning.scaling.replicas import replica_workload
-from osfmodel.planning.scaling.scale import ScaleOptions, room_of, scale, settings
+from osfmodel.planning.scaling.scale import ScaleOptions, room_of, scale
+from osfmodel.planning.scaling.settings import settings
 from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.show.scale import page as scale_picture
 from osfmodel.solve.room import peak_of

@@ -309,12 +309,13 @@ def _parts(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
 
 
 def scale_layouts(
-    words: str, cluster: Cluster, counts: Sequence[int], options: ScaleOptions, space: Space = Space()
+    words: str, cluster: Cluster, counts: Sequence[int], options: ScaleOptions = ScaleOptions(), limits: str = ANY
 ) -> ScaleCurve:
     """The best layout at each of ``counts``, which are numbers of GPUs, with the best few as ``combinations``.
 
-    words: a workload in words; its batch and checkpointing are replaced. options: their what-ifs may state a global
-    batch; without it each GPU has the batch of the words.
+    words:   a workload in words; its batch and checkpointing are replaced
+    options: their what-ifs may state a global batch; without it each GPU has the batch of the words
+    limits:  of what is tried, as :func:`parse_space` reads them
 
     Raises UsageError for a workload that is a profile, or where no layout divides the GPUs and the batch.
     """
@@ -322,7 +323,7 @@ def scale_layouts(
         raise UsageError(
             f"--layout: {words!r} is a profile of one GPU: give a workload in words, such as llama3-8b:h100"
         )
-    parsed = parse_words(words)
+    space, parsed = parse_space(limits), parse_words(words)
     model = model_of(parsed)
     experts = max((module.experts for module in model.modules), default=0)
     points, listed, notes = [], [], []

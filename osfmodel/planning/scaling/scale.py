@@ -19,12 +19,11 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
 from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.gpus import gpu_on_data_sheet
-from osfmodel.entities.lookup import require
-from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
+from osfmodel.entities.modules import FULLY_SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import PricedSubjects, compare
-from osfmodel.planning.results import WORTHWHILE, Tuning
+from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.scaling.replicas import (
     assumptions,
@@ -37,11 +36,8 @@ from osfmodel.planning.scaling.replicas import (
 )
 from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
-from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.solution import Limits, MemoryLimit
-from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.target import JobSettings
+from osfmodel.solve.solution import MemoryLimit
 
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
 """Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
@@ -113,49 +109,6 @@ def curve_of(
         workload, cluster, tuple(points), asked.limit, options.what_if, None, tuple(dict.fromkeys(notes)),
         tuple(warnings), options.groups,
     )  # fmt: skip
-
-
-def settings(curve: ScaleCurve, target: str) -> Tuning:
-    """The settings of ``target`` for the largest number of workers of ``curve``, within its limit of memory.
-
-    Raises as ``tune``, and UsageError where there are groups and the target has no settings for them.
-    """
-    last, groups = curve.points[-1], curve.groups.document
-    chosen = require(target, CONFIG_TARGETS, "target")
-    if groups and chosen.text.in_job is None:
-        others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.in_job is not None)
-        raise UsageError(f"--for {target} has no settings for {curve.groups.words}: give {others}")
-    sharded = chosen.objective.strategy in SHARDED
-    limits = Limits(memory=curve.limit) if sharded else Limits()
-    workload = of_each_gpu(curve.workload, curve.groups, curve.what_if, last.workers)
-    cluster = strided(curve.cluster, curve.groups.tensor)
-    found = tune(workload, cluster, last.ranks, target, limits)
-    if curve.limit is not None:
-        rule = in_stages((target, tuned_rule(found)), curve.groups)
-        (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
-        row = strategy_row(predicted, last.ranks, curve.limit, sized=True)
-        if row.fits is False and row.peak is not None:
-            said = f"the settings of {target} do not fit: they need {show_bytes(row.peak.bytes)} of "
-            remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
-            found = replace(found, warnings=(*found.warnings, said + remedy))
-    if chosen.text.in_job is not None and in_words(curve.workload.name):
-        knobs = chosen.text.in_job(found.knobs, _job(curve, last))
-        found = replace(
-            found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
-        )
-    return found.under(replace(curve.what_if, accumulate=last.accumulated))
-
-
-def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
-    """The settings of a point's job, of a workload in words."""
-    return JobSettings(
-        tuple(curve.groups.document.items()),
-        point.workload.batch_size or 1,
-        point.samples or 1,
-        point.accumulated,
-        point.workload.sample_tokens,
-        parse_words(curve.workload.name).setting.checkpointing,
-    )
 
 
 def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLimit | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from osfmodel.counting import in_words
-from osfmodel.counting.words import parse_words
+from osfmodel.counting.words import parse_words, with_parts
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
@@ -180,7 +180,10 @@ class Scaled(Result):
         curve = self.curve
         if curve.combinations:
             columns = combination_columns(curve.combinations)
-            name = f"{curve.workload.name} on {curve.cluster.name}"
+            words, keys = curve.workload.name, {one.key for one in columns}
+            if in_words(words) and keys & {"batch_size", "checkpointing"}:
+                words = with_parts(words, batch="", ac="")
+            name = f"{words} on {curve.cluster.name}"
             show_title(console, f"{name}: {curve.listed} (best: the one to take)")
             strategy = [one.key for one in columns].index("strategy")
             print_fitting(console, columns, curve.combinations, words=(strategy, -1), leave_out=LEFT_OUT)

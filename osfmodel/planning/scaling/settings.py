@@ -1,0 +1,65 @@
+"""The settings of a framework for the last point of a scaling curve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from osfmodel.cost.clusters import strided
+from osfmodel.counting import in_words
+from osfmodel.counting.words import parse_words
+from osfmodel.entities.display import show_bytes
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import require
+from osfmodel.entities.modules import SHARDED
+from osfmodel.planning.predictions import compare
+from osfmodel.planning.results import Tuning
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.replicas import in_stages, of_each_gpu
+from osfmodel.planning.tuning.choosing import strategy_row
+from osfmodel.planning.tuning.tune import tune, tuned_rule
+from osfmodel.solve.solution import Limits
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.target import JobSettings
+
+
+def settings(curve: ScaleCurve, target: str) -> Tuning:
+    """The settings of ``target`` for the largest number of workers of ``curve``, within its limit of memory.
+
+    Raises as ``tune``, and UsageError where there are groups and the target has no settings for them.
+    """
+    last, groups = curve.points[-1], curve.groups.document
+    chosen = require(target, CONFIG_TARGETS, "target")
+    if groups and chosen.text.in_job is None:
+        others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.in_job is not None)
+        raise UsageError(f"--for {target} has no settings for {curve.groups.words}: give {others}")
+    sharded = chosen.objective.strategy in SHARDED
+    limits = Limits(memory=curve.limit) if sharded else Limits()
+    workload = of_each_gpu(curve.workload, curve.groups, curve.what_if, last.workers)
+    cluster = strided(curve.cluster, curve.groups.tensor)
+    found = tune(workload, cluster, last.ranks, target, limits)
+    if curve.limit is not None:
+        rule = in_stages((target, tuned_rule(found)), curve.groups)
+        (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
+        row = strategy_row(predicted, last.ranks, curve.limit, sized=True)
+        if row.fits is False and row.peak is not None:
+            said = f"the settings of {target} do not fit: they need {show_bytes(row.peak.bytes)} of "
+            remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
+            found = replace(found, warnings=(*found.warnings, said + remedy))
+    if chosen.text.in_job is not None and in_words(curve.workload.name):
+        knobs = chosen.text.in_job(found.knobs, _job(curve, last))
+        found = replace(
+            found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
+        )
+    return found.under(replace(curve.what_if, accumulate=last.accumulated))
+
+
+def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
+    """The settings of a point's job, of a workload in words."""
+    return JobSettings(
+        tuple(curve.groups.document.items()),
+        point.workload.batch_size or 1,
+        point.samples or 1,
+        point.accumulated,
+        point.workload.sample_tokens,
+        parse_words(curve.workload.name).setting.checkpointing,
+    )

@@ -1,0 +1,145 @@
+"""The search for a layout, held against every layout of small spaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from osfmodel import load_cluster
+from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.training import FULL, NOTHING
+from osfmodel.entities.errors import UsageError
+from osfmodel.planning.scaling.layouts import (
+    Layout,
+    LayoutSearch,
+    Space,
+    candidates,
+    parse_space,
+    scale_layouts,
+    simplest,
+)
+from osfmodel.planning.scaling.scale import ScaleOptions
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.solution import MemoryLimit
+from tests.cli.test_cli import run
+
+WORDS, CLUSTER = "llama3.2-1b:h100,seq4096,batch1,bf16", "nccl:h100x4,100Gbps"
+SPACE = "tp<=2,cp=1,pp<=4,batch<=2,ac=none|full"
+ROOMS = (80 << 30, 24 << 30, 14 << 30)
+"""Memory in which all layouts fit, some, and few."""
+
+
+def search(room: int, words: str = WORDS) -> tuple[LayoutSearch, list[Layout]]:
+    """A search of a small space on 8 GPUs, and its layouts."""
+    made = LayoutSearch(words, load_cluster(CLUSTER), 8, 16, ScaleOptions(limit=MemoryLimit(room)))
+    experts = max((module.experts for module in made.model.modules), default=0)
+    return made, list(candidates(parse_space(SPACE), made.cluster, 4096, experts, 8, 16))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_brute_force_finds_nothing_faster_and_no_bound_is_above_a_step(room: int) -> None:
+    made, layouts = search(room)
+    best: dict[Parallelism, float] = {}
+    pruned = 0
+    for layout in layouts:
+        workload = made._counted(layout)
+        assert workload is not None
+        point = made._point(layout, workload)
+        assert point is not None
+        assert point.best.peak is not None
+        grouped, _ = made._grouped(layout, workload)
+        counted = layout.accumulated * (grouped.forward_time + grouped.backward_time)
+        assert made._shared(layout) <= counted * (1 + 1e-9)
+        assert counted <= min(row.time for row in point.rows) * (1 + 1e-9)
+        least = made._least(layout, grouped)
+        assert all(row.peak is not None and least <= row.peak.bytes for row in point.rows), layout
+        pruned += least > room
+        if point.fits:
+            best[layout.groups] = min(point.time, best.get(layout.groups, point.time))
+    found = search(room)[0].best(layouts, wanted=3)
+    assert [point.time for _, point in found] == pytest.approx(sorted(best.values())[:3])
+    assert (pruned > 0) == (room != ROOMS[0])
+
+
+def test_where_nothing_fits_the_layout_that_lacks_least_is_named() -> None:
+    made, layouts = search(2 << 30)
+    found = made.best(layouts, wanted=2)
+    assert found
+    assert all(point.fits is False for _, point in found)
+    peaks = [point.best.peak.bytes for _, point in found if point.best.peak is not None]
+    assert peaks == sorted(peaks)
+    assert peaks[0] > 2 << 30
+
+
+def test_experts_are_shared_as_well() -> None:
+    _made, layouts = search(80 << 30, "olmoe-1b-7b:h100,seq4096,batch1,bf16")
+    assert {layout.groups.expert for layout in layouts} >= {1, 2, 4, 8}
+    assert all(layout.groups.ranks(8) % layout.groups.expert == 0 for layout in layouts)
+
+
+def test_of_layouts_that_are_as_fast_the_simplest_is_taken() -> None:
+    curve = scale_layouts(WORDS, load_cluster(CLUSTER), [8], ScaleOptions(what_if=WhatIf(global_batch=16)), SPACE)
+    (taken,) = (one for one in curve.combinations if one.taken)
+    assert taken.groups == curve.groups == Parallelism()
+    assert taken.samples == 16
+    assert curve.points[0].time == taken.time
+    assert curve.combinations[0].time == min(one.time for one in curve.combinations)
+    near = [(Layout(one.groups, 1, 1, NOTHING), one) for one in curve.combinations]
+    assert simplest(near) == [one.taken for one in curve.combinations].index(True)
+
+
+def test_a_space_in_words() -> None:
+    assert parse_space("any") == Space()
+    space = parse_space("tp<=8, pp=2,ac=full")
+    assert space.sizes("tp", 12) == [1, 2, 3, 4, 6]
+    assert space.sizes("pp", 12) == [2]
+    assert space.sizes("cp", 2) == [1, 2]
+    assert space.checkpointing == (FULL,)
+    for wrong in ("tp", "tp<8", "xp=1", "tp=0", "ac=some", "tp=1,tp=2", ""):
+        with pytest.raises(UsageError, match="--layout"):
+            parse_space(wrong)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--tp", "2"], "leave --tp out"),
+        (["--accumulate", "2"], "leave --accumulate out"),
+        (["--anchor", "8=1s"], "leave --anchor out"),
+        (["--target-scaling", "0.9"], "leave a goal out"),
+        (["--global-batch", "7"], "no layout of 8 GPUs for 7 samples"),
+    ],
+)
+def test_what_the_search_decides_cannot_be_given(more: list[str], said: str) -> None:
+    made = run("scale", WORDS, "--cluster", CLUSTER, "--workers", "8", "--layout", "tp=1,pp=1,cp=1", *more)
+    assert made.exit_code
+    assert said in made.stderr
+    assert len(made.stderr.splitlines()) == 1
+
+
+def test_a_profile_has_no_layout() -> None:
+    made = run("scale", "resnet50-v100", "--cluster", CLUSTER, "--workers", "8", "--layout", "any")
+    assert made.exit_code
+    assert "is a profile of one GPU" in made.stderr
+
+
+def test_settings_and_records_are_of_the_layout_that_is_taken() -> None:
+    words = [
+        "scale",
+        WORDS,
+        "--cluster",
+        CLUSTER,
+        "--workers",
+        "8",
+        "--global-batch",
+        "16",
+        "--layout",
+        "tp=2,cp=1,pp=2",
+    ]
+    made = run(*words, "--for", "torchtitan")
+    assert "tensor_parallel_degree = 2" in made.stdout
+    assert "pipeline_parallel_degree = 2" in made.stdout
+    assert "global_batch_size = 16" in made.stdout
+    rows = run(*words, "--format", "csv").stdout.splitlines()
+    assert "checkpointing" in rows[0]
+    assert "accumulate" in rows[0]
+    assert len(rows) == 2
