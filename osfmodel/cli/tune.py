@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -121,8 +122,8 @@ def tune_command(subject: Subject, **asked: Any) -> None:
     Needs --cluster and --workers, but for --live. -o ddp.py, horovod.env or deepspeed.json writes the settings; -o
     plan.json, .yaml or .csv writes the plan and its times. --format decides between the two.
 
-    --for any compares DDP, ZeRO-1, ZeRO-2, FSDP2 and HSDP at each worker count up to N, by step time and, with --memory
-    SIZE, by what fits, and prints the settings of the one to take.
+    --for any compares DDP, ZeRO-1, ZeRO-2, FSDP2 and HSDP at each worker count up to N, by step time and by what
+    fits into the GPU that WORKLOAD names, or into --memory SIZE, and prints the settings of the one to take.
 
     --memory SIZE also looks for the batch size, and for what to recompute, release and send sparsely, that train most
     samples per second within SIZE: a plan for osf.execute. With --for fsdp2, hsdp or torchtitan it keeps groups between
@@ -186,6 +187,12 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
         Objective(asked["channels"], asked["forward_overlap"], SPLIT if asked["split"] else REPLICATED),
         _leads(asked["host_lead"], target),
     ).under(subject.what_if)
+    room = None if limits.memory else _room(workload, subject, asked)
+    if room is not None:
+        from osfmodel.planning.tuning.choosing import misfits  # not loaded where no GPU's memory is known
+
+        told = misfits(subject.what_if.of_workload(workload, 1), cluster, tuning, room)
+        tuning = replace(tuning, warnings=(*tuning.warnings, *told))
     style, as_json = asked["style"], asked["as_json"]
     if lines is not None:
         style = style or ("json" if as_json else "code")
@@ -241,8 +248,20 @@ def _tune_any(subject: Subject, asked: Mapping[str, Any]) -> None:
     counts = parse_workers(asked["workers"], cluster)
     if len(counts) == 1:
         counts = list(counts_up_to(cluster, counts[0]))
-    made = tune_any(workload, cluster, sorted(counts), _memory_limit(asked), subject.what_if)
+    limit = _memory_limit(asked) or _room(workload, subject, asked)
+    made = tune_any(workload, cluster, sorted(counts), limit, subject.what_if)
     emit(asked["style"], asked["as_json"], asked["output"], StrategiesTuned(made, _tuned_options(subject, asked)))
+
+
+def _room(workload: Workload, subject: Subject, asked: Mapping[str, Any]) -> MemoryLimit | None:
+    """The memory of the GPU that words name; None where it, or what the optimizer keeps, is not known."""
+    from osfmodel.planning.scaling.scale import room_of  # not loaded where a profile is tuned within --memory
+
+    found = room_of(workload)
+    known = workload.state_bytes is not None or asked["optimizer"] is not None
+    if found is None or not known or subject.what_if.compression != "none":
+        return None
+    return replace(found, optimizer=asked["optimizer"])
 
 
 def _tune_memory(subject: Subject, params: Mapping[str, Any]) -> None:

@@ -171,8 +171,6 @@ SUBJECT: tuple[Column[PlanRow], ...] = (
 """Columns that differ from comparison to comparison, in tables over several worker counts."""
 EVERY: tuple[Column[PlanRow], ...] = (*PLANS, RATE, *PAID, *SUBJECT)
 
-FITS_WORDS = {True: "yes", False: "no"}
-"""Words for people on what fits."""
 LEFT_OUT = ("samples/s", "exposed", "buckets", "batch of each", "speed-up", "vs bound", "bound")
 """Columns to leave out on a narrow terminal, the first one first."""
 

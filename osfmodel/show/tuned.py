@@ -12,7 +12,6 @@ from osfmodel.entities.units import show_sizes
 from osfmodel.planning.results import Outcome, Tuning
 from osfmodel.show.document import Result
 from osfmodel.show.plans import (
-    FITS_WORDS,
     LEFT_OUT,
     band_column,
     describe,
@@ -23,6 +22,7 @@ from osfmodel.show.plans import (
 )
 from osfmodel.show.table import Column, Sheet, column, csv_row, json_row, listed_rows
 from osfmodel.show.terminal import Console, empty_table, print_fitting, show_notes, show_title
+from osfmodel.solve.verdicts import NO
 
 if TYPE_CHECKING:
     from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, StrategyTuning
@@ -164,7 +164,9 @@ STRATEGY: tuple[Column[ChoiceRow], ...] = (
     ),
     band_column(lambda one: one.row.prediction.band, "none"),
     column("peak_memory_bytes", "memory", lambda one: None if one.row.peak is None else one.row.peak.bytes, show_bytes),
-    column("fits", "fits", lambda one: one.row.fits, FITS_WORDS.__getitem__),
+    column("reserved_memory_bytes", None, lambda one: one.row.reserved),
+    column("fits", "fits", lambda one: one.row.fits),
+    column("fits_chance", None, lambda one: one.row.chance),
 )
 """Columns of a strategy at one worker count."""
 
@@ -252,7 +254,7 @@ def _show_turns(console: Console, made: StrategyTuning) -> None:
         taken = "nothing fits" if choice.chosen is None else choice.chosen.name
         table.add_row(str(choice.workers), *_cells(choice, names), escape(taken))
     console.print(table)
-    misfits = any(row.fits is False for choice in made.choices for row in choice.rows)
+    misfits = any(row.fits == NO for choice in made.choices for row in choice.rows)
     console.print(f"Take {made.turns}.{' In brackets: does not fit.' if misfits else ''}", markup=False)
 
 
@@ -262,4 +264,4 @@ def _cells(choice: StrategyChoice, names: list[str]) -> Iterator[str]:
     for name in names:
         row = rows.get(name)
         time = "" if row is None else show_predicted_time(row.time)
-        yield f"({time})" if row is not None and row.fits is False else time
+        yield f"({time})" if row is not None and row.fits == NO else time

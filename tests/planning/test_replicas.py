@@ -274,15 +274,20 @@ def test_experts_take_memory_on_the_ranks_that_share_them(cluster):
     assert changed.fixed_bytes == pytest.approx(7 * experts * 4 / 64)
 
 
-def test_parameters_with_fewer_rows_than_ranks_are_told(cluster):
+def test_experts_with_fewer_rows_than_ranks_are_split_along_dimension_1(cluster):
+    """As torchtitan does: none is padded to the number of ranks."""
     words = "mixtral-8x7b:h100,seq4096,batch1,bf16,ac=full"
-    told = [note for note in scale(osf.load_workload(words), cluster, [16, 64]).notes if "FSDP2 pads" in note]
+    curve = scale(osf.load_workload(words), cluster, [16, 64])
+    told = [note for note in curve.notes if "shard_placement_fn" in note]
     assert len(told) == 1
-    assert "gate_up_proj (8 rows, 64 ranks)" in told[0]
+    assert "64 ranks for 8 experts" in told[0]
+    whole = sum(layer.gradient_bytes for layer in osf.load_workload(words).layers)
+    (fsdp2,) = [row for row in curve.points[-1].rows if row.name == "fsdp2"]
+    assert fsdp2.peak.held["optimizer state"] == pytest.approx(2 * whole / 64, rel=0.01)
     groups = Parallelism(expert=8)
     shared = scale(replica_workload(words, cluster, groups), cluster, [64], ScaleOptions(groups=groups))
-    assert not any("FSDP2 pads" in note for note in shared.notes)
-    assert not any("FSDP2 pads" in note for note in scale(osf.load_workload(WORDS), cluster, [64]).notes)
+    assert not any("shard_placement_fn" in note for note in shared.notes)
+    assert not any("shard_placement_fn" in note for note in scale(osf.load_workload(WORDS), cluster, [64]).notes)
 
 
 def test_settings_name_the_groups(cluster):
@@ -318,3 +323,12 @@ def test_settings_name_the_groups(cluster):
 def test_impossible_groups_are_refused(cluster, words, groups, said):
     with pytest.raises(osf.UsageError, match=said):
         replica_workload(words, cluster, groups)
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("expert", [1, 8])
+def test_mixtures_of_experts_fit_on_64_gpus(cluster, model, expert):
+    words, groups = f"{model}:h100,seq4096,batch1,bf16", Parallelism(expert=expert)
+    workload = osf.load_workload(words) if expert == 1 else replica_workload(words, cluster, groups)
+    (point,) = scale(workload, cluster, [64], ScaleOptions(groups=groups)).points
+    assert point.fits == "yes"

@@ -53,13 +53,13 @@ def test_ddp_stays_where_it_fits_and_nothing_is_faster_beyond_doubt():
 def test_what_does_not_fit_is_not_taken_and_the_verdict_says_why():
     made = chosen(3 * GIB)
     fits = {row.name: row.fits for row in made.last.rows}
-    assert not fits["ddp"]
-    assert not fits["zero-1"]  # whose buffer alone takes 1.9 GiB by default
-    assert all(fits[name] for name in ("fsdp2", "fsdp2:keep", "hsdp"))
+    assert fits["ddp"] == "no"
+    assert fits["zero-1"] == "no"  # whose buffer alone takes 1.9 GiB by default
+    assert all(fits[name] == "yes" for name in ("fsdp2", "fsdp2:keep", "hsdp"))
     assert made.last.base.name == "fsdp2"
     assert made.last.chosen.name == "hsdp"
     assert "the largest part is optimizer state, 1.723 GiB: zero-1, fsdp2 or hsdp shard it" in made.verdict
-    assert made.last.chosen.time == min(row.time for row in made.last.rows if row.fits)
+    assert made.last.chosen.time == min(row.time for row in made.last.rows if row.fits == "yes")
 
 
 def test_where_nothing_fits_the_smallest_is_explained_and_nothing_is_printed():
@@ -161,7 +161,7 @@ def test_one_command_compares_and_prints_lines(osf_, tmp_path):
     document = json.loads(osf_(*asked, "--json").stdout)
     assert (document["workers"], document["recommended"], document["base"]) == (32, "hsdp", "fsdp2")
     assert [one["workers"] for one in document["sweep"]] == [16, 32]
-    assert document["strategies"][0]["fits"] is False
+    assert document["strategies"][0]["fits"] == "no"
     assert "fully_shard(" in document["rendered"]
     path = tmp_path / "hsdp.py"
     assert osf_(*asked, "-o", str(path)).exit_code == 0
@@ -234,7 +234,7 @@ def test_kept_groups_within_memory_are_the_lines_of_the_strategy():
     document = StrategiesTuned(made).document()
     assert document["plan"] == document_of(made.plan)
     assert document["tuned"]["peak_memory_bytes"] == made.tuned.peak.bytes <= limit
-    assert document["strategies"][0]["fits"] is False
+    assert document["strategies"][0]["fits"] == "no"
 
 
 def test_lines_are_the_defaults_where_tuning_gains_nothing(monkeypatch):
@@ -278,3 +278,17 @@ def test_osf_memory_says_what_does_not_fit():
     document = json.loads(CliRunner().invoke(main, [*words, "--memory", "2.7GiB", "--json"]).stdout)
     assert [plan["fits"] for plan in document["plans"]] == [False, True]
     assert "Fits into 3.000 GiB." in CliRunner().invoke(main, [*words, "--memory", "3GiB"]).stdout
+
+
+def test_tune_holds_a_model_in_words_against_the_memory_of_its_gpu():
+    """Llama 3 8B with AdamW takes 16 bytes for each parameter: no replicated plan fits into an H100."""
+    asked = ["tune", "llama3-8b:h100,seq4096,batch1,bf16", "--cluster", "nccl:h100x8,400Gbps", "--workers", "16"]
+    document = json.loads(CliRunner().invoke(main, [*asked, "--for", "any", "--json"]).stdout)
+    fits = {one["plan"]: one["fits"] for one in document["strategies"]}
+    assert (fits["ddp"], fits["fsdp2"], document["recommended"]) == ("no", "yes", "fsdp2")
+    assert document["limit_bytes"] < 80e9 + 6e9
+    roomy = json.loads(CliRunner().invoke(main, [*asked, "--for", "any", "--memory", "400GB", "--json"]).stdout)
+    assert roomy["strategies"][0]["fits"] == "yes"
+    alone = CliRunner().invoke(main, [*asked, "--for", "ddp"])
+    assert "do not fit: they need" in alone.stderr
+    assert "fsdp2, hsdp fit" in " ".join(alone.stderr.split())

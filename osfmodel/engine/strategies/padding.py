@@ -1,4 +1,4 @@
-"""Bytes of groups of sharded parameters: FSDP2 pads each parameter by itself.
+"""Bytes of groups of sharded parameters: FSDP2 pads each parameter by itself, along the dimension that it splits.
 
 Source: torch 2.13, ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``.
 """
@@ -12,14 +12,27 @@ from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Layer
 
+EXPERTS, PLAIN_MATRIX = ".experts.", 2
+"""Contained in the names of experts' parameters, and dimensions of one expert's."""
+
 
 def padded_elements(layer: Layer, ranks: int) -> int:
-    """Elements of a parameter whose first dimension is padded to a multiple of ``ranks``, as FSDP2 splits it.
+    """Elements of a parameter whose dimension that is split is padded to a multiple of ``ranks``.
 
     A parameter without a known shape is taken to have one dimension.
     """
-    first, rest = (layer.shape[0], math.prod(layer.shape[1:])) if layer.shape else (layer.elements, 1)
-    return -(-first // ranks) * ranks * rest
+    shape = layer.shape or (layer.elements,)
+    split = shape[1] if placed(layer, ranks) else shape[0]
+    return -(-split // ranks) * ranks * (math.prod(shape) // split)
+
+
+def placed(layer: Layer, ranks: int) -> bool:
+    """Whether trainers split a parameter along dimension 1, which shard_placement_fn says: of experts, if too few.
+
+    Source: torchtitan, ``torchtitan/models/llama4/infra/parallelize.py`` (apply_fsdp), by default FSDP2 splits the
+    first dimension of all.
+    """
+    return EXPERTS in layer.name and len(layer.shape) > PLAIN_MATRIX and layer.shape[0] < ranks
 
 
 def frozen_bytes(layers: Sequence[Layer], ranks: int) -> int:

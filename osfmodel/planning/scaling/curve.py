@@ -17,6 +17,7 @@ from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.solve.verdicts import NO, TIGHT, YES
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,12 @@ class ScalePoint:
     taken: bool = False
 
     def __repr__(self) -> str:
-        step = f"{self.best.name}, {show_predicted_time(self.best.time)}{', does not fit' * (self.fits is False)}"
+        step = f"{self.best.name}, {show_predicted_time(self.best.time)}{', does not fit' * (self.fits == NO)}"
         return brief(self, f"{how_many(self.workers, 'GPU')}: {step}")
 
     @property
-    def fits(self) -> bool | None:
-        """Whether a strategy is within the limit of memory; None without a limit."""
+    def fits(self) -> str | None:
+        """YES, TIGHT or NO, whether a GPU has room for the strategy; None without a limit."""
         return self.best.fits
 
     @property
@@ -192,11 +193,13 @@ class ScaleCurve:
     @property
     def turns(self) -> str:
         """The strategies by number of GPUs: ``Take ddp on 2 to 16 GPUs, hsdp on 32 to 64 GPUs.``"""
-        runs = groupby(self.points, lambda point: "" if point.fits is False else point.best.name)
+        runs = groupby(self.points, lambda point: "" if point.fits == NO else point.best.name)
         spans = [(name, _span([point.workers for point in run])) for name, run in runs]
         taken = ", ".join(f"{name} on {span}" for name, span in spans if name)
         none = ", ".join(span for name, span in spans if not name)
+        tight = [point.workers for point in self.points if point.fits == TIGHT]
         said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
+        said.append(f"Memory is tight on {_listed(tight)}." if tight else "")
         return " ".join(filter(None, said))
 
 
@@ -207,20 +210,29 @@ def combined(curves: Sequence[ScaleCurve], listed: bool) -> ScaleCurve:
     """
     each = (replace(point, groups=curve.groups) for curve in curves for point in curve.points)
     points = sorted(each, key=lambda point: point.workers)
-    best = {count: max(own, key=_rate) for count, own in groupby(points, lambda point: point.workers)}
+    best = {count: max(own, key=_preferred) for count, own in groupby(points, lambda point: point.workers)}
     found = (
         replace(point, best=row, taken=row is point.best and point is best[point.workers] and _rate(point) > 0)
         for point in points
         for row in (point.rows if listed else [point.best])
     )
-    last = max(curves, key=lambda curve: (curve.points[-1].workers, _rate(curve.points[-1])))
+    last = max(curves, key=lambda curve: (curve.points[-1].workers, _preferred(curve.points[-1])))
     warnings = dict.fromkeys(warning for curve in curves for warning in curve.warnings)
     return replace(last, combinations=tuple(found), warnings=tuple(warnings))
 
 
 def _rate(point: ScalePoint) -> float:
     """The rate of each GPU; 0 if nothing fits."""
-    return 0.0 if point.fits is False else point.rate_per_gpu
+    return 0.0 if point.fits == NO else point.rate_per_gpu
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return f"{', '.join(map(str, counts))} {'GPU' if counts == [1] else 'GPUs'}"
+
+
+def _preferred(point: ScalePoint) -> tuple[bool, float]:
+    """What is best is first sure to fit, then fast."""
+    return point.fits in (None, YES), _rate(point)
 
 
 def _span(counts: Sequence[int]) -> str:

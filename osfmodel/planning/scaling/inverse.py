@@ -25,7 +25,8 @@ from osfmodel.planning.scaling.goals import (
 )
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
-from osfmodel.planning.scaling.strategies import StrategyRow
+from osfmodel.planning.scaling.strategies import StrategyRow, possible
+from osfmodel.solve.verdicts import NO
 
 WIDEST = 1024.0
 """Largest factor, either way, by which the network's bandwidth is changed."""
@@ -100,8 +101,8 @@ def _meets(point: ScalePoint, goal: Goal, end: str) -> bool:
 
 def _step(point: ScalePoint, end: str) -> float | None:
     """Seconds of a point's step, or at an end of its band; None if nothing fits, or without a band for an end."""
-    if point.fits is False or end == "predicted":
-        return None if point.fits is False else point.time
+    if point.fits == NO or end == "predicted":
+        return None if point.fits == NO else point.time
     band = point.band
     return None if band is None else point.time * (1 + (band.below if end == "fast" else band.above))
 
@@ -130,7 +131,7 @@ class _At:
         values = {end: search(end) if end == "predicted" or last.band is not None else None for end in ENDS}
         shape = self.curve.cluster.nccl
         present = None if shape is None or asks != "bandwidth" else shape.nic_bandwidth
-        return Answer(self.goal.words, asks, last.workers, values, last.fits is False or last.band is not None, present)
+        return Answer(self.goal.words, asks, last.workers, values, last.fits == NO or last.band is not None, present)
 
     def point(self, factor: float = 1, change: str = "", value: int = 0) -> ScalePoint:
         """The point there with a network ``factor`` times as fast, or with a field of the what-if changed."""
@@ -162,11 +163,11 @@ class _At:
         """The plans that fit with so many micro-batches."""
         what_if = replace(self.options.what_if, accumulate=min(2, accumulate))
         if what_if == self.options.what_if:
-            return tuple(row.name for row in self.curve.points[-1].rows if row.fits is not False)
+            return tuple(row.name for row in possible(self.curve.points[-1].rows))
         if (accumulate > 1) not in self.room:
             options = replace(self.options, what_if=what_if)
             (point,) = scale(self.curve.workload, self.curve.cluster, [self.curve.points[-1].workers], options).points
-            self.room[accumulate > 1] = tuple(row.name for row in point.rows if row.fits is not False)
+            self.room[accumulate > 1] = tuple(row.name for row in possible(point.rows))
         return self.room[accumulate > 1]
 
     def bandwidth(self, end: str) -> float | None:
@@ -198,7 +199,7 @@ class _At:
             if count <= STEADY:
                 return _meets(self.point(1, "accumulate", count), self.goal, end)
             half, whole = (self.point(1, "accumulate", number) for number in (STEADY // 2, STEADY))
-            return any(self._longer(half, whole, row, count, end) for row in whole.rows if row.fits is not False)
+            return any(self._longer(half, whole, row, count, end) for row in whole.rows if row.fits != NO)
 
         if not met(MOST_MICRO_BATCHES):
             return None
@@ -223,7 +224,7 @@ class _At:
             return _meets(self.point(1, "batch_size", count), self.goal, end)
 
         def fits(count: int) -> bool:
-            return self.point(1, "batch_size", count).fits is not False
+            return self.point(1, "batch_size", count).fits != NO
 
         largest = MOST_SAMPLES if fits(MOST_SAMPLES) else _least(lambda count: not fits(count), MOST_SAMPLES) - 1
         if not largest or not met(largest):
@@ -242,4 +243,4 @@ def _least(met: Callable[[int], bool], most: int) -> int:
 
 def _banded(points: Iterable[ScalePoint]) -> bool:
     """Whether every step has an error band."""
-    return all(point.band is not None for point in points if point.fits is not False)
+    return all(point.band is not None for point in points if point.fits != NO)

@@ -14,12 +14,11 @@ from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
-from osfmodel.engine.strategies.padding import padded_elements
+from osfmodel.engine.strategies.padding import placed
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
 from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.gpus import gpu_on_data_sheet
-from osfmodel.entities.modules import FULLY_SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import PricedSubjects, compare
@@ -34,10 +33,11 @@ from osfmodel.planning.scaling.replicas import (
     replica_workload,
     stack_of,
 )
-from osfmodel.planning.scaling.strategies import StrategyRow
+from osfmodel.planning.scaling.strategies import StrategyRow, possible
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.solve.verdicts import NO
 
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
 """Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
@@ -45,8 +45,14 @@ SLOWEST = 1e3
 """Largest factor by which an anchor may lengthen computation."""
 FAR = 3.0
 """Factor on computation, either way, from which an anchor is doubted."""
-PADDED = 1.25
-"""Factor by which padding makes all parameters larger, from which on a note says so."""
+FITTING = (
+    "memory is what a step holds; PyTorch reserves more, which must fit in {} of a GPU: by the errors of published "
+    "peaks, yes is a chance of 95 % or more, tight one of 5 to 95 %"
+)
+PLACED = (
+    "FSDP2 with {ranks} ranks for {experts} experts: split along dimension 1, as torchtitan does; give fully_shard "
+    "shard_placement_fn=lambda parameter: Shard(1) for experts, or use --ep"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,7 @@ def curve_of(
 
     wanted: the limit of memory, even if the workload does not say enough to hold anything against it
     """
-    notes = (*told, *asked.notes(workload, wanted, points[-1]), *_padded(points), *_told(points, cluster))
+    notes = (*told, *asked.notes(workload, wanted, points[-1]), *_placed(points), *_told(points, cluster))
     warnings = dict.fromkeys(warning for point in points for warning in point.best.prediction.warnings)
     options = asked.options
     return ScaleCurve(
@@ -170,7 +176,9 @@ class ScaleTask:
         changed = what_if.of_workload(grouped, replicas)
         found = strategies_at(self.subjects.of(changed, self.cluster, ranks), plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
-        rows = tuple(strategy_row(one, ranks, self.limit, self.sized) for one in found if alike[one.plan] is one)
+        rows = tuple(
+            strategy_row(one, ranks, self.limit, self.sized, groups) for one in found if alike[one.plan] is one
+        )
         size = what_if.share(replicas) or workload.batch_size
         samples = None if size is None else size * what_if.accumulate * replicas
         single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
@@ -220,13 +228,13 @@ class ScaleTask:
         """A remark on the activation checkpointing with which something fits, where nothing does without."""
         groups = self.options.groups
         plain = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == NOTHING
-        if not plain or not self.sized or any(point.fits is not False for point in points):
+        if not plain or not self.sized or any(point.fits != NO for point in points):
             return
         for how in (SELECTIVE, FULL):
             words = f"{workload.name},ac={how}"
             made = load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)
             found = self.point(made, points[-1].workers)
-            if found.fits is not False:
+            if found.fits != NO:
                 yield f"with ac={how} in the words, {found.best.name} fits on {points[-1].workers} GPUs"
                 return
 
@@ -251,8 +259,7 @@ class ScaleTask:
             said += f", a step of {step:,} tokens on {how_many(last.workers, 'GPU')}" if step else ""
             yield said + (stack_of(workload) if in_words(workload.name) else "")
         if self.limit is not None:
-            room = show_bytes(self.limit.bytes)
-            yield f"strategies fit in {room} of a GPU, counted in live bytes: allocators reserve more"
+            yield FITTING.format(show_bytes(self.limit.bytes))
         elif wanted is not None:
             yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer adamw"
         else:
@@ -287,30 +294,22 @@ def _told(points: Sequence[ScalePoint], cluster: Cluster) -> Iterator[str]:
             yield f"{WIDE} no replicas of several GPUs were measured, runs on {kind} are nearest"
 
 
-def _padded(points: Sequence[ScalePoint]) -> Iterator[str]:
-    """A remark on parameters with fewer rows than FSDP2 has ranks at the largest number of workers."""
+def _placed(points: Sequence[ScalePoint]) -> Iterator[str]:
+    """A remark on experts that are split along dimension 1 at the largest number of workers."""
     last = points[-1]
-    if all(row.prediction.plan.strategy != FULLY_SHARDED for row in last.rows):
-        return
-    layers = [layer for layer in last.workload.layers if layer.gradient_bytes and layer.shape]
-    sizes = {layer.name: padded_elements(layer, last.ranks) for layer in layers}
-    few = [layer for layer in layers if layer.shape[0] < last.ranks and len(layer.shape) > 1]
-    whole, padded = sum(layer.elements for layer in layers), sum(sizes.values())
-    if few and padded > PADDED * whole:
-        worst = max(few, key=lambda layer: sizes[layer.name])
-        yield (
-            f"FSDP2 pads parameters with fewer rows than ranks, such as {worst.name} ({worst.shape[0]} rows, "
-            f"{last.ranks} ranks): all together are {padded / whole:.1f} times as large: use --ep, or give fully_shard "
-            "a shard_placement_fn"
-        )
+    if any(row.prediction.plan.strategy in SHARDED for row in last.rows):
+        for layer in last.workload.layers:
+            if placed(layer, last.ranks):
+                yield PLACED.format(experts=layer.shape[0], ranks=last.ranks)
+                return
 
 
 def _taken(rows: Sequence[StrategyRow]) -> StrategyRow:
     """The strategy to take: the simplest that fits, unless another one is faster by more than WORTHWHILE.
 
-    Where none fits, the one that lacks least.
+    Those that fit surely go before those that may. Where none fits, the one that lacks least.
     """
-    room = [row for row in rows if row.fits is not False]
+    room = possible(rows)
     if not room:
         return min(rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
     base = min(room, key=lambda row: STRATEGY_PLANS.get(row.name, len(STRATEGY_PLANS)))

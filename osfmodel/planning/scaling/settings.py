@@ -18,6 +18,7 @@ from osfmodel.planning.scaling.replicas import in_stages, of_each_gpu
 from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.solve.solution import Limits
+from osfmodel.solve.verdicts import NO
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.target import JobSettings
 
@@ -40,8 +41,8 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     if curve.limit is not None:
         rule = in_stages((target, tuned_rule(found)), curve.groups)
         (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
-        row = strategy_row(predicted, last.ranks, curve.limit, sized=True)
-        if row.fits is False and row.peak is not None:
+        row = strategy_row(predicted, last.ranks, curve.limit, True, curve.groups)
+        if row.fits == NO and row.peak is not None:
             said = f"the settings of {target} do not fit: they need {show_bytes(row.peak.bytes)} of "
             remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
             found = replace(found, warnings=(*found.warnings, said + remedy))

@@ -17,6 +17,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import shortfall
+from osfmodel.solve.verdicts import NO, TIGHT, YES
 
 REPLICATED_PLAN = "ddp"
 """The strategy to stay with where no other is faster beyond doubt."""
@@ -27,12 +28,16 @@ class StrategyRow:
     """A strategy at one worker count.
 
     peak: its highest level of memory; None where the workload does not say enough
-    fits: whether that is within the limit; None without a limit
+    fits: YES, TIGHT or NO, whether a GPU has room for it; None without a limit
+    chance: that it has
+    reserved: bytes that PyTorch's allocator takes for the peak
     """
 
     prediction: Prediction
     peak: Footprint | None = None
-    fits: bool | None = None
+    fits: str | None = None
+    chance: float | None = None
+    reserved: int | None = None
 
     @property
     def name(self) -> str:
@@ -49,8 +54,9 @@ class StrategyRow:
 class StrategyChoice:
     """The strategies at one worker count.
 
-    base:    DDP if it fits, else the first that does; times are compared with it. None if nothing fits
-    fastest: of those that fit
+    base:    DDP if it fits surely, else the first that does, else the first that may; times are compared with it. None
+             if nothing fits
+    fastest: of those that fit as surely
     chosen:  the one to take: the fastest if it is faster than the base beyond doubt, else the base
     chance:  of the fastest against the base; None where they are as fast
     """
@@ -79,7 +85,7 @@ class StrategyChoice:
         else:
             said = f"{self._keep} unless you can measure: {self.fastest.name} is predicted to take {saved} less time"
             said += f", but it may be {chance}"
-        misfit = next((row for row in self.rows if row.name == REPLICATED_PLAN and row.fits is False), None)
+        misfit = next((row for row in self.rows if row.name == REPLICATED_PLAN and row.fits == NO), None)
         return f"{said}.{_room(self.chosen, limit)}{'' if misfit is None else ' ' + _lacking(misfit, limit)}"
 
     @property
@@ -92,11 +98,25 @@ class StrategyChoice:
         return min(self.rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
 
 
+def possible(rows: Sequence[StrategyRow]) -> list[StrategyRow]:
+    """The strategies that fit surely or without a limit; else those that may; none where none does."""
+    sure = [row for row in rows if row.fits in (None, YES)]
+    return sure or [row for row in rows if row.fits == TIGHT]
+
+
 def _room(row: StrategyRow, limit: int | None) -> str:
     """A sentence on the memory of a strategy that fits."""
     if row.peak is None or limit is None:
         return ""
-    return f" It takes {show_bytes(row.peak.bytes)} of {show_bytes(limit)}."
+    return f" It takes {show_bytes(row.peak.bytes)} of {show_bytes(limit)}.{tight(row)}"
+
+
+def tight(row: StrategyRow) -> str:
+    """A sentence on a strategy that fits only perhaps; "" for others."""
+    if row.fits != TIGHT or row.chance is None or row.reserved is None:
+        return ""
+    said = f"PyTorch reserves about {show_bytes(row.reserved)}, and runs that were predicted like this"
+    return f" That is tight: {said} fit {show_share(row.chance)} of the time."
 
 
 def _lacking(row: StrategyRow, limit: int | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.planning.sweep.columns import FIELDS, Record
+from osfmodel.solve.verdicts import NO
 
 Read: TypeAlias = Callable[[Record], Any]
 COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -38,7 +39,7 @@ def condition(text: str) -> Callable[[Record], bool]:
     """A condition on a record's columns, as Python writes it; an empty one always holds.
 
     Comparisons, ``and``, ``or``, ``not``, ``in``, + - * /, numbers, texts in quotes. A comparison with a missing value
-    does not hold. Raises UsageError for anything else.
+    does not hold, nor does a verdict of no. Raises UsageError for anything else.
     """
     if not text.strip():
         return lambda record: True
@@ -49,7 +50,7 @@ def condition(text: str) -> Callable[[Record], bool]:
         read = _compiled(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, KeyError):
         raise UsageError(form) from None
-    return lambda record: bool(read(record))
+    return lambda record: _true(read(record))
 
 
 def _compiled(node: ast.expr) -> Read:
@@ -79,7 +80,7 @@ def _list(node: ast.List | ast.Tuple) -> Read:
 def _all_or_any(node: ast.BoolOp) -> Read:
     chosen = all if isinstance(node.op, ast.And) else any
     parts = [_compiled(one) for one in node.values]
-    return lambda record: chosen(part(record) for part in parts)
+    return lambda record: chosen(_true(part(record)) for part in parts)
 
 
 def _opposite(node: ast.UnaryOp) -> Read:
@@ -104,6 +105,10 @@ def _compared(node: ast.Compare) -> Read:
     return holds
 
 
+def _true(value: Any) -> bool:
+    return bool(value) and value != NO
+
+
 def _known(function: Callable[..., Any], *values: Any) -> Any:
     """The function of values; None where one is missing or of another type."""
     if any(value is None for value in values):
@@ -115,7 +120,7 @@ def _known(function: Callable[..., Any], *values: Any) -> Any:
 
 
 OPPOSITES: Mapping[type, Callable[[Any], Any]] = {
-    ast.Not: operator.not_,
+    ast.Not: lambda value: not _true(value),
     ast.USub: lambda value: _known(operator.neg, value),
 }
 EXPRESSIONS: Mapping[type, Callable[[Any], Read]] = {

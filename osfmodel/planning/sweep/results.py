@@ -13,6 +13,7 @@ from osfmodel.entities.lookup import require
 from osfmodel.planning.sweep.columns import GOALS, Record
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.stores import open_store
+from osfmodel.solve.verdicts import NO
 
 COST, COST_OF, FITS = "cost", "cost_of", "fits"
 """Columns of a cost, of the amount that it is for, and of whether the memory of a GPU is enough."""
@@ -71,9 +72,9 @@ def frontier(
     kept: list[tuple[tuple[float, ...], Record]] = []
     room = False
     for record in comparable(filter(holds, records), goals):
-        if record.get(FITS) is not False and not room:
+        if record.get(FITS) != NO and not room:
             kept, room = [], True
-        elif record.get(FITS) is False and room:
+        elif record.get(FITS) == NO and room:
             continue
         values = [record[goal] for goal in goals]
         score = tuple(sign * value for sign, value in zip(signs, values, strict=True))

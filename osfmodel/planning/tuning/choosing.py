@@ -14,10 +14,12 @@ from typing import Any
 
 from osfmodel.cost import worker_counts
 from osfmodel.cost.clusters import pricing_of
+from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
 from osfmodel.engine.run import SIMULATED, LongRun
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
 from osfmodel.entities.plan import Plan
@@ -27,13 +29,14 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.predictions import Given, PricedSubject, compare
-from osfmodel.planning.results import WORTHWHILE, Chance, Prediction
-from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, StrategyTuning
+from osfmodel.planning.results import WORTHWHILE, Chance, Prediction, Tuning
+from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, StrategyTuning, possible
 from osfmodel.planning.tuning.chances import chance, plan_times
 from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
+from osfmodel.solve.verdicts import TIGHT, YES, chance_to_fit, reserved_of, safe_bytes, setup_of, verdict_of
 from osfmodel.targets import ALIASES, CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan
@@ -116,7 +119,7 @@ def _choice(
     predictions = strategies_at(PricedSubject(workload, cluster, workers))
     alike = {one.plan: one for one in reversed(predictions)}  # HSDP with one replica is FSDP2
     rows = tuple(strategy_row(one, workers, limit, sized) for one in predictions if alike[one.plan] is one)
-    room = {row.name: row for row in rows if row.fits is not False}
+    room = {row.name: row for row in possible(rows)}
     if not room:
         return StrategyChoice(workers, rows)
     base = min(room.values(), key=lambda row: STRATEGY_PLANS[row.name])
@@ -144,13 +147,21 @@ def strategies_at(subject: PricedSubject, plans: Sequence[Given] | None = None) 
     return found
 
 
-def strategy_row(prediction: Prediction, workers: int, limit: MemoryLimit | None, sized: bool) -> StrategyRow:
-    """A prediction with its memory, if it is ``sized``, held against ``limit``."""
+def strategy_row(
+    prediction: Prediction, workers: int, limit: MemoryLimit | None, sized: bool, groups: Parallelism = Parallelism()
+) -> StrategyRow:
+    """A prediction with its memory, if it is ``sized``, held against ``limit``; ``groups``: inside a replica."""
     if not sized:
         return StrategyRow(prediction)
     optimizer, communicator = (None, 0) if limit is None else (limit.optimizer, limit.communicator)
-    peak = peak_of(prediction.bound.question.workload, *_shorter(prediction), workers, optimizer, communicator)
-    return StrategyRow(prediction, peak, None if limit is None else peak.bytes <= limit.bytes)
+    workload = prediction.bound.question.workload
+    peak = peak_of(workload, *_shorter(prediction), workers, optimizer, communicator)
+    setup = setup_of(workload.fixed_share is None, (groups.tensor, groups.context, groups.pipeline))
+    reserved = reserved_of(peak.bytes, setup)
+    if limit is None:
+        return StrategyRow(prediction, peak, reserved=reserved)
+    chance_of_room = chance_to_fit(reserved, limit.bytes, setup)
+    return StrategyRow(prediction, peak, verdict_of(chance_of_room), chance_of_room, reserved)
 
 
 def _shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
@@ -180,19 +191,41 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
         return made
     name = TARGETS.get(chosen.name, chosen.name)
     text, convert = CONFIG_TARGETS[name].text, CONFIG_TARGETS[name].convert
-    limits = Limits(memory=limit) if MEMORY in CONFIG_TARGETS[name].limits else Limits()
+    limits = Limits(memory=_sure(limit, workload, chosen)) if MEMORY in CONFIG_TARGETS[name].limits else Limits()
     written = partial(text.written, workload=workload, micro_batches=made.what_if.accumulate)
     if chosen.name != KEPT or limit is not None:
         tuning = tune(workload, made.cluster, workers, name, limits).under(made.what_if)
         made = replace(made, tuning=tuning)
         (found,) = compare(workload, made.cluster, workers, [(chosen.name, tuned_rule(tuning))]).predictions
         row = strategy_row(found, workers, limit, chosen.peak is not None)
-        if row.fits is not False and row.time <= chosen.time * (1 - WORTHWHILE):
+        if row.fits in (None, YES, chosen.fits) and row.time <= chosen.time * (1 - WORTHWHILE):
             lines = partial(_lines, written, tuning.knobs, tuning.form)
             return replace(made, tuned=row, written=lines, endings=text.endings)
     knobs = FsdpKnobs(reshard=False) if chosen.name == KEPT else convert.default_knobs()
     knobs = convert.complete(knobs, workload, (pricing_of(made.cluster, workers, workload),), limits)
     return replace(made, written=partial(_lines, written, knobs, None), endings=text.endings)
+
+
+def _sure(limit: MemoryLimit | None, workload: Workload, chosen: StrategyRow) -> MemoryLimit | None:
+    """The limit on what a step holds, within which settings fit as surely as the chosen strategy."""
+    if limit is None or chosen.fits != YES:
+        return limit
+    return replace(limit, bytes=safe_bytes(limit.bytes, setup_of(workload.fixed_share is None)))
+
+
+def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryLimit) -> list[str]:
+    """A warning of tuned settings that do not fit into a GPU, naming the strategies that do."""
+    workers = tuning.outcomes[-1].workers
+    (found,) = compare(workload, cluster, workers, [(tuning.target, tuned_rule(tuning))]).predictions
+    row = strategy_row(found, workers, limit, sized=True)
+    if row.peak is None or row.fits in (None, YES):
+        return []
+    others = possible(_choice(workload, cluster, workers, limit, sized=True).rows)
+    sure = [other.name for other in others if other.fits == YES and other.name in CONFIG_TARGETS]
+    remedy = f"{', '.join(sure)} fit{'s' * (len(sure) == 1)}" if sure else "nothing else fits surely either: osf scale says what would"
+    said = "are tight in memory" if row.fits == TIGHT else "do not fit"
+    need = f"they need {show_bytes(row.peak.bytes)} of {show_bytes(limit.bytes)} on {how_many(workers, 'GPU')}"
+    return [f"the settings of {tuning.target} {said}: {need}: {remedy}"]
 
 
 def _lines(written: Callable[..., str], knobs: Any, form: Form | None, ending: str) -> str:

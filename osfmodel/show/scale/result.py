@@ -13,10 +13,11 @@ from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.goals import Answer, Cheapest
 from osfmodel.show.document import Result
-from osfmodel.show.plans import FITS_WORDS, band_column, three_digits, what_if_part
+from osfmodel.show.plans import band_column, three_digits, what_if_part
 from osfmodel.show.table import Column, Sheet, amount, column, csv_row, json_row, listed_rows
 from osfmodel.show.terminal import Console, chart_width, print_fitting, show_notes, show_title
 from osfmodel.show.tuned import Lines
+from osfmodel.solve.verdicts import NO, YES
 
 
 def _checkpointing(name: str) -> str | None:
@@ -45,7 +46,9 @@ POINT: tuple[Column[ScalePoint], ...] = (
         lambda point: None if point.best.peak is None else point.best.peak.bytes,
         show_bytes,
     ),
-    column("fits", "fits", lambda point: point.fits, FITS_WORDS.__getitem__),
+    column("reserved_memory_bytes", None, lambda point: point.best.reserved),
+    column("fits", "fits", lambda point: point.fits),
+    column("fits_chance", None, lambda point: point.best.chance),
     column("cost_per_hour", "per hour", lambda point: point.cost_per_hour, amount),
     column("training_hours", "hours", lambda point: point.hours, amount),
     column("training_cost", "cost", lambda point: point.cost, amount),
@@ -82,7 +85,7 @@ def told_columns(points: Sequence[ScalePoint]) -> list[Column[ScalePoint]]:
     """The columns that say something: of rates those of tokens, if samples have tokens, and none that is empty."""
     tokens = any(point.tokens_per_s is not None for point in points)
     hidden = {"samples_per_s"} if tokens else set()
-    if all(point.fits is not False for point in points):
+    if all(point.fits in (None, YES) for point in points):
         hidden.add("fits")
     return [
         one
@@ -107,7 +110,7 @@ def rates(points: Sequence[ScalePoint]) -> list[RateAt]:
     for point in points:
         rate, band = point.rate_per_gpu, point.band
         below, above = (0.0, 0.0) if band is None else (band.below, band.above)
-        name = f"{point.best.name}{' (does not fit)' * (point.fits is False)}"
+        name = f"{point.best.name}{' (does not fit)' * (point.fits == NO)}"
         found.append(RateAt(point.workers, name, rate, rate / (1 + above), rate / (1 + below)))
     return found
 
@@ -197,7 +200,7 @@ class Scaled(Result):
         if curve.anchored is not None:
             factor = f"{curve.anchored:.3g} times as long as counted or profiled"
             console.print(f"Computation takes {factor}, by the anchor.", markup=False)
-        full = {point.best.peak.bytes: point for point in points if point.fits is False and point.best.peak is not None}
+        full = {point.best.peak.bytes: point for point in points if point.fits == NO and point.best.peak is not None}
         if full and curve.limit is not None:
             least = full[min(full)]
             console.print(f"On {least.workers} GPUs {least.lacking(curve.limit.bytes)}.", markup=False)

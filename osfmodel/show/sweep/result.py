@@ -30,10 +30,6 @@ def _band(record: Record) -> str | None:
     return f"{below:+.0%} {above:+.0%}"
 
 
-def _yes(value: Any) -> str:
-    return "yes" if value else "no"
-
-
 POINTS: tuple[Column[Record], ...] = (
     _of("workload", "workload"),
     _of("cluster", "cluster"),
@@ -59,7 +55,7 @@ POINTS: tuple[Column[Record], ...] = (
     _of("scaling_factor", "scaling", three_digits),
     _of("mfu", "MFU", show_share),
     _of("peak_memory_bytes", "memory", show_bytes),
-    _of("fits", "fits", _yes),
+    _of("fits", "fits"),
     _of("cost_per_hour", "per hour", amount),
     _of("training_hours", "hours", amount),
     _of("cost", "cost", amount),
