@@ -39,6 +39,7 @@ from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
 from osfmodel.planning.scaling.layouts import scale_layouts
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
+from osfmodel.planning.scaling.rescues import Rescuer
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.scaling.settings import settings
 from osfmodel.planning.what_if import WhatIf
@@ -203,7 +204,9 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
         pairs = [(name, one) for name, one, found in zip(LISTED, chosen, values, strict=True) if len(found) > 1]
         words = " with" * several + "".join(f" --{name.replace('_', '-')} {one}" for name, one in pairs)
         try:
-            curve, found = _curve(subject, loaded, counts, price, {**asked, **dict(zip(LISTED, chosen, strict=True))})
+            curve, options, found = _curve(
+                subject, loaded, counts, price, {**asked, **dict(zip(LISTED, chosen, strict=True))}
+            )
         except OsfError as error:
             errors.append(error)
             continue
@@ -216,7 +219,10 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     curve = combined(curves, listed) if several or listed else curves[0]
     curve = replace(curve, warnings=(*(f"left out: {error}" for error in errors), *curve.warnings))
     tuning = None if asked["target"] is None else settings(curve, asked["target"])
-    return Scaled(curve, said, tuning, None if tuning is None else tuned_lines(tuning)), named
+    arguments = click.get_current_context().meta[ARGUMENTS]
+    options = replace(options, what_if=curve.what_if, groups=curve.groups)
+    rescues = Rescuer(curve, options, (str(subject.cluster_name), price, arguments)).rescues()
+    return Scaled(curve, said, tuning, None if tuning is None else tuned_lines(tuning), rescues), named
 
 
 def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:
@@ -235,8 +241,8 @@ def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -
 
 def _curve(
     subject: Subject, loaded: tuple[Workload, Cluster], counts: list[int], price: float | None, asked: Mapping[str, Any]
-) -> tuple[ScaleCurve, list[Answer]]:
-    """The curve of one combination at the counts that are whole replicas, and its answers."""
+) -> tuple[ScaleCurve, ScaleOptions, list[Answer]]:
+    """The curve of one combination at the counts that are whole replicas, its options and its answers."""
     workload, cluster = loaded
     what_if = replace(subject.what_if, batch_size=asked["batch_size"], global_batch=asked["global_batch"])
     given = {kind: asked[option] for kind, option in OPTIONS.items() if asked[option] is not None}
@@ -255,7 +261,7 @@ def _curve(
         raise UsageError(f"--budget: give --price and {length}, or leave --budget out")
     curve = scale(workload, cluster, whole, options)
     curve = replace(curve, warnings=(*left, *curve.warnings))
-    return curve, answers(curve, options, goals)
+    return curve, options, answers(curve, options, goals)
 
 
 def _options(

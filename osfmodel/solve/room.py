@@ -40,18 +40,26 @@ def largest_part(level: Footprint) -> str:
     return max(level.held, key=lambda owner: level.held[owner])
 
 
-def shortfall(level: Footprint, plan: Plan, limit: int) -> str:
-    """By how much a plan exceeds the limit, its largest part, and the setting that helps; no sentence's end."""
+def need(level: Footprint, limit: int) -> str:
+    """What a plan needs of the limit, and its largest part; no sentence's end."""
     part = largest_part(level)
-    return (
-        f"needs {show_bytes(level.bytes)} of {show_bytes(limit)}; the largest part is {part}, "
-        f"{show_bytes(level.held[part])}: {remedy(part, plan)}"
-    )
+    said = f"needs {show_bytes(level.bytes)} of {show_bytes(limit)}"
+    return f"{said}; the largest part is {part}, {show_bytes(level.held[part])}"
 
 
-def remedy(part: str, plan: Plan) -> str:
+def shortfall(level: Footprint, plan: Plan, limit: int, repeated: bool = False) -> str:
+    """What a plan needs of the limit, its largest part, and the setting that helps; no sentence's end.
+
+    repeated: whether all blocks are repeated in backward already
+    """
+    return f"{need(level, limit)}: {remedy(largest_part(level), plan, repeated)}"
+
+
+def remedy(part: str, plan: Plan, repeated: bool = False) -> str:
     """The setting that makes a part of memory smaller, in words."""
     rules = plan.sharding
+    if part == ACTIVATIONS and repeated:
+        return "a smaller batch"
     if rules is None and part in REPLICATED_REMEDIES:
         return REPLICATED_REMEDIES[part]
     if part == WHOLE and rules and any(group.modules and group.reshard is not True for group in rules.groups):

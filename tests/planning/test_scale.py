@@ -158,13 +158,6 @@ def test_every_named_strategy_has_an_error_band(cluster, plan, workers, groups):
         assert point.band.kind.endswith(NEAREST) or (plan, groups) == ("ddp", Parallelism(context=2))
 
 
-def test_the_checkpointing_with_which_something_fits_is_told(cluster):
-    words = "llama3-8b:h100,seq8192,batch2,bf16"
-    notes = scale(osf.load_workload(words), cluster, [8, 16]).notes
-    assert "with ac=selective in the words, fsdp2 fits on 16 GPUs" in notes
-    assert scale(osf.load_workload(f"{words},ac=selective"), cluster, [16]).points[0].best.name == "fsdp2"
-
-
 def test_every_answer_is_met_by_what_it_says():
     """Fed back into scale, an answer meets the goal with a strategy that fits."""
     words = "llama3-8b:h100,seq8192,batch1,bf16,ac=full"

@@ -15,7 +15,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import shortfall
+from osfmodel.solve.room import need
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import NO, TIGHT, YES
 
@@ -151,9 +151,9 @@ class ScalePoint:
         return None if self.hours is None or self.cost_per_hour is None else self.hours * self.cost_per_hour
 
     def lacking(self, limit: int) -> str:
-        """How much the best strategy lacks, and the remedy, in a sentence without full stop."""
+        """What the best strategy needs, in a sentence without full stop; ``rescues`` has the remedies."""
         assert self.best.peak is not None
-        return f"{self.best.name} {shortfall(self.best.peak, self.best.prediction.plan, limit)}"
+        return f"{self.best.name} {need(self.best.peak, limit)}"
 
 
 @dataclass(frozen=True, slots=True)

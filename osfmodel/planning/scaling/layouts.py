@@ -32,6 +32,7 @@ from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of
 from osfmodel.solve.solution import PlanRule
+from osfmodel.solve.verdicts import NO
 from osfmodel.targets.named_plans import named_plan
 
 ANY = "any"
@@ -177,7 +178,7 @@ class LayoutSearch:
                 heapq.heappush(queue, (max(bound, time), next(order), layout, lambda found=workload: found))
                 continue
             if (point := self._point(layout, made())) is not None:
-                kept, better = (misfits, _lacks_less) if point.fits is False else (fitting, _faster)
+                kept, better = (misfits, _lacks_less) if point.fits == NO else (fitting, _faster)
                 before = kept.get(layout.groups)
                 if before is None or better(point, before[1]):
                     kept[layout.groups] = layout, point
@@ -280,7 +281,7 @@ def simplest(found: Sequence[tuple[Layout, ScalePoint]]) -> int:
 
 def decides(found: Sequence[tuple[Layout, ScalePoint]], taken: int) -> list[str]:
     """A remark on the layout to take against the next best, or the fastest, and on what makes the difference."""
-    if len(found) < 2 or found[0][1].fits is False:
+    if len(found) < 2 or found[0][1].fits == NO:
         return []
     (layout, point), (other, against) = found[taken], found[0 if taken else 1]
     longer = {what: against_time - own for what, own, against_time in _parts(point, against)}

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
-from osfmodel.counting import in_words, load_workload
+from osfmodel.counting import in_words
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.kernels import gpu_of
-from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import placed
@@ -30,14 +29,12 @@ from osfmodel.planning.scaling.replicas import (
     in_micro_batches,
     in_stages,
     of_each_gpu,
-    replica_workload,
     stack_of,
 )
 from osfmodel.planning.scaling.strategies import StrategyRow, possible
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import NO
 
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
 """Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
@@ -92,7 +89,7 @@ def scale(
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
     points = list(asked.points(workload, counts))
-    found = curve_of(asked, workload, cluster, points, wanted, asked.checkpointed(workload, cluster, points))
+    found = curve_of(asked, workload, cluster, points, wanted)
     return replace(found, anchored=factor, warnings=tuple(dict.fromkeys((*_far(factor), *found.warnings))))
 
 
@@ -223,20 +220,6 @@ class ScaleTask:
             said = f"--anchor says a step of {show_predicted_time(target)} on {anchor.workers} GPUs"
             raise UsageError(f"{said}, and under {name} {what} {bound}: check the unit, the network, and --plan")
         return float(brentq(excess, 1 / SLOWEST, SLOWEST, rtol=1e-6))
-
-    def checkpointed(self, workload: Workload, cluster: Cluster, points: Sequence[ScalePoint]) -> Iterator[str]:
-        """A remark on the activation checkpointing with which something fits, where nothing does without."""
-        groups = self.options.groups
-        plain = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == NOTHING
-        if not plain or not self.sized or any(point.fits != NO for point in points):
-            return
-        for how in (SELECTIVE, FULL):
-            words = f"{workload.name},ac={how}"
-            made = load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)
-            found = self.point(made, points[-1].workers)
-            if found.fits != NO:
-                yield f"with ac={how} in the words, {found.best.name} fits on {points[-1].workers} GPUs"
-                return
 
     @staticmethod
     def active(workload: Workload, count: int) -> str:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from osfmodel.counting import in_words
+from osfmodel.counting.training import FULL
+from osfmodel.counting.words import parse_words
 from osfmodel.engine.levels import Footprint
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
@@ -123,7 +126,9 @@ def _lacking(row: StrategyRow, limit: int | None) -> str:
     """A sentence on a strategy that does not fit."""
     assert row.peak is not None
     assert limit is not None
-    return f"{row.name} {shortfall(row.peak, row.prediction.plan, limit)}."
+    name = row.prediction.bound.question.workload.name
+    repeated = in_words(name) and parse_words(name).setting.checkpointing == FULL
+    return f"{row.name} {shortfall(row.peak, row.prediction.plan, limit, repeated)}."
 
 
 @dataclass(frozen=True, slots=True)

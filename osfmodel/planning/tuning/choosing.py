@@ -222,7 +222,11 @@ def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryL
         return []
     others = possible(_choice(workload, cluster, workers, limit, sized=True).rows)
     sure = [other.name for other in others if other.fits == YES and other.name in CONFIG_TARGETS]
-    remedy = f"{', '.join(sure)} fit{'s' * (len(sure) == 1)}" if sure else "nothing else fits surely either: osf scale says what would"
+    remedy = (
+        f"{', '.join(sure)} fit{'s' * (len(sure) == 1)}"
+        if sure
+        else "nothing else surely fits: osf scale says what would"
+    )
     said = "are tight in memory" if row.fits == TIGHT else "do not fit"
     need = f"they need {show_bytes(row.peak.bytes)} of {show_bytes(limit.bytes)} on {how_many(workers, 'GPU')}"
     return [f"the settings of {tuning.target} {said}: {need}: {remedy}"]

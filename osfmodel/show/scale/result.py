@@ -12,6 +12,7 @@ from osfmodel.entities.display import show_bytes, show_predicted_time, show_shar
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.goals import Answer, Cheapest
+from osfmodel.planning.scaling.rescues import Rescue, as_rows, told
 from osfmodel.show.document import Result
 from osfmodel.show.plans import band_column, three_digits, what_if_part
 from osfmodel.show.table import Column, Sheet, amount, column, csv_row, json_row, listed_rows
@@ -133,8 +134,9 @@ class Scaled(Result):
         answers: Sequence[Answer] = (),
         tuning: Tuning | None = None,
         lines: Lines | None = None,
+        rescues: Sequence[Rescue] = (),
     ) -> None:
-        self.curve, self.answers, self.tuning, self.lines = curve, answers, tuning, lines
+        self.curve, self.answers, self.tuning, self.lines, self.rescues = curve, answers, tuning, lines, rescues
         self.endings = () if lines is None else lines.endings
 
     def content(self) -> dict[str, Any]:
@@ -161,6 +163,7 @@ class Scaled(Result):
                 }
                 for one in self.answers
             ],
+            "remedies": as_rows(self.rescues),
             **self._settings(),
             "notes": [*curve.warnings, *curve.notes],
         }
@@ -204,6 +207,10 @@ class Scaled(Result):
         if full and curve.limit is not None:
             least = full[min(full)]
             console.print(f"On {least.workers} GPUs {least.lacking(curve.limit.bytes)}.", markup=False)
+        for heading, own in told(self.rescues):
+            console.print(heading, markup=False)
+            for one in own[:SHOWN]:
+                console.print(f"  {one.words}\n    {one.command}", markup=False, soft_wrap=True)
         for answer in self.answers:
             show_title(console, answer.words)
         show_notes(console, curve.notes)
@@ -259,6 +266,8 @@ class ScaledMachines(Result):
         return list(dict.fromkeys(warning for one in self.each for warning in one.warnings()))
 
 
+SHOWN = 4
+"""Remedies that people see for each number of GPUs."""
 LEFT_OUT = ("per hour", "memory", "samples/s", "MFU")
 """Columns to leave out on a narrow terminal, the first one first."""
 MARGIN = 30

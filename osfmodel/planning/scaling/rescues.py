@@ -1,0 +1,254 @@
+"""What makes a step fit that does not, or only perhaps: each change with the time that it costs, as a command.
+
+Every change is predicted, and only those that surely fit are kept. Alone they are a smaller micro-batch with more of
+them, activation checkpointing, another strategy, tensor parallelism, and more GPUs; where none is enough, they come on
+top of full checkpointing, and then of a single sample too. The samples of a step stay, but with more GPUs.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from osfmodel.counting import in_words, load_workload
+from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.training import CHECKPOINTING, FULL
+from osfmodel.counting.words import parse_words, with_parts
+from osfmodel.entities.display import how_many, show_share
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.predictions import PricedSubjects
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
+from osfmodel.planning.tuning.choosing import STRATEGY_PLANS
+from osfmodel.solve.verdicts import NO, TIGHT, YES
+
+MOST_TENSOR, MOST_FACTOR, MOST_GPUS = 8, 16, 2**16
+"""Largest tensor-parallel group, factor on the number of GPUs, and number of GPUs that are tried."""
+MOST_POINTS = 4
+"""Numbers of GPUs, the largest first, for which changes are looked for."""
+DROPPED = ("--anchor", "--output", "-o", "--format", "-f", "--json")
+"""Options of a command that a changed one leaves out: an anchor was measured without the change."""
+FLAGS = ("--json",)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """A change with which a step fits.
+
+    workers: GPUs of the point that it is for
+    said:    the change, in words
+    point:   with the change
+    lost:    part of each GPU's rate that it costs; below 0 where it is faster
+    command: that predicts it
+    """
+
+    workers: int
+    said: str
+    point: ScalePoint
+    lost: float
+    command: str = ""
+
+    @property
+    def words(self) -> str:
+        """The change and what it costs."""
+        cost = f"{show_share(self.lost)} less" if self.lost >= 0 else f"{show_share(-self.lost)} more"
+        return f"{self.said}: {cost} of each GPU's rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A set-up: the workload's name, numbers of GPUs and samples, plans, and groups. changes: in words."""
+
+    name: str
+    workers: int
+    batch: int | None
+    accumulate: int
+    plans: tuple[str, ...]
+    groups: Parallelism
+    changes: tuple[str, ...] = ()
+
+    def but(self, said: str, **changes: Any) -> Tried:
+        """The same with a change."""
+        return replace(self, changes=(*self.changes, said), **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescuer:
+    """The points of a curve, and what is asked for. command: the cluster, the price of a GPU,
+    and the arguments of ``osf scale``."""
+
+    curve: ScaleCurve
+    options: ScaleOptions
+    command: tuple[str, float | None, Sequence[str]] | None = None
+    subjects: PricedSubjects = field(default_factory=PricedSubjects)
+    loaded: dict[tuple[str, Parallelism], Workload] = field(default_factory=dict)
+
+    def rescues(self) -> list[Rescue]:
+        """For each point that lacks memory the changes that help, those that cost least first."""
+        lacking = [point for point in self.curve.points if point.fits in (NO, TIGHT)][-MOST_POINTS:]
+        return [one for point in lacking for one in self._of(point)]
+
+    def _of(self, point: ScalePoint) -> list[Rescue]:
+        groups = self.curve.groups
+        plans = tuple(dict.fromkeys(row.name for row in point.rows))
+        batch = point.workload.batch_size
+        start = Tried(self.curve.workload.name, point.workers, batch, point.accumulated, plans, groups)
+        for base in self._bases(start):
+            found = []
+            for family in self._families(base):
+                made = (self._made(point, one) for one in family)
+                found += [next((one for one in made if one is not None), None)]
+            kept = [one for one in found if one is not None]
+            if kept:
+                return sorted(kept, key=lambda one: one.lost)
+        return []
+
+    def _bases(self, start: Tried) -> Iterator[Tried]:
+        """What changes come on top of."""
+        yield start
+        every = tuple(dict.fromkeys((*start.plans, *STRATEGY_PLANS)))
+        if in_words(start.name) and parse_words(start.name).setting.checkpointing != FULL:
+            start = start.but(f"ac={FULL}", name=with_parts(start.name, ac=f"ac={FULL}"))
+            yield start
+        one = next(reversed(list(self._smaller(start))), start)
+        yield one
+        yield replace(one, plans=every, changes=(*one.changes, "any strategy"))
+
+    def _families(self, base: Tried) -> Iterator[Iterator[Tried]]:
+        """Changes by kind, each in the order in which they are tried: of each the first that fits is taken."""
+        if base.changes:
+            yield iter((base,))
+        yield self._smaller(base)
+        for how in CHECKPOINTING[1:] if in_words(base.name) else ():
+            now = parse_words(base.name).setting.checkpointing
+            if CHECKPOINTING.index(how) > CHECKPOINTING.index(now):
+                yield iter((base.but(f"ac={how}", name=with_parts(base.name, ac=f"ac={how}")),))
+        others = tuple(name for name in STRATEGY_PLANS if name not in base.plans)
+        if others:
+            yield iter((base.but("another strategy", plans=others),))
+        yield self._tensor(base)
+        factors = (2**power for power in range(1, MOST_FACTOR.bit_length()))
+        counts = [base.workers * factor for factor in factors if base.workers * factor <= MOST_GPUS]
+        yield (base.but(f"{count} GPUs", workers=count) for count in counts)
+
+    def _smaller(self, base: Tried) -> Iterator[Tried]:
+        """Smaller micro-batches, and as many more of them."""
+        size = base.batch or 1
+        while size % 2 == 0:
+            size //= 2
+            count = base.accumulate * (base.batch or 1) // size
+            yield base.but(f"{how_many(size, 'sample')} in each of {count} micro-batches", batch=size, accumulate=count)
+
+    def _tensor(self, base: Tried) -> Iterator[Tried]:
+        """Larger tensor-parallel groups inside a node, with as many more micro-batches."""
+        if not in_words(base.name):
+            return
+        size = 2 * base.groups.tensor
+        while size <= min(MOST_TENSOR, self.curve.cluster.gpus_per_node):
+            count = base.accumulate * size // base.groups.tensor
+            groups = replace(base.groups, tensor=size)
+            yield base.but(f"--tp {size} and {count} micro-batch{'es' * (count > 1)}", groups=groups, accumulate=count)
+            size *= 2
+
+    def _made(self, point: ScalePoint, tried: Tried) -> Rescue | None:
+        """A change that surely fits; None for others, and for what is impossible."""
+        try:
+            found = self._point(tried)
+        except OsfError:
+            return None
+        if found.fits != YES:
+            return None
+        said = ", ".join(one for one in tried.changes if one not in ("another strategy", "any strategy"))
+        if found.best.name not in {row.name for row in point.rows} or found.best.name != point.best.name:
+            said = ", ".join(filter(None, (found.best.name, said)))
+        return Rescue(
+            point.workers, said, found, 1 - found.rate_per_gpu / point.rate_per_gpu, self._command(tried, found)
+        )
+
+    def _point(self, tried: Tried) -> ScalePoint:
+        key = (tried.name, tried.groups)
+        if key not in self.loaded:
+            made = self.curve.workload
+            if key != (made.name, self.curve.groups):
+                alone = tried.groups == Parallelism()
+                made = load_workload(key[0]) if alone else replica_workload(key[0], self.curve.cluster, key[1])
+                made = made.scaled(self.curve.anchored or 1.0)
+            self.loaded[key] = made
+        workload, asked = self.loaded[key], self.options.what_if
+        what_if = replace(asked, accumulate=tried.accumulate)
+        if asked.global_batch is None and tried.batch is not None:
+            what_if = replace(what_if, batch_size=tried.batch)
+        elif asked.global_batch is not None and tried.workers != self.curve.points[-1].workers:
+            what_if = replace(what_if, batch_size=tried.batch, global_batch=None)
+        options = replace(self.options, plans=tried.plans, what_if=what_if, groups=tried.groups, anchor=None)
+        task = ScaleTask.of(workload, self.curve.cluster, options, self.subjects)
+        return task.point(workload, tried.workers)
+
+    def _command(self, tried: Tried, found: ScalePoint) -> str:
+        """The command of the point, with what was changed in place of what was given."""
+        if self.command is None:
+            return ""
+        cluster, price, arguments = self.command
+        given: dict[str, Any] = {
+            "--cluster": cluster,
+            "--workers": tried.workers,
+            "--price": price,
+            "--plan": found.best.name,
+            "--accumulate": tried.accumulate if tried.accumulate > 1 else None,
+            "--global-batch": None,
+            "--batch-size": tried.batch,
+            **{f"--{option}": _above_one(getattr(tried.groups, kind)) for kind, option in OPTIONS.items()},
+        }
+        name = self.curve.workload.name
+        kept = list(_without(arguments, (*given, *DROPPED)))
+        renamed = [tried.name if one == name or _elsewhere(one, cluster) == name else one for one in kept]
+        added = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+        return shlex.join(["osf", "scale", *renamed, *added])
+
+
+def _elsewhere(argument: str, cluster: str) -> str:
+    """Words with the GPU of a cluster; another argument as it is."""
+    return on_gpu_of(argument, cluster) if in_words(argument) else argument
+
+
+def _above_one(size: int) -> int | None:
+    return size if size > 1 else None
+
+
+def _without(arguments: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """Arguments without these options and their values."""
+    rest = iter(arguments)
+    for one in rest:
+        name, equals, _ = one.partition("=")
+        if name not in names:
+            yield one
+        elif not equals and name not in FLAGS:
+            next(rest, None)
+
+
+def told(found: Sequence[Rescue]) -> Iterator[tuple[str, Sequence[Rescue]]]:
+    """A heading for each number of GPUs, and its changes."""
+    for workers in dict.fromkeys(one.workers for one in found):
+        own = [one for one in found if one.workers == workers]
+        yield f"To be sure that it fits on {how_many(workers, 'GPU')}, what costs least first:", own
+
+
+def as_rows(found: Sequence[Rescue]) -> list[Mapping[str, Any]]:
+    """The changes for JSON."""
+    return [
+        {
+            "workers": one.workers,
+            "change": one.said,
+            "strategy": one.point.best.name,
+            "rate_lost": one.lost,
+            "step_time_s": one.point.time,
+            "peak_memory_bytes": None if one.point.best.peak is None else one.point.best.peak.bytes,
+            "fits_chance": one.point.best.chance,
+            "command": one.command,
+        }
+        for one in found
+    ]

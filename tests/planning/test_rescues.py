@@ -1,0 +1,72 @@
+"""What makes a step fit that does not: every command that is printed is run, and fits."""
+
+import json
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from osfmodel.cli import main
+
+H100, A100 = "nccl:h100x8,400Gbps", "nccl:a100x8,200Gbps"
+
+
+def points(*words):
+    done = CliRunner().invoke(main, ["scale", *words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["llama3-8b:h100,seq8192,batch4,bf16", "--cluster", H100, "--workers", "64"],
+        ["llama3-8b:h100,seq8192,bf16", "--cluster", H100, "--workers", "16", "--plan", "ddp"],
+        ["llama3-70b:h100,seq8192,ac=full,bf16", "--cluster=" + H100, "--workers", "8,16", "--accumulate", "2"],
+        ["llama3-70b:h100,seq8192,bf16", "--cluster", H100, "--workers", "64", "--tp", "2", "--tp", "4",
+         "--global-batch", "128", "--accumulate", "2"],
+        ["mpt-7b:a100-40gb,seq4096,batch8", "--cluster", A100, "--workers", "8", "--plan", "fsdp2", "--price", "2"],
+        ["llama3-8b:h100,seq8192,batch2,bf16", "--cluster", H100, "--workers", "8", "--memory", "60GB"],
+        ["resnet50-memory", "--cluster", "v100-10gbe", "--workers", "16", "--plan", "ddp", "--memory", "2.7GiB"],
+    ],
+)  # fmt: skip
+def test_each_remedy_fits_when_it_is_run(asked):
+    found = points(*asked)
+    assert {point["fits"] for point in found["points"]} & {"no", "tight"}
+    assert found["remedies"], asked
+    for place, one in enumerate(found["remedies"]):
+        program, command, *rest = shlex.split(one["command"])
+        assert (program, command) == ("osf", "scale")
+        (point,) = points(*rest)["points"]
+        assert point["fits"] == "yes", one
+        assert point["strategy"] == one["strategy"]
+        assert point["step_time_s"] == pytest.approx(one["step_time_s"], rel=1e-9)
+        before = found["remedies"][place - 1]
+        assert place == 0 or before["workers"] < one["workers"] or before["rate_lost"] <= one["rate_lost"]
+
+
+def test_checkpointing_is_no_remedy_where_all_is_repeated_already():
+    asked = ["llama3-70b:h100,seq8192,bf16,ac=full", "--cluster", H100, "--workers", "8", "--plan", "fsdp2"]
+    shown = CliRunner().invoke(main, ["scale", *asked]).stdout
+    assert "checkpointing" not in shown
+    assert not any("ac=" in one["change"] for one in points(*asked)["remedies"])
+    tuned = CliRunner().invoke(main, ["tune", *asked[:-2], "--for", "any"]).stdout
+    assert "Nothing fits" in tuned
+    assert "activation checkpointing" not in tuned
+
+
+def test_what_fits_has_no_remedies_and_people_see_the_commands_of_what_does_not():
+    asked = ["llama3-8b:h100,seq8192,batch2,bf16,ac=full", "--cluster", H100, "--workers"]
+    assert points(*asked, "16")["remedies"] == []
+    shown = CliRunner().invoke(main, ["scale", *asked, "16", "--plan", "ddp"]).stdout
+    assert "To be sure that it fits on 16 GPUs, what costs least first:" in shown
+    assert "osf scale llama3-8b:h100,seq8192,batch2,bf16,ac=full --cluster" in shown
+
+
+def test_a_step_keeps_its_samples():
+    asked = ["llama3-8b:h100,seq8192,batch4,bf16", "--cluster", H100, "--workers", "64"]
+    (before,) = points(*asked)["points"]
+    for one in points(*asked)["remedies"]:
+        (after,) = points(*shlex.split(one["command"])[2:])["points"]
+        samples = [point["samples_per_s"] * point["step_time_s"] / point["workers"] for point in (before, after)]
+        assert samples[0] == pytest.approx(samples[1])
