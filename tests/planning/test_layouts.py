@@ -53,7 +53,7 @@ def test_brute_force_finds_nothing_faster_and_no_bound_is_above_a_step(room: int
         least = made._least(layout, grouped)
         assert all(row.peak is not None and least <= row.peak.bytes for row in point.rows), layout
         pruned += least > room
-        if point.fits != "no":
+        if point.fits == "yes":
             best[layout.groups] = min(point.time, best.get(layout.groups, point.time))
     found = search(room)[0].best(layouts, wanted=3)
     assert [point.time for _, point in found] == pytest.approx(sorted(best.values())[:3])

@@ -32,7 +32,7 @@ from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of
 from osfmodel.solve.solution import PlanRule
-from osfmodel.solve.verdicts import NO
+from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import named_plan
 
 ANY = "any"
@@ -153,12 +153,16 @@ class LayoutSearch:
         self._divided: dict[Parallelism, Divided | None] = {}
 
     def best(self, layouts: Sequence[Layout], wanted: int = WANTED) -> list[tuple[Layout, ScalePoint]]:
-        """The best layouts with different groups, fastest first; where none fits, those that lack least."""
+        """The best layouts with different groups that fit, fastest first; without one, those that are tight.
+
+        Where none fits at all, those that lack least.
+        """
         order = count()
         queue: list[tuple[float, int, Layout, Callable[[], Workload] | None]] = []
         for one in layouts:
             heapq.heappush(queue, (self._shared(one), next(order), one, None))
         fitting: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
+        tight: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
         misfits: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
         large: list[tuple[int, Layout, Workload]] = []
         while queue:
@@ -178,12 +182,13 @@ class LayoutSearch:
                 heapq.heappush(queue, (max(bound, time), next(order), layout, lambda found=workload: found))
                 continue
             if (point := self._point(layout, made())) is not None:
-                kept, better = (misfits, _lacks_less) if point.fits == NO else (fitting, _faster)
+                kept = {NO: misfits, TIGHT: tight}.get(point.fits or "", fitting)
+                better = _lacks_less if point.fits == NO else _faster
                 before = kept.get(layout.groups)
                 if before is None or better(point, before[1]):
                     kept[layout.groups] = layout, point
-        if fitting:
-            return sorted(fitting.values(), key=lambda one: one[1].time)[:wanted]
+        if fitting or tight:
+            return sorted((fitting or tight).values(), key=lambda one: one[1].time)[:wanted]
         for _, layout, workload in sorted(large, key=lambda one: one[0])[:wanted]:
             if (point := self._point(layout, workload)) is not None:
                 misfits.setdefault(layout.groups, (layout, point))
