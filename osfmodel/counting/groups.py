@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -108,12 +108,12 @@ class Shard(NamedTuple):
     sent: Mapping[str, tuple[GroupMessage, ...]]
 
 
-def shard_of(model: Model, groups: Parallelism, stage: int = 0, gathers: bool = True) -> Shard:
-    """The shard of a GPU in a pipeline's ``stage``; ``gathers`` as in Stack.
+def shard_of(model: Model, groups: Parallelism, stage: int = 0, gathers: bool = True, by_cost: bool = False) -> Shard:
+    """The shard of a GPU in a pipeline's ``stage``; ``gathers`` and ``by_cost`` as in Stack.
 
     Raises UsageError where the model cannot be divided like that.
     """
-    return _shard(model, groups, gathers, _copies(model, groups), _stages(model, groups.pipeline)[stage])
+    return _shard(model, groups, gathers, _copies(model, groups), _stages(model, groups.pipeline, by_cost)[stage])
 
 
 def _shard(model: Model, groups: Parallelism, gathers: bool, copies: int, modules: Sequence[Module]) -> Shard:
@@ -192,18 +192,35 @@ def _copies(model: Model, groups: Parallelism) -> int:
     return max(1, groups.tensor // min(keys, default=groups.tensor))
 
 
-def _stages(model: Model, stages: int) -> list[tuple[Module, ...]]:
+def _stages(model: Model, stages: int, by_cost: bool = False) -> list[tuple[Module, ...]]:
     """The modules of each stage.
 
     All in front of the blocks count as one block, a tower of images among it, and all behind them; the first stages
-    have one more, as torchtitan shares them.
+    have one more, as torchtitan shares them. ``by_cost``, a stage ends with the block that passes its share of the
+    costs, as nanotron shares them.
     """
     units = [
         tuple(modules) for _, modules in groupby(model.modules, lambda one: "" if one.whole else model.block_of(one))
     ]
     each, more = divmod(len(units), stages)
     firsts = [stage * each + min(stage, more) for stage in range(stages + 1)]
+    if by_cost:
+        costs = list(map(_stage_cost, units))
+        firsts, share = [0], sum(costs) / stages
+        for place, passed in enumerate(accumulate(costs), 1):
+            more = stages - len(firsts)
+            if more and (passed > share * len(firsts) or len(units) - place == more):
+                firsts.append(place)
+        firsts.append(len(units))
     return [tuple(chain.from_iterable(units[first:end])) for first, end in pairwise(firsts)]
+
+
+def _stage_cost(unit: Sequence[Module]) -> int:
+    """Elements of a block's matrices, or of those of the head; four times the last one's for attention, as nanotron."""
+    last = {one.name.rpartition(".")[0]: one for one in unit if one.scores}
+    inside = [4 * prod(one.products[-1][1:3]) for one in last.values() if one.products]
+    others = [one for one in unit if one.name.rpartition(".")[0] not in last]
+    return sum(inside) + sum(prod(product[1:4]) for one in others for product in one.products)
 
 
 def _sent(module: Module, model: Model, groups: Parallelism) -> Iterator[GroupMessage]:
@@ -278,14 +295,16 @@ def _divided(shape: Shape, product: Product | None, by_rows: bool, parts: int) -
     return (*shape[:axis], -(-shape[axis] // parts), *shape[axis + 1 :])
 
 
-def stages_of(model: Model, groups: Parallelism, gathers: bool = True) -> tuple[list[Shard], list[int]]:
+def stages_of(
+    model: Model, groups: Parallelism, gathers: bool = True, by_cost: bool = False
+) -> tuple[list[Shard], list[int]]:
     """The shards of the stages of a pipeline that differ in more than names, and for each stage the place of its shard.
 
-    gathers: as in Stack
+    gathers, by_cost: as in Stack
 
     Raises UsageError as :func:`shard_of`.
     """
-    copies, stages = _copies(model, groups), _stages(model, groups.pipeline)
+    copies, stages = _copies(model, groups), _stages(model, groups.pipeline, by_cost)
     forms = [
         tuple([(one.name.removeprefix(model.block_of(one)), *unnamed(one)) for one in modules]) for modules in stages
     ]

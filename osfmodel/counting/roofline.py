@@ -69,7 +69,7 @@ def workload_of(
         clock.kernels.basis(f"{setting.dtype}, batch {setting.batch}"),
         segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
         state_bytes=(ADAM_STATE + master) * model.trained,
-        weight_bytes=clock.width * model.trained if master else None,
+        weight_bytes=(1 + clock.stack.twice) * clock.width * model.trained if master else None,
         fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
         doubt=clock.taught.doubt(setting.gpu, setting.stack, setting.dtype, experts),

@@ -35,6 +35,9 @@ class Stack(NamedTuple):
     gathers:   whether under tensor parallelism a matrix that is divided by columns keeps the input that was gathered
     logit:     bytes for each logit at the end of forward: itself, and what the loss keeps; and as many as its gradient
     casts:     whether backward keeps the inputs of a recipe's products as they were cast
+    by_cost:   whether stages of a pipeline get equal shares of the elements of matrices, the head's too, and each ends
+               with the block that passes its share; equal numbers of blocks else
+    twice:     whether gradients stay in the type of computation too, in DDP's buckets, beside their float32 sum
     """
 
     said: str
@@ -47,6 +50,8 @@ class Stack(NamedTuple):
     gathers: bool
     logit: tuple[int, int]
     casts: bool = False
+    by_cost: bool = False
+    twice: bool = False
 
     def host_time(self, repeated: bool, pace: float = 1.0) -> float:
         """Seconds that a block takes at least; a third more where its forward is ``repeated``.
@@ -60,10 +65,11 @@ STACKS: Mapping[str, Stack] = {
     EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4)),
     COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH, False, True, (10, 4)),
     "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), True),
-    "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, True, (10, 4)),
+    "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True),
 }
 """By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
-nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8."""
+nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8; by default it gathers
+inputs again in backward, and its loss has the logits in float32 three times."""
 
 
 def fused_columns(model: Model) -> dict[str, int]:

@@ -124,6 +124,24 @@ def test_the_stages_of_a_pipeline_are_the_whole_model(tiny):
     assert names == {"model.embed_tokens", "model.layers.1.input_layernorm"}
 
 
+@pytest.mark.parametrize(("stages", "blocks"), [(2, [18, 14]), (4, [9, 9, 8, 6]), (8, [5, 4, 4, 5, 4, 4, 4, 2])])
+def test_stages_by_cost_end_with_the_block_that_passes_their_share(stages, blocks):
+    """A block of Llama-3-8B costs 4 x 4096 x 4096 + 3 x 4096 x 14336 elements, its head 2.16 times as many.
+
+    So each of two stages has a share of 17.1 blocks, which the 18th passes, and each of eight one of 4.27.
+    """
+    model = model_of(parse_words("llama3-8b:h100,seq128"))
+    parts = [shard_of(model, Parallelism(pipeline=stages), stage, by_cost=True).model for stage in range(stages)]
+    assert [len(part.blocks) for part in parts] == blocks
+    assert sum(part.parameters for part in parts) == model.parameters
+
+
+def test_each_stage_by_cost_has_a_unit_where_the_head_is_large():
+    model, groups = model_of(parse_words("llama3.2-1b:h100,seq128")), Parallelism(pipeline=16)
+    parts = [shard_of(model, groups, stage, by_cost=True).model for stage in range(16)]
+    assert [len(part.blocks) for part in parts] == [2] + [1] * 14 + [0]
+
+
 def test_stages_that_differ_in_names_alone_are_divided_once():
     model, groups = model_of(parse_words("gpt2:h100,seq128")), Parallelism(tensor=2, pipeline=7)
     shards, places = stages_of(model, groups)

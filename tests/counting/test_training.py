@@ -50,7 +50,7 @@ def test_logits_take_what_the_loss_of_the_stack_keeps(stack, each):
     assert peaks[-1] - sum(stays[:-1]) == TOKENS * (2 * WIDTH + each * WORDS)
 
 
-@pytest.mark.parametrize(("stack", "weights", "state"), [("eager", None, 8), ("te", 2, 12), ("nanotron", 2, 12)])
+@pytest.mark.parametrize(("stack", "weights", "state"), [("eager", None, 8), ("te", 2, 12), ("nanotron", 4, 12)])
 def test_weights_in_half_precision_have_a_copy_in_the_state(stack, weights, state):
     one = osf.load_workload(f"llama3.2-1b:h100,seq{TOKENS},stack={stack}")
     parameters = one.gradient_bytes // 4

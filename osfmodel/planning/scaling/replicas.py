@@ -82,7 +82,7 @@ def divided(model: Model, cluster: Cluster, groups: Parallelism, stack: str) -> 
         prices = _prices(cluster, groups)
     except CostError as error:
         raise CostError(f"{groups.words}: {error}") from None
-    return Divided(model, groups, prices, *stages_of(model, groups, STACKS[stack].gathers))
+    return Divided(model, groups, prices, *_staged(model, groups, stack))
 
 
 def counted_replica(words: str, among: Divided) -> Workload:
@@ -93,6 +93,11 @@ def counted_replica(words: str, among: Divided) -> Workload:
     _sizes.pop((words, groups), None)  # of a file that may have changed
     kept(_sizes, (words, groups), lambda: _sizes_of(stages, among.places))
     return replace(slowest, ideal_time=ideal_time(among.model, setting) / groups.gpus)
+
+
+def _staged(model: Model, groups: Parallelism, stack: str) -> tuple[list[Shard], list[int]]:
+    """The shards of a pipeline's stages as the stack divides them, as ``stages_of``."""
+    return stages_of(model, groups, STACKS[stack].gathers, STACKS[stack].by_cost)
 
 
 def on_gpu_of(workload: str, cluster: str) -> str:
@@ -299,7 +304,7 @@ _sizes: dict[tuple[str, Parallelism], list[tuple[int, int, int]]] = {}
 def _sizes_in_words(words: str, groups: Parallelism) -> list[tuple[int, int, int]]:
     """The sizes of a replica that was made in another process."""
     parsed = parse_words(words)
-    shards, places = stages_of(model_of(parsed), groups, STACKS[parsed.setting.stack].gathers)
+    shards, places = _staged(model_of(parsed), groups, parsed.setting.stack)
     return _sizes_of([workload_of(one.model, parsed.setting, words) for one in shards], places)
 
 
