@@ -55,6 +55,7 @@ class Module:
     through:    whether backward computes the gradients of its frozen weights, for adapters that are added to them
     once:       whether its work and what it keeps are those of a micro-batch, however many samples that has
     logits:     elements that the loss over a vocabulary reads; what it keeps of them depends on the software
+    loss:       the bytes of each of these as ``Stack.logit``, where its makers have a loss of their own
     """
 
     name: str
@@ -75,6 +76,7 @@ class Module:
     through: bool = False
     once: bool = False
     logits: int = 0
+    loss: tuple[int, int] | None = None
     __repr__ = brief
 
     @property

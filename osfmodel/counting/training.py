@@ -63,7 +63,8 @@ def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[i
 
     def sized(elements: Iterator[float]) -> list[int]:
         return [
-            setting.samples(module) * (round(max(0, own) * setting.width) + module.logits * stack.logit[0])
+            setting.samples(module)
+            * (round(max(0, own) * setting.width) + module.logits * (module.loss or stack.logit)[0])
             for module, own in zip(model.modules, elements, strict=True)
         ]
 
@@ -78,7 +79,7 @@ def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[i
         sizes = (product.rows * max(product.inner, product.columns) for product in module.products)
         beside = 2 * max(sizes, default=0) * setting.width * (module.passes > 0)
         if module.logits:
-            beside = module.logits * stack.logit[1]
+            beside = module.logits * (module.loss or stack.logit)[1]
         weights = module.elements * setting.width if module.packed or module.through else 0
         peaks.append(before + again[model.block_of(module)] + beside * setting.batch + weights)
     return stays, peaks

@@ -151,8 +151,7 @@ class Workload:
 
     segments:     parts that can be recomputed, in the order of the layers; they do not overlap
     state_bytes:  of the optimizer's state, if known
-    weight_bytes: of weights in another type than gradients, and of gradients that stay in it too; their float32 copy is
-                  in state_bytes; None for others
+    weight_bytes: of weights (and gradients kept with them) in another type than gradients, their copy in state_bytes
     update_bytes: of scratch alive at once during the optimizer's step, if known
     fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, if known
     sent_as:      the compression of its gradients, such as "fp16" or "powersgd:4"; "" without

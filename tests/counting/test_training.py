@@ -50,6 +50,15 @@ def test_logits_take_what_the_loss_of_the_stack_keeps(stack, each):
     assert peaks[-1] - sum(stays[:-1]) == TOKENS * (2 * WIDTH + each * WORDS)
 
 
+def test_a_model_whose_makers_fuse_the_loss_keeps_logits_and_their_gradient():
+    words = parse_words(f"mpt-125m:h100,seq{TOKENS}")
+    model = model_of(words)
+    stays, peaks = activations(model, words.setting)
+    head = model.modules[-1]
+    assert head.logits == TOKENS * head.products[0].columns
+    assert peaks[-1] - sum(stays[:-1]) == 4 * head.logits + 2 * head.kept
+
+
 @pytest.mark.parametrize(("stack", "weights", "state"), [("eager", None, 8), ("te", 2, 12), ("nanotron", 4, 12)])
 def test_weights_in_half_precision_have_a_copy_in_the_state(stack, weights, state):
     one = osf.load_workload(f"llama3.2-1b:h100,seq{TOKENS},stack={stack}")

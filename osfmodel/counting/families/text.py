@@ -46,6 +46,7 @@ class Plain(NamedTuple):
     transposed: whether matrices have inputs before outputs
     head_bias:  whether the head has a bias
     unused:     rows of the embedding of positions that are left out
+    loss:       as ``Module.loss``
     """
 
     words: str
@@ -63,8 +64,12 @@ class Plain(NamedTuple):
     transposed: bool = False
     head_bias: bool = False
     unused: int = 0
+    loss: tuple[int, int] | None = None
 
 
+FUSED = (2, 2)
+"""Bytes of a logit, and of its gradient, in the loss of flash-attn, which LLM Foundry trains MPT with unless told not to:
+https://github.com/mosaicml/llm-foundry, ``loss_fn: fused_crossentropy``."""
 FOURFOLD = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
 USUAL, SELF = ("input_layernorm", "post_attention_layernorm"), "self_attention"
 PLAIN = {
@@ -83,7 +88,7 @@ PLAIN = {
     ),
     "mpt": Plain(
         "transformer.wte", "", "transformer.blocks", ("norm_1", "norm_2"), ("attn.Wqkv", "attn.out_proj"),
-        ("ffn.up_proj", "ffn.down_proj"), "transformer.norm_f", ("", ""), shifted=False,
+        ("ffn.up_proj", "ffn.down_proj"), "transformer.norm_f", ("", ""), shifted=False, loss=FUSED,
     ),
     "bloom": Plain(
         "transformer.word_embeddings", "", "transformer.h", USUAL, (f"{SELF}.query_key_value", f"{SELF}.dense"),
@@ -136,8 +141,8 @@ def plain(config: Config, tokens: int) -> Model:
         modules += feed_forward(matrices, width, inner, tokens, other, kind.transposed, in_place=relu)
     modules.append(norm(kind.last, width, tokens, kind.shifted))
     tied = config.flag("tie_word_embeddings", False)
-    modules.append(head("lm_head", width, vocabulary, tokens, tied, kind.head_bias))
-    return Model(config.name, tuple(modules), tokens, blocks, causal=True)
+    last = head("lm_head", width, vocabulary, tokens, tied, kind.head_bias)
+    return Model(config.name, (*modules, replace(last, loss=kind.loss)), tokens, blocks, causal=True)
 
 
 def _falcon(config: Config, kind: Plain) -> tuple[Plain, int]:
