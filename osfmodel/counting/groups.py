@@ -24,6 +24,9 @@ from osfmodel.entities.errors import UsageError
 
 LARGEST = 10**4
 SHARED_HEADS = "key and value heads"
+PARALLEL_LOSS = (10, 8)
+"""Bytes of a logit as in Stack where a tensor group divides them, in torch's ``loss_parallel``: its backward has the
+gradient three times in float32. Of stacks that gather inputs again the loss is their own."""
 OPTIONS = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
 """Kinds of groups, with the short names by which options call them."""
 
@@ -122,7 +125,9 @@ def _shard(model: Model, groups: Parallelism, gathers: bool, copies: int, module
     for one in modules:
         module = _copied(_untied(one, model) if modules[0] is not model.modules[0] else one, copies)
         sent[module.name] = tuple(_sent(module, model, groups))
-        shared.append(_shared(module, groups, gathers and bool(model.block_of(module))))
+        part = _shared(module, groups, gathers and bool(model.block_of(module)))
+        parallel = gathers and groups.tensor > 1 and module.logits and not module.loss
+        shared.append(replace(part, loss=PARALLEL_LOSS) if parallel else part)
     names = {model.block_of(module) for module in shared}
     blocks = tuple(name for name in model.blocks if name in names)
     return Shard(replace(model, modules=tuple(shared), blocks=blocks), sent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeAlias
@@ -90,6 +90,14 @@ def highest(program: Program, starts: Sequence[float], ends: Sequence[float], fi
     return found
 
 
+def places_of(
+    program: Program, starts: Sequence[float], ends: Sequence[float], finish: float
+) -> tuple[Callable[[Hold], Place], Callable[[Instant], Place]]:
+    """Functions for the places, in the order in which memory changes, where a hold begins, and of an instant."""
+    moments = _Moments(program, starts, ends, finish)
+    return moments.begun, moments.place
+
+
 class _Moments:
     """Bytes that are held at the moments of an executed program."""
 
@@ -108,18 +116,18 @@ class _Moments:
         self.before = dict(_before(program))
         self.lasting = {hold.owner for hold in program.holds if not hold.passing}
 
-    def _place(self, instant: Instant) -> Place:
+    def place(self, instant: Instant) -> Place:
         return self.places[instant.ended][instant.operation]
 
-    def _begun(self, hold: Hold) -> Place:
-        first = max(map(self._place, hold.since)) if hold.since else ALWAYS
-        return first if hold.latest is None else min(first, self._place(hold.latest))
+    def begun(self, hold: Hold) -> Place:
+        first = max(map(self.place, hold.since)) if hold.since else ALWAYS
+        return first if hold.latest is None else min(first, self.place(hold.latest))
 
     def held(self) -> Iterator[tuple[int, dict[str, int], int]]:
         """(operation, bytes by owner, bytes in all) at each moment, in turn; the mapping is one that changes."""
         holds = self.program.holds
-        comes = deque(sorted(((self._begun(one), one) for one in holds), key=itemgetter(0)))
-        goes = deque(sorted(((self._place(one.until), one) for one in holds if one.until), key=itemgetter(0)))
+        comes = deque(sorted(((self.begun(one), one) for one in holds), key=itemgetter(0)))
+        goes = deque(sorted(((self.place(one.until), one) for one in holds if one.until), key=itemgetter(0)))
         held, total = dict.fromkeys([hold.owner for hold in holds], 0), 0
         for number in self.order:
             begin, end = self.places[False][number], self.places[True][number]

@@ -8,17 +8,20 @@ holds beyond that, a device's context and the buffers of a communication library
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.alike import Outline, computed_alike, form_of, kept, outline_of, rules_of
 from osfmodel.engine.levels import Footprint, Level, Memory, curve, highest, times_of
-from osfmodel.engine.optimizers import require_mirrorable
+from osfmodel.engine.optimizers import require_mirrorable, state_bytes
 from osfmodel.engine.program import Program
+from osfmodel.engine.reserved import reserved_bytes
 from osfmodel.engine.run import issued_run
 from osfmodel.engine.strategies import lower, strategy_of
-from osfmodel.engine.strategies.holdings import Holdings
+from osfmodel.engine.strategies.holdings import STATE, Holdings
 from osfmodel.entities.errors import DataError, UsageError, require_count
 from osfmodel.entities.executors import EXECUTORS, KEEPERS, RUNTIME
 from osfmodel.entities.lookup import require
@@ -27,6 +30,11 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
 __all__ = ["Level", "Memory", "memory_of"]
+
+
+TENSORS = 3
+"""Tensors of the layer that keeps most, usually a head: logits, their copy, and what the loss keeps. No other tensor of
+activations is taken to be larger."""
 
 
 def caveat(communicator: int) -> str:
@@ -89,7 +97,54 @@ def peak_as_known(
     return highest(*_executed(make(bare(), *asked), timeline)) if outline is None else outline.peak(workload, plan)
 
 
+def reserved_as_known(
+    workload: Workload,
+    plan: Plan,
+    timeline: Timeline,
+    workers: int,
+    keeper: str = RUNTIME.name,
+    optimizer: str | None = None,
+    expandable: bool = False,
+) -> int:
+    """Bytes that PyTorch's caching allocator reserves for the steps of :func:`memory_as_known`; no library's buffers.
+
+    expandable: whether its segments grow (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)
+    """
+    active = tuple([(layer.activation_bytes, layer.peak_bytes) for layer in workload.layers])
+    key = (form_of(workload), active, rules_of(plan), workers, keeper, optimizer, expandable)
+
+    def make() -> int:
+        single, others = _alone(workload)
+        holdings = _holdings(single, plan, _bare(single, plan, timeline, workers), workers, keeper, optimizer, 0)
+        state = holdings.lasting()[STATE]
+        copies = workload.gradient_bytes if workload.weight_bytes is not None else 0
+        early = state * copies // max(copies, 1, state_bytes(workload, optimizer))
+        sizes = zip(workload.gradients.names, workload.gradients.sizes, strict=True)
+        made = {name: (state - early) * size // max(1, workload.gradient_bytes) for name, size in sizes}
+        program, starts, ends, finish = _executed(holdings, timeline)
+        largest = max([one.activation_bytes or 0 for one in workload.layers]) // TENSORS
+        return reserved_bytes(program, (starts, ends, finish), made, early + others, largest, expandable)
+
+    return kept(_reserved, key, make)
+
+
+def _alone(workload: Workload) -> tuple[Workload, int]:
+    """A workload without what is there throughout backward beside its own activations, and the bytes of that.
+
+    In a pipeline that is what other micro-batches keep.
+    """
+    there = accumulate(one.activation_bytes or 0 for one in workload.layers)
+    beside = [one.peak_bytes - own for one, own in zip(workload.layers, there, strict=True) if one.peak_bytes]
+    others = max(0, min(beside, default=0))
+    layers = tuple(
+        one if one.peak_bytes is None else replace(one, peak_bytes=max(0, one.peak_bytes - others))
+        for one in workload.layers
+    )
+    return replace(workload, layers=layers), others
+
+
 _outlines: dict[Any, Outline | None] = {}
+_reserved: dict[Any, int] = {}
 
 
 def _executed(holdings: Holdings, timeline: Timeline) -> tuple[Program, Sequence[float], Sequence[float], float]:

@@ -68,8 +68,8 @@ class Plain(NamedTuple):
 
 
 FUSED = (2, 2)
-"""Bytes of a logit, and of its gradient, in the loss of flash-attn, which LLM Foundry trains MPT with unless told not to:
-https://github.com/mosaicml/llm-foundry, ``loss_fn: fused_crossentropy``."""
+"""Bytes of a logit, and of its gradient, in the loss of flash-attn, with which LLM Foundry trains MPT by default
+(``loss_fn: fused_crossentropy``)."""
 FOURFOLD = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
 USUAL, SELF = ("input_layernorm", "post_attention_layernorm"), "self_attention"
 PLAIN = {

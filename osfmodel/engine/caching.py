@@ -1,0 +1,142 @@
+"""PyTorch's caching allocator of CUDA: the bytes that it reserves for a sequence of allocations and frees.
+
+Sizes are rounded to 512 bytes. Those up to 1 MiB are cut from segments of 2 MiB, those below 10 MiB from segments of
+20 MiB, and larger ones get a segment of their own, rounded to 2 MiB; each stream has segments of its own. An allocation
+takes the smallest free block that is large enough, the one at the lowest address of equal ones, and gives back what it
+does not need: of a large block only what is more than 1 MiB. Free neighbours in a segment become one block. Segments
+are never given back; with ``expandable`` a stream has one that grows, in pages of 2 MiB (20 MiB of large blocks).
+
+The constants are those of ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h`` in torch 2.13.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+MIB = 1 << 20
+ROUND, SMALL = 512, MIB
+SMALL_SEGMENT, LARGE_SEGMENT, FROM, PAGE = 2 * MIB, 20 * MIB, 10 * MIB, 2 * MIB
+"""Bytes of a segment for small blocks, and for those below ``FROM``; larger ones are rounded to ``PAGE``."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part of a segment.
+
+    start:  its address; those of a segment are next to each other
+    before, after: its neighbours in the segment
+    """
+
+    pool: tuple[Hashable, bool]
+    start: int
+    size: int
+    free: bool = False
+    before: Block | None = None
+    after: Block | None = None
+
+
+class CachingAllocator:
+    """The allocator of one device.
+
+    largest:    blocks of more bytes are not split, nor taken for much smaller sizes (max_split_size_mb); None for none
+    expandable: whether segments grow (expandable_segments)
+    reserved, allocated: bytes of all segments, and of blocks in use; ``peak`` of the latter
+    """
+
+    def __init__(self, largest: int | None = None, expandable: bool = False) -> None:
+        self.largest, self.expandable = largest, expandable
+        self.reserved = self.allocated = self.peak = 0
+        self._free: dict[tuple[Hashable, bool], list[tuple[int, int, Block]]] = {}
+        self._end: dict[tuple[Hashable, bool], Block] = {}
+        self._address = 0
+
+    def take(self, size: int, stream: Hashable = 0) -> Block | None:
+        """A block of ``size`` bytes or more, of ``stream``'s own segments; None for no bytes."""
+        if size <= 0:
+            return None
+        size = -(-size // ROUND) * ROUND
+        pool = (stream, size <= SMALL)
+        block = self._found(pool, size) or self._new(pool, size)
+        rest = block.size - size
+        if rest >= ROUND if pool[1] or self.expandable else self._splits(block, rest):
+            behind = Block(pool, block.start + size, rest, before=block, after=block.after)
+            if block.after is not None:
+                block.after.before = behind
+            elif self._end.get(pool) is block:
+                self._end[pool] = behind
+            block.after, block.size = behind, size
+            self._add(behind)
+        self.allocated += block.size
+        self.peak = max(self.peak, self.allocated)
+        return block
+
+    def give(self, block: Block | None) -> None:
+        """Free a block, and join it to free neighbours."""
+        if block is None:
+            return
+        self.allocated -= block.size
+        for other in (block.before, block.after):
+            if other is not None and other.free:
+                self._remove(other)
+                first, second = sorted((block, other), key=lambda one: one.start)
+                first.size += second.size
+                first.after = second.after
+                if second.after is not None:
+                    second.after.before = first
+                elif self._end.get(block.pool) is second:
+                    self._end[block.pool] = first
+                block = first
+        self._add(block)
+
+    def _splits(self, block: Block, rest: int) -> bool:
+        return rest > SMALL and (self.largest is None or block.size < self.largest)
+
+    def _found(self, pool: tuple[Hashable, bool], size: int) -> Block | None:
+        """The smallest free block that will do, no longer free."""
+        free = self._free.get(pool, [])
+        place = bisect_left(free, size, key=lambda one: one[0])
+        if place == len(free):
+            return None
+        block = free[place][2]
+        if self.largest is not None and not pool[1]:
+            too_large = size < self.largest <= block.size
+            if too_large or (size >= self.largest and block.size >= size + LARGE_SEGMENT):
+                return None
+        self._remove(block)
+        return block
+
+    def _new(self, pool: tuple[Hashable, bool], size: int) -> Block:
+        """A block of a new segment, or of one that grows."""
+        if self.expandable:
+            last, page = self._end.get(pool), SMALL_SEGMENT if pool[1] else LARGE_SEGMENT
+            if last is not None and last.free:
+                self._remove(last)
+                more = -(-(size - last.size) // page) * page
+                last.size += more
+                self.reserved += more
+                return last
+            start = last.start + last.size if last else self._next(1 << 60)
+            block = Block(pool, start, -(-size // page) * page, before=last)
+            if last is not None:
+                last.after = block
+            self._end[pool] = block
+        else:
+            whole = SMALL_SEGMENT if pool[1] else LARGE_SEGMENT if size < FROM else -(-size // PAGE) * PAGE
+            block = Block(pool, self._next(whole), whole)
+        self.reserved += block.size
+        return block
+
+    def _next(self, size: int) -> int:
+        self._address += size
+        return self._address - size
+
+    def _add(self, block: Block) -> None:
+        block.free = True
+        insort(self._free.setdefault(block.pool, []), (block.size, block.start, block), key=lambda one: one[:2])
+
+    def _remove(self, block: Block) -> None:
+        block.free = False
+        free = self._free[block.pool]
+        free.pop(bisect_left(free, (block.size, block.start), key=lambda one: one[:2]))
