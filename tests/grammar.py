@@ -166,7 +166,7 @@ NOUNS: Mapping[str, Noun] = {
     "collective": Noun(("all_reduce", "all_gather", "reduce_scatter"),
                        ("allreduce", "all-reduce", "AllReduce", "broadcast", "alltoall", "all_to_all",
                            "reduce-scatter")),
-    "anchor": Noun(("16=0.61s", "16=210samples/s", "8=610ms"),
+    "anchor": Noun(("16=0.61s", "16=210samples/s", "8=610ms", "16=0.61s,accumulate=2"),
                    ("0.61s", "16:0.61s", "16=0.61", "0=1s", "16=5762tok/s", "16=5762tok/s/gpu", "16=fast", "sixteen=1s",
                     "16=210img/s", "16=210samples/sec", "16=", "runs.json", "8=7800tokens/s", "8=610 ms",
                         "8=40TFLOPS")),

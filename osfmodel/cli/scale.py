@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 import click
 
+from osfmodel.cli.anchors import anchors_in
 from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
 from osfmodel.cli.groups import ARGUMENTS, Decorator, GroupedCommand, OptionGroup
 from osfmodel.cli.options import (
@@ -31,10 +31,10 @@ from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.units import AMOUNTS, parse_amount, parse_part, parse_room, parse_time
+from osfmodel.entities.units import parse_amount, parse_part, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.scaling.curve import Anchor, ScaleCurve, TrainingLength, combined
+from osfmodel.planning.scaling.curve import ScaleCurve, TrainingLength, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
 from osfmodel.planning.scaling.layouts import scale_layouts
@@ -100,8 +100,11 @@ def _group(name: str, said: str) -> Decorator:
 @GOALS.option("--budget", metavar="PRICE", help="Ask what keeps the training within this price (5M).")
 @click.option(
     "--anchor",
-    metavar="N=TIME|RATE",
-    help="A measured step with N GPUs: 64=0.61s, 64=5762tok/s/gpu or 64=210samples/s. Replaces computed times.",
+    "anchors",
+    multiple=True,
+    metavar="N=STEP|FILE",
+    help="A measured step with N GPUs: 64=0.61s, 64=5762tok/s/gpu, 64=210samples/s, or 64=FILE, a trainer's log; or a "
+    "CSV of runs. One replaces computed times; several also teach the network.",
 )
 @MEMORY.option("--memory", metavar="SIZE", help="Of a GPU (80GB). Default: what CUDA and NCCL leave of it.")
 @MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the workload's.")
@@ -128,7 +131,7 @@ def scale_command(
     """Show what more GPUs give: the best strategy, rate, memory and cost of WORKLOAD at each number of them.
 
     WORKLOAD needs no profile: llama3-8b:h100,seq8192,batch2,bf16 is counted from the model's dimensions and the GPU's
-    data sheet. With --anchor one measured step replaces what was learned about computation.
+    data sheet. With --anchor measured steps replace what was learned.
 
     \b
     Example:
@@ -159,7 +162,7 @@ def scale_command(
         else:
             _write(form, made, str(output))
         return
-    if form is not None or asked["target"] is not None or asked["anchor"] is not None:
+    if form is not None or asked["target"] is not None or asked["anchors"]:
         raise UsageError("settings, pages, pictures and anchors are of one machine: give --cluster once")
     if len(prices) > 1 and len(prices) != 1 + len(machines):
         raise UsageError(
@@ -195,7 +198,7 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     if asked["layout"] is not None:
         return _laid_out(subject, price, asked)
     values = [tuple(dict.fromkeys(asked[name])) or (None,) for name in LISTED]
-    if (several := prod(map(len, values)) > 1) and asked["anchor"] is not None:
+    if (several := prod(map(len, values)) > 1) and asked["anchors"]:
         raise UsageError("--anchor is a step measured with one value of each option: give none of them several times")
     loaded = load_subject(subject)
     counts = sorted(parse_workers(asked["workers"], loaded[1]))
@@ -227,7 +230,7 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
 
 def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:
     """The curve of the best layouts, and settings if asked for."""
-    given = [name for name in (*LISTED, "anchor") if asked[name]] + ["accumulate"] * (subject.what_if.accumulate > 1)
+    given = [name for name in (*LISTED, "anchors") if asked[name]] + ["accumulate"] * (subject.what_if.accumulate > 1)
     if given or _goals(asked) != Goals():
         option = f"--{given[0].replace('_', '-')}" if given else "a goal"
         raise UsageError(f"--layout searches by itself: leave {option} out, or leave --layout out")
@@ -276,7 +279,7 @@ def _options(
         what_if=replace(what_if, global_batch=asked["global_batch"]),
         limit=_limit(asked["memory"], asked["optimizer"]),
         training=TrainingLength(_length(workload, asked["tokens"], asked["samples"]), price),
-        anchor=None if asked["anchor"] is None else parse_anchor(asked["anchor"]),
+        anchor=anchors_in(asked["anchors"]) or None,
         groups=groups,
     )
     names = tuple(dict.fromkeys(asked["plan_names"]))
@@ -337,25 +340,3 @@ def _write(form: str, made: Scaled, output: str) -> None:
     line(f"wrote {output} ({form})")
     for warning in made.warnings():
         warn(warning)
-
-
-def parse_anchor(text: str) -> Anchor:
-    """``64=0.61s``, ``64=5762tok/s/gpu`` or ``64=210samples/s``. Raises UsageError."""
-    form = f"--anchor {text!r}: write N=TIME or N=RATE, such as 64=0.61s, 64=5762tok/s/gpu or 64=210samples/s"
-    match = re.fullmatch(r"\s*([1-9][0-9]{0,8})\s*=\s*(.+?)\s*", text)
-    if match is None:
-        raise UsageError(form)
-    workers, said = int(match[1]), match[2]
-    rate = re.fullmatch(
-        r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kMG]?)\s*(tok|tokens|samples)/s(/gpu)?", said, re.IGNORECASE
-    )
-    try:
-        value = parse_time(said) if rate is None else float(rate[1]) * AMOUNTS[rate[2]]
-    except UsageError as error:
-        raise UsageError(f"{form} ({error})") from None
-    if not value > 0:
-        raise UsageError(f"{form} (it must be above 0)")
-    if rate is None:
-        return Anchor(workers, value)
-    each = "samples" if rate[3].lower() == "samples" else "tokens"
-    return Anchor(workers, value, f"{each}/s{(rate[4] or '').lower()}")

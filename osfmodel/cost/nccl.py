@@ -182,7 +182,7 @@ def _ring(shape: NcclShape, place: Placement, protocol: str, collective: str, co
         latency *= known.RING_PLATEAU[_generation(shape)]
     latency += net_steps * _beyond(shape)
     if place.nodes > 1 and collective in HALVES:
-        latency = max(latency, steps * corrections.step)
+        latency = max(latency, steps * (shape.pace or corrections.step) * shape.net_latency_scale)
     moved = steps / place.workers / _ring_bus(shape, place, protocol)
     alone = place.nodes == 1 and _over_nvlink(shape, place)
     return Way(latency, moved + (corrections.own / place.workers / shape.gpu_bandwidth if alone else 0.0))

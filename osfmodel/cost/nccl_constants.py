@@ -215,6 +215,12 @@ NIC_SHARE = 0.96
 """Fraction of a NIC's rate that NCCL reaches: TOPO NET_BW, 12 GB/s of 100 Gbit/s."""
 
 
+PACES = (6 * US, 84 * US)
+"""Seconds that a step of an all-gather or a reduce-scatter between nodes took on published machines, at the least and
+at the most. MIDDLE_PACE is between them, as factors go."""
+MIDDLE_PACE = math.sqrt(PACES[0] * PACES[1])
+
+
 def by_generation(values: Mapping[str, Value], generation: str) -> Value:
     """The entry for a GPU generation, or that for all others."""
     return values.get(generation, values[""])

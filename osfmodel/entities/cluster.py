@@ -175,7 +175,9 @@ class NcclShape:
     memory_bandwidth:  bytes per second of the memory of a host, which all GPUs of fabric host share
     nvls:              whether NVSwitch adds up for the GPUs (NVLink SHARP)
     latency_scale:     factor on NCCL's latencies inside a node, 1 unless fitted
-    net_latency_scale: factor on NCCL's latencies of the network, 1 unless fitted
+    net_latency_scale: factor on NCCL's latencies of the network and on pace, 1 unless fitted
+    pace:              seconds that each step of an all-gather or reduce-scatter between nodes takes at least; None for
+                       what is known of the fabric
     """
 
     generation: str
@@ -188,6 +190,7 @@ class NcclShape:
     network: str = ""
     host_bandwidth: float | None = None
     memory_bandwidth: float | None = None
+    pace: float | None = None
     __repr__ = brief
 
     def __post_init__(self) -> None:
@@ -209,6 +212,8 @@ class NcclShape:
             raise DataError("nvlink-pairs need the bandwidth of each GPU between pairs (host_bytes_per_s)")
         require_time(self.latency_scale, "the latency scale inside nodes")
         require_time(self.net_latency_scale, "the latency scale of the network")
+        if self.pace is not None:
+            require_time(self.pace, "the pace of the network")
         if self.nvls and (self.fabric != "nvswitch" or self.generation not in ("hopper", "blackwell")):
             raise DataError("NVLS needs an nvswitch fabric and hopper or later GPUs")
 

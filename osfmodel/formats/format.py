@@ -12,6 +12,7 @@ from osfmodel.formats.collectives import chakra, flight_recorder, inspector, ncc
 from osfmodel.formats.horovod import files
 from osfmodel.formats.source_text import Files, Hints, Noun, Text
 from osfmodel.formats.traces.cautions import nouns_of
+from osfmodel.formats.trainers import deepspeed, megatron, torchtitan, trainer_state
 
 
 class Format(NamedTuple):
@@ -152,6 +153,22 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
             "Nsight Systems' SQLite export, of one rank or of all: steps by NVTX ranges, kernels, NCCL's collectives",
             nsight.ENDINGS,
             nsight.LABEL,
+        ),
+        "torchtitan": Format(
+            torchtitan.sniff, torchtitan.read, "torchtitan's log: steps and rates", label="torchtitan's log", runs=True
+        ),
+        "megatron": Format(
+            megatron.sniff, megatron.read, "Megatron-LM's log, or NeMo's: steps", label="Megatron-LM's log", runs=True
+        ),
+        "trainer-state": Format(
+            trainer_state.sniff,
+            trainer_state.read,
+            "trainer_state.json of Hugging Face's Trainer: the mean step",
+            label="a Trainer's state",
+            runs=True,
+        ),
+        "deepspeed": Format(
+            deepspeed.sniff, deepspeed.read, "DeepSpeed's throughput timer: rates", label="DeepSpeed's log", runs=True
         ),
         "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
     },

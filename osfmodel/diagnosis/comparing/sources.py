@@ -46,6 +46,7 @@ from osfmodel.formats.source_text import Hints, Text, is_number, silent, stem
 from osfmodel.formats.streams.archives import unpacked
 from osfmodel.formats.traces.entities import workload_of
 from osfmodel.formats.traces.usual import step_times, usual_steps, with_shared_steps
+from osfmodel.formats.trainers.logs import TRAINER_LOGS
 
 COLUMN = re.compile(
     r"(?:step|iteration|iter|train|batch)?[ _]?(?:time|duration|seconds|latency)(?:[ _(]*(s|ms|us|ns)\)?)?"
@@ -276,6 +277,11 @@ def _decoded(name: str, form: str | None, content: bytes, tell: Callable[[str], 
     lines = rest and first.rstrip().endswith(b"}")  # each line is an object of its own
     if form == OWN and not lines:
         return _own(name, content)
+    if form is not None and form in TRAINER_LOGS:
+        run = TRAINER_LOGS[form](Text(name, plain_text(content)))
+        if not run.seconds:
+            raise DataError(f"is a log of {run.trainer} with rates, and no times of steps")
+        return Reading(name, "times", (Timed(STEP, (StepSeries(run.seconds),)),))
     if form is not None and form != OWN:
         return _imported(name, import_content(content, name, Hints(stem(name)), form, tell))
     try:

@@ -58,6 +58,7 @@ KEYS = {
     "nic_bandwidth": "nic_bytes_per_s",
     "host_bandwidth": "host_bytes_per_s",
     "memory_bandwidth": "memory_bytes_per_s",
+    "pace": "pace_s",
     **{name: name + UNIT_ENDINGS[effect.unit] for name, effect in EFFECTS.items()},
     "credit": "credit_bytes",
 }

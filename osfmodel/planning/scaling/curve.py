@@ -13,6 +13,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
+from osfmodel.planning.scaling.anchors import Taught
 from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import need
@@ -52,6 +53,7 @@ class ScalePoint:
     inside:   whether all are on one node
     groups:   parallelism inside a replica
     taken:    whether it is the one to take at this number of GPUs; both are set in ``combinations`` only
+    taught:   the error band with what several anchors showed
     """
 
     workers: int
@@ -65,6 +67,7 @@ class ScalePoint:
     inside: bool = False
     groups: Parallelism = Parallelism()
     taken: bool = False
+    taught: Band | None = None
 
     def __repr__(self) -> str:
         step = f"{self.best.name}, {show_predicted_time(self.best.time)}{', does not fit' * (self.fits == NO)}"
@@ -88,6 +91,8 @@ class ScalePoint:
         the doubt about its times, which was learned from such runs, and about prices. Nor are runs of replicas of
         several GPUs among those that bands are learned from.
         """
+        if self.taught is not None:
+            return self.taught
         found, bound = self.best.prediction, self.best.prediction.bound.question
         several = bound.pricing.workers > 1
         if self.ranks < self.workers and several and not self.inside:
@@ -163,6 +168,7 @@ class ScaleCurve:
     workload: with the times of computation that an anchor makes of it
     limit:    of each GPU's memory; None if plans are not held against any
     anchored: factor on computation with which the prediction meets the anchor; None without one
+    learned:  what several anchors taught; the cluster is the one that they taught
     groups:   of a replica of several GPUs
     combinations: of the values of options, by number of GPUs; ``points`` are of the best at the largest number
     listed:   what the combinations are
@@ -179,6 +185,7 @@ class ScaleCurve:
     groups: Parallelism = Parallelism()
     combinations: tuple[ScalePoint, ...] = ()
     listed: str = "all combinations"
+    learned: Taught | None = None
     to_dict, to_records, to_frame, _repr_html_ = VIEWED
 
     def __repr__(self) -> str:
@@ -244,11 +251,14 @@ class Anchor:
     """One measured step: its number of workers, and seconds; or a rate in ``unit`` for which these are not known yet.
 
     unit: "s", "samples/s", "samples/s/gpu", "tokens/s" or "tokens/s/gpu"
+    accumulate, batch_size: of the measured step, if not those that are asked about
     """
 
     workers: int
     value: float
     unit: str = "s"
+    accumulate: int | None = None
+    batch_size: int | None = None
     __repr__ = brief
 
     def step_time(self, samples: int | None, tokens: int | None) -> float:

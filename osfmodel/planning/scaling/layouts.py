@@ -63,11 +63,6 @@ class Layout(NamedTuple):
     accumulated: int
     checkpointing: str
 
-    @property
-    def ways(self) -> int:
-        """Kinds of groups of more than one GPU."""
-        return len(self.groups.document)
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -281,7 +276,7 @@ def simplest(found: Sequence[tuple[Layout, ScalePoint]]) -> int:
     """The place of the layout to take: of those within TIE of the fastest the one with the fewest ways and GPUs."""
     limit = found[0][1].time * (1 + TIE)
     near = [place for place, (_, point) in enumerate(found) if point.time <= limit]
-    return min(near, key=lambda place: (found[place][0].ways, found[place][0].groups.gpus, place))
+    return min(near, key=lambda place: (len(found[place][0].groups.document), found[place][0].groups.gpus, place))
 
 
 def decides(found: Sequence[tuple[Layout, ScalePoint]], taken: int) -> list[str]:

@@ -15,14 +15,15 @@ from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import placed
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import brief, how_many, show_bytes, show_predicted_time
-from osfmodel.entities.errors import CostError, DataError, UsageError
+from osfmodel.entities.display import brief, how_many, show_bytes
+from osfmodel.entities.errors import CostError, DataError
 from osfmodel.entities.gpus import gpu_on_data_sheet
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
-from osfmodel.planning.predictions import PricedSubjects, compare
+from osfmodel.planning.predictions import Given, PricedSubjects
 from osfmodel.planning.results import WORTHWHILE
+from osfmodel.planning.scaling.anchoring import banded, factor_of, far, learn, measured
 from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.scaling.replicas import (
     assumptions,
@@ -39,10 +40,6 @@ from osfmodel.solve.solution import MemoryLimit
 
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
 """Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
-SLOWEST = 1e3
-"""Largest factor by which an anchor may lengthen computation."""
-FAR = 3.0
-"""Factor on computation, either way, from which an anchor is doubted."""
 FITTING = (
     "memory is what a step holds; PyTorch reserves more, which must fit in {} of a GPU: by the errors of published "
     "peaks, yes is a chance of 95 % or more, tight one of 5 to 95 %"
@@ -61,7 +58,7 @@ class ScaleOptions:
     limit:    of a GPU's memory; None for what a known GPU leaves a process (``room_of``), else none
     what_if:  changes of the workload; those of the network are in the cluster already
     training: the whole training
-    anchor:   one measured step
+    anchor:   one measured step, or several
     groups:   of a replica, of whose GPUs the workload is one (``planning.scaling.replicas.replica_workload``)
     sized:    whether memory is computed; without it all strategies count as fitting
     """
@@ -70,10 +67,15 @@ class ScaleOptions:
     limit: MemoryLimit | None = None
     what_if: WhatIf = WhatIf()
     training: TrainingLength = TrainingLength()
-    anchor: Anchor | None = None
+    anchor: Anchor | tuple[Anchor, ...] | None = None
     groups: Parallelism = Parallelism()
     sized: bool = True
     __repr__ = brief
+
+    @property
+    def anchors(self) -> tuple[Anchor, ...]:
+        """The measured steps."""
+        return (self.anchor,) if isinstance(self.anchor, Anchor) else self.anchor or ()
 
 
 def scale(
@@ -86,12 +88,23 @@ def scale(
     ``planning.tuning.choosing.tune_any``.
     """
     asked, wanted = ScaleTask.of(workload, cluster, options), options.limit or room_of(workload, options.groups)
-    factor = None if options.anchor is None else asked.factor(workload, options.anchor)
+    learned, before, near = None, workload, None
+    factor = factor_of(asked, workload, options.anchors[0]) if len(options.anchors) == 1 else None
+    stated, taught = cluster, asked
+    if len(options.anchors) > 1:
+        learned = learn([measured(asked, workload, one)[0] for one in options.anchors])
+        taught, cluster = replace(asked, cluster=learned.cluster(asked.cluster)), learned.cluster(cluster)
+        factor = learned.compute(asked.inside(counts[-1]))
+        near = replace(workload.scaled(learned.compute(True)), doubt=0)
     if factor is not None:
         workload = replace(workload.scaled(factor), doubt=0)
-    points = list(asked.points(workload, counts))
-    found = curve_of(asked, workload, cluster, points, wanted)
-    return replace(found, anchored=factor, warnings=tuple(dict.fromkeys((*_far(factor), *found.warnings))))
+    points = list(taught.points(workload, counts, near))
+    if learned is not None:
+        points = [banded(asked, learned, before, point) for point in points]
+    found = curve_of(asked, workload, stated, points, wanted)
+    contradicting = () if learned is None else learned.contradictions
+    warnings = tuple(dict.fromkeys((*far(factor), *contradicting, *found.warnings)))
+    return replace(found, cluster=cluster, anchored=factor, learned=learned, warnings=warnings)
 
 
 def curve_of(
@@ -151,13 +164,35 @@ class ScaleTask:
             subjects or PricedSubjects(),
         )
 
-    def points(self, workload: Workload, counts: Sequence[int]) -> Iterator[ScalePoint]:
-        """The point at each count that the cluster can price. Raises CostError if there is none."""
+    def inside(self, workers: int) -> bool:
+        """Whether so many GPUs are on one node."""
+        return workers // self.options.groups.tensor <= self.cluster.gpus_per_node
+
+    def ranks(self, workers: int) -> int:
+        """GPUs that reduce each gradient together."""
+        return self.options.groups.ranks(workers)
+
+    def given(self, name: str) -> Given:
+        """The plan called so, as the groups run it."""
+        return in_stages(name, self.options.groups)
+
+    def measuring(self, anchor: Anchor) -> ScaleTask:
+        """The task with the anchor's batch."""
+        own = self.options.what_if
+        accumulate, batch = anchor.accumulate or own.accumulate, anchor.batch_size or own.batch_size
+        what_if = replace(own, accumulate=accumulate, batch_size=batch)
+        return replace(self, options=replace(self.options, what_if=what_if))
+
+    def points(self, workload: Workload, counts: Sequence[int], near: Workload | None = None) -> Iterator[ScalePoint]:
+        """The point at each count that the cluster can price. Raises CostError if there is none.
+
+        near: the workload on one node, if it is another
+        """
         missing: CostError | None = None
         made = 0
         for count in counts:
             try:
-                yield self.point(workload, count)
+                yield self.point(near if near is not None and self.inside(count) else workload, count)
                 made += 1
             except CostError as error:
                 missing = missing or error
@@ -182,9 +217,10 @@ class ScaleTask:
         single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
         each = single.of_workload(workload, replicas)
         taken = _taken(rows)
-        inside = workers // groups.tensor <= self.cluster.gpus_per_node
         training = self.options.training
-        return ScalePoint(workers, each, rows, taken, samples, ranks, what_if.accumulate, training, inside)
+        return ScalePoint(
+            workers, each, rows, taken, samples, ranks, what_if.accumulate, training, self.inside(workers)
+        )
 
     def one_micro_batch(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU in a micro-batch of the batch that it was counted for, with the bubble's share."""
@@ -196,31 +232,6 @@ class ScaleTask:
     def changed(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU, with all micro-batches, where there are ``workers`` of them."""
         return of_each_gpu(workload, self.options.groups, self.options.what_if, workers)
-
-    def factor(self, workload: Workload, anchor: Anchor) -> float:
-        """The factor on computation with which the step of the best plan takes as long as it was measured."""
-        from scipy.optimize import brentq
-
-        point = self.point(workload, anchor.workers)
-        name, target = point.best.name, anchor.step_time(point.samples, workload.sample_tokens)
-        if (ideal := point.accumulated * (point.workload.ideal_time or 0)) > target:
-            raise UsageError(
-                f"--anchor says a step of {show_predicted_time(target)} on {anchor.workers} GPUs, and the data sheet "
-                f"allows none below {show_predicted_time(ideal)}: check the unit and the GPU"
-            )
-
-        def excess(factor: float) -> float:
-            changed = self.changed(workload.scaled(factor), anchor.workers)
-            (found,) = compare(changed, self.cluster, point.ranks, [in_stages(name, self.options.groups)]).predictions
-            return found.iteration_time - target
-
-        least, most = excess(1 / SLOWEST), excess(SLOWEST)
-        if least > 0 or most < 0:
-            bound = show_predicted_time(target + (least if least > 0 else most))
-            what = "communication alone takes" if least > 0 else "the slowest computation that is tried takes"
-            said = f"--anchor says a step of {show_predicted_time(target)} on {anchor.workers} GPUs"
-            raise UsageError(f"{said}, and under {name} {what} {bound}: check the unit, the network, and --plan")
-        return float(brentq(excess, 1 / SLOWEST, SLOWEST, rtol=1e-6))
 
     @staticmethod
     def active(workload: Workload, count: int) -> str:
@@ -253,15 +264,6 @@ class ScaleTask:
             if self.options.groups.tensor > 1:
                 yield from (APART.format(**words) for words in apart(self.cluster))
         yield from self.options.what_if.caveats(workload, self.cluster)
-
-
-def _far(factor: float | None) -> Iterator[str]:
-    """A warning of an anchor in a wrong unit."""
-    if factor is not None and not 1 / FAR < factor < FAR:
-        yield (
-            f"--anchor makes computation {factor:.3g} times as long as counted or profiled: check its unit (tok/s is "
-            "of all GPUs, tok/s/gpu of each)"
-        )
 
 
 def _told(points: Sequence[ScalePoint], cluster: Cluster) -> Iterator[str]:

@@ -142,7 +142,9 @@ def _assumed(made: ScaleCurve) -> Iterable[Markup]:
     worded = made.cluster.name.startswith(f"{made.cluster.cost_model}:")
     prices = f"prices of the cost model {made.cluster.cost_model} for {made.cluster.name}, by data sheets"
     said.append(f"Network: {prices if worded else f'{cluster.origin}; {cluster.conditions}'}.")
-    if made.anchored is not None:
+    if made.learned is not None:
+        said.append(made.learned.sentence)
+    elif made.anchored is not None:
         said.append(f"One measured step was given: computation takes {made.anchored:.3g} times as long as without it.")
     bands = {point.band.kind: point.band for point in made.points if point.band is not None}
     for kind, band in bands.items():

@@ -10,6 +10,7 @@ from osfmodel.counting import in_words
 from osfmodel.counting.words import parse_words, with_parts
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.planning.results import Tuning
+from osfmodel.planning.scaling.anchors import NAMES, Taught
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.goals import Answer, Cheapest
 from osfmodel.planning.scaling.rescues import Rescue, as_rows, told
@@ -95,6 +96,16 @@ def told_columns(points: Sequence[ScalePoint]) -> list[Column[ScalePoint]]:
     ]
 
 
+def learned_part(learned: Taught) -> dict[str, Any]:
+    """Factors that several anchors taught, deviations of their logarithms, and misses by number of GPUs."""
+    return {
+        **{f"{name}_factor": one for name, one in zip(NAMES, learned.factors, strict=True)},
+        **{f"{name}_spread": one for name, one in zip(NAMES, learned.spreads, strict=True)},
+        "anchors": [{"workers": workers, "error": miss} for workers, miss in learned.misses],
+        "predicted_from_others": [{"workers": workers, "error": miss} for workers, miss in learned.held],
+    }
+
+
 class RateAt(NamedTuple):
     """The rate of each GPU at a number of workers, and the ends of its error band, which are the rate without one."""
 
@@ -147,6 +158,7 @@ class Scaled(Result):
             "cluster": curve.cluster.name,
             "limit_bytes": None if curve.limit is None else curve.limit.bytes,
             **({} if curve.anchored is None else {"anchor_factor": curve.anchored}),
+            **({} if curve.learned is None else {"learned": learned_part(curve.learned)}),
             **what_if_part(curve.what_if),
             **({"groups": curve.groups.document} if curve.groups.document else {}),
             "points": [json_row(POINT, point) for point in curve.points],
@@ -200,7 +212,9 @@ class Scaled(Result):
         console.print()
         _show_bars(console, points)
         show_title(console, curve.turns)
-        if curve.anchored is not None:
+        if curve.learned is not None:
+            console.print(curve.learned.sentence, markup=False)
+        elif curve.anchored is not None:
             factor = f"{curve.anchored:.3g} times as long as counted or profiled"
             console.print(f"Computation takes {factor}, by the anchor.", markup=False)
         full = {point.best.peak.bytes: point for point in points if point.fits == NO and point.best.peak is not None}

@@ -1,0 +1,1 @@
+"""Logs that trainers write: the steps of a run, or its rate, after the warm-up."""

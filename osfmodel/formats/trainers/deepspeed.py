@@ -1,0 +1,31 @@
+"""DeepSpeed's throughput timer: samples per second of all GPUs, every few steps."""
+
+from __future__ import annotations
+
+import re
+
+from osfmodel.entities.measurement import Measurement
+from osfmodel.formats.source_text import Hints, Text
+from osfmodel.formats.trainers.steps import LoggedRun, measurement_of, run_of
+
+RATE = re.compile(r"\bCurrSamplesPerSec ?= {0,8}([0-9]{1,15}(?:\.[0-9]{1,18})?)")
+
+
+def sniff(head: str) -> bool:
+    """Whether a line has the timer's rate."""
+    return RATE.search(head) is not None
+
+
+def log(text: Text) -> LoggedRun:
+    """The rates of the lines. Raises DataError."""
+    rates: list[float] = []
+    for number, line in text.lines():
+        if (found := RATE.search(line)) is not None:
+            rates.append(text.number(number, found[1]))
+            text.limit(number, len(rates))
+    return run_of("deepspeed", rates, "samples/s")
+
+
+def read(text: Text, hints: Hints) -> list[Measurement]:
+    """The run as a measurement. Raises DataError: the log has no times of steps."""
+    return measurement_of(log(text), text, hints)
