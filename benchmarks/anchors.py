@@ -1,16 +1,24 @@
 """Compare ways in which one measured step corrects the predictions of other settings. Prints a table:
 
     python benchmarks/anchors.py
+    OSFMODEL_DATA=FOLDER python benchmarks/anchors.py --scale 8,64     other numbers of GPUs, by several anchors
 
 Each run of a model, GPU, software and type is the anchor of all others of them, which differ in batch, sequence, groups
-or recomputation. Efficiencies are learned without the source. Ways: no anchor; the whole computation scaled, as by
-``osf scale --anchor``; and the parts corrected, each by its doubt and its share of the step, so that shapes are kept.
+or recomputation. With --scale, runs of one model, batch and strategy on these numbers of GPUs are the anchors of its
+runs on all others, from words, with bands. Efficiencies are learned without the source. Ways: no anchor; the whole
+computation scaled, as by ``osf scale --anchor``; and the parts corrected, each by its doubt and its share of the step,
+so that shapes are kept.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
+import json
 import math
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +28,12 @@ from unittest.mock import patch
 
 from scipy.optimize import brentq
 
+import osfmodel as osf
 from osfmodel.counting import roofline
+from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.stacks import STACKS, Learned, Traffic
 from osfmodel.engine.bands import quantile
+from osfmodel.planning.scaling.replicas import replica_workload
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "profiles"))
 import make_efficiency as learning
@@ -116,7 +127,144 @@ def line(name: str, found: Sequence[Pair], of: Callable[[Sequence[float]], float
     return f"{name:22s} {len(found):6d} " + " ".join(f"{of(one):8.1%}" for one in sizes)
 
 
+class Ladder(NamedTuple):
+    """Runs of one model, batch and strategy: GPUs -> micro-batches, and seconds of a step."""
+
+    source: str
+    words: str
+    cluster: str
+    plan: str
+    tensor: int
+    runs: dict[int, tuple[int, float]]
+
+
+LLAMA = {
+    "2.7": (2560, 32, 32, 6784, 50304),
+    "6.7": (4096, 32, 32, 11008, 50304),
+    "13": (5120, 40, 40, 13824, 50304),
+    "InternLM-7B": (4096, 32, 32, 11008, 103168),
+}
+"""Width, layers, heads, feed-forward and vocabulary."""
+NANOTRON = {"1B": "llama3.2-1b", "8B": "llama3-8b"}
+DISTURBED = 5.0
+"""Multiple of the step with the neighbouring micro-batch from which a run counts as disturbed (a rule fixed before)."""
+
+
+def ladders(folder: Path) -> list[Ladder]:
+    """Those of Modalities, InternEvo and nanotron (no pipelines) with three numbers of GPUs or more."""
+    found: dict[tuple[str, str, str, str, int], dict[int, tuple[int, float]]] = {}
+
+    def rows(path: str) -> list[dict[str, str]]:
+        with (folder / "sharded" / path).open(encoding="utf-8-sig", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def add(key: tuple[str, str, str, str, int], gpus: str, accumulated: str, seconds: float) -> None:
+        found.setdefault(key, {})[int(gpus)] = (int(accumulated), seconds)
+
+    for row in rows("modalities/scaling_leonardo.csv"):
+        size = row["params_billion"]
+        if size in LLAMA and (size, row["gpus"]) != ("13", "8"):  # which is short of memory
+            words = f"{_config(size)}:a100-64gb,seq4096,batch{row['microbatch_samples']},bf16"
+            plan = "hsdp" if row["sharding"] == "HYBRID_SHARD" else "fsdp2"
+            time = float(row["global_batch_samples"]) / float(row["throughput_samples_per_s"])
+            add(("Leonardo", words, "nccl:a100x4,100Gbps", plan, 1), row["gpus"], row["grad_accumulation"], time)
+    for row in rows("internevo/train_performance_7b.csv"):
+        if (row["pack_sample_into_one"], row["zero1_group"]) == ("False", "-1"):
+            batch, tensor = int(row["microbatch_samples"]), int(row["tensor_parallel"])
+            words = f"{_config('InternLM-7B')}:a100,seq2048,batch{batch},bf16"
+            time = batch * int(row["micro_num"]) * 2048 / float(row["tokens_per_gpu_per_s"]) / tensor
+            key = ("InternEvo", words, "nccl:a100x8,400Gbps/node,roce", "zero-1", tensor)
+            add(key, row["gpus"], row["micro_num"], time)
+    rates: dict[tuple[str, ...], float] = {}
+    runs = [row for row in rows("nanotron-ultrascale/benchmarks_1b_8b.csv") if row["pipeline_parallel"] == "1"]
+    layout = ("model", "gpus", "tensor_parallel", "zero_stage")
+    for row in runs:
+        rates[(*(row[one] for one in layout), row["microbatch_samples"])] = float(row["tokens_per_s"])
+    for row in runs:
+        batch, tensor, ranks = (int(row[one]) for one in ("microbatch_samples", "tensor_parallel", "data_parallel"))
+        same = tuple(row[one] for one in layout)
+        near = [rates.get((*same, str(other)), 0.0) for other in (batch * 2, batch // 2)]
+        if tensor > 8 or batch * ranks * int(row["grad_accumulation"]) != 256:
+            continue
+        if max(near) < DISTURBED * float(row["tokens_per_s"]):
+            words = f"{NANOTRON[row['model']]}:h100,seq4096,batch{batch},bf16,stack=nanotron"
+            plan = "zero-1" if row["zero_stage"] == "1" else "ddp"
+            key = (f"nanotron {row['model']}, {plan}", words, "nccl:h100x8,400Gbps,efa", plan, tensor)
+            add(key, row["gpus"], row["grad_accumulation"], 256 * 4096 / float(row["tokens_per_s"]))
+    return [Ladder(*key, runs) for key, runs in found.items() if len(runs) > 2]
+
+
+def _config(name: str) -> Path:
+    """A file with the dimensions of a model."""
+    width, layers, heads, inner, vocabulary = LLAMA[name]
+    path = Path(tempfile.gettempdir()) / f"osf-anchors-{name}.json"
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": width,
+                "num_hidden_layers": layers,
+                "num_attention_heads": heads,
+                "num_key_value_heads": heads,
+                "intermediate_size": inner,
+                "vocab_size": vocabulary,
+                "max_position_embeddings": 8192,
+                "tie_word_embeddings": False,
+            }
+        )
+    )
+    return path
+
+
+class Held(NamedTuple):
+    """A run beside its anchors: predicted / measured - 1, and whether the band holds it."""
+
+    source: str
+    gpus: int
+    error: float
+    inside: bool
+
+
+def at_scale(one: Ladder, counts: Sequence[int]) -> Iterator[Held]:
+    """The runs on other numbers of GPUs, by anchors on ``counts``; none where one of these was not measured."""
+    if not set(counts) <= set(one.runs):
+        return
+    cluster, groups = osf.load_cluster(one.cluster), Parallelism(tensor=one.tensor)
+    workload = osf.load_workload(one.words) if one.tensor == 1 else replica_workload(one.words, cluster, groups)
+    anchors = tuple(osf.Anchor(count, one.runs[count][1], accumulate=one.runs[count][0]) for count in counts)
+    for gpus, (accumulated, seconds) in sorted(one.runs.items()):
+        if gpus not in counts:
+            what_if = osf.WhatIf(accumulate=accumulated)
+            options = osf.ScaleOptions((one.plan,), what_if=what_if, anchor=anchors, groups=groups, sized=False)
+            (point,) = osf.scale(workload, cluster, [gpus], options).points
+            inside = point.band is not None and point.band.low <= seconds <= point.band.high
+            yield Held(one.source, gpus, point.time / seconds - 1, inside)
+
+
+def show_scale(counts: Sequence[int]) -> None:
+    """Print errors and coverage by source."""
+    found = [run for one in ladders(Path(os.environ["OSFMODEL_DATA"])) for run in at_scale(one, counts)]
+    print(f"{'source':22s} {'runs':>5s} {'median':>8s} {'p90':>8s} {'worst':>8s} {'in band':>8s}")
+    for name in dict.fromkeys(run.source for run in found):
+        own = [run for run in found if run.source == name]
+        sizes = sorted(abs(run.error) for run in own)
+        covered = sum(run.inside for run in own) / len(own)
+        figures = (median(sizes), quantile(sizes, 0.9) or 0.0, sizes[-1], covered)
+        print(f"{name:22s} {len(own):5d} " + " ".join(f"{one:8.1%}" for one in figures))
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", metavar="N,N", help="numbers of GPUs of the anchors")
+    counts = parser.parse_args().scale
+    if counts:
+        show_scale([int(count) for count in counts.split(",")])
+    else:
+        show_settings()
+
+
+def show_settings() -> None:
+    """Print how one anchor corrects other settings."""
     found = list(pairs())
     print(f"{'source':22s} {'pairs':>6s} {'none':>8s} {'whole':>8s} {'parts':>8s}")
     by_source = {name: [one for one in found if one.source == name] for name in dict.fromkeys(p.source for p in found)}

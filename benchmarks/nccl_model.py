@@ -20,14 +20,17 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
 import osfmodel as osf
 from osfmodel.cost import Sample, nccl
+from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.model import Placement, layout_of
 from osfmodel.cost.nccl import CORRECTED, TUNER, Corrections
 from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
+from osfmodel.cost.nccl_lines import pieces
 from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES
 from osfmodel.entities.cluster import FABRICS, NETWORKS
 from osfmodel.entities.files import profiles
@@ -213,7 +216,7 @@ def nanotron() -> Iterable[Measured]:
 @cache
 def errors(table: Measured, corrections: Corrections) -> np.ndarray:
     """predicted / measured - 1 at every size."""
-    latencies, slopes = nccl.pieces(nccl.ways(table.shape, table.place, table.collective, corrections))
+    latencies, slopes = pieces(nccl.ways(table.shape, table.place, table.collective, corrections))
     prices = (latencies[:, None] + slopes[:, None] * np.array(table.sizes, dtype=float)).min(0)
     return prices / np.array(table.times) - 1
 
@@ -261,22 +264,42 @@ def learn(tables: Sequence[Measured]) -> Corrections:
     return found
 
 
-STEPS = tuple(k * 1e-6 for k in range(61))
-"""Seconds that are tried for ``Corrections.step``."""
+PACES = tuple(k * 1e-6 for k in range(61))
+"""Seconds of a step that are tried for ``NetworkFabric.pace`` of EFA."""
+EXPONENTS = tuple(k / 50 for k in range(51))
+"""Exponents that are tried for ``NetworkFabric.whole_nodes`` of EFA and H100."""
 
 
-def learn_step(tables: Sequence[Measured]) -> float:
-    """The step of least loss on all-gathers and reduce-scatters between nodes, with the other shipped corrections."""
-    between = [table for table in tables if table.place.nodes > 1 and table.collective in nccl.HALVES]
-    return min(STEPS, key=lambda step: loss(between, CORRECTED._replace(step=step)))
+def at_scale(tables: Sequence[Measured], pace: float, exponent: float) -> float:
+    """The largest error, as a logarithm, on these tables of EFA with such a pace and such a crowd."""
+    fabric = known.BETWEEN_NODES["efa"]
+    crowds = {**fabric.whole_nodes, "hopper": fabric.whole_nodes["hopper"]._replace(exponent=exponent)}
+    with patch.dict(known.BETWEEN_NODES, {"efa": fabric._replace(pace={"": pace}, whole_nodes=crowds)}):
+        return max(float(np.abs(np.log1p(errors.__wrapped__(table, CORRECTED))).max()) for table in tables)
 
 
-def steps() -> dict[str, float]:
-    """The step that Nanotron's means teach, in microseconds, and the extremes with one number of nodes left out."""
+def learn_pace(tables: Sequence[Measured]) -> tuple[float, float]:
+    """The pace, in microseconds, and the exponent with which collectives between nodes are least off at most."""
+    between = [table for table in tables if table.place.nodes > 1]
+    halves = [table for table in between if table.collective in nccl.HALVES]
+    whole = [table for table in between if table.collective not in nccl.HALVES and table.place.nodes > 2]
+    pace = min(PACES, key=lambda one: at_scale(halves, one, 0.0))
+    return 1e6 * pace, min(EXPONENTS, key=lambda one: at_scale(whole, pace, one))
+
+
+def paces() -> dict[str, dict[str, float]]:
+    """Both as Nanotron's means teach them, and the extremes with one number of nodes left out."""
     tables = list(nanotron())
-    counts = {table.place.nodes for table in tables if table.place.nodes > 1}
-    others = [1e6 * learn_step([table for table in tables if table.place.nodes != nodes]) for nodes in counts]
-    return {"all": 1e6 * learn_step(tables), "least": min(others), "most": max(others)} if others else {}
+    counts = {table.place.nodes for table in tables if table.place.nodes > 2}
+    if not counts:
+        return {}
+    everything = learn_pace(tables)
+    others = [learn_pace([table for table in tables if table.place.nodes != nodes]) for nodes in counts]
+    found = {}
+    for place, name in enumerate(("pace, µs", "exponent")):
+        each = [one[place] for one in others]
+        found[name] = {"all": everything[place], "least": min(each), "most": max(each)}
+    return found
 
 
 class Judged(NamedTuple):
@@ -439,7 +462,7 @@ def _whole(times: Mapping[str, float]) -> float:
 
 
 def many_nodes() -> list[dict[str, object]]:
-    """Nanotron's means of 256 MiB with the shipped corrections, of which the step was learned from these very means."""
+    """Nanotron's means of 256 MiB as shipped: EFA's pace and crowd were learned from these very means."""
     return [
         {
             "collective": table.collective,
@@ -516,7 +539,7 @@ def report() -> dict[str, object]:
             }
             for name in GRIDS
         },
-        "steps": steps(),
+        "paces": paces(),
         "two_roots": two_roots(),
         "apart": apart(),
         "sharp": sharp(),
@@ -546,11 +569,12 @@ def show(found: Mapping[str, object]) -> Iterable[str]:
     for name, row in found["learned"].items():  # type: ignore[attr-defined]
         yield f"| {name} | {row['all']:.2f} | {row['least']:.2f} to {row['most']:.2f} |"
     yield ""
-    if row := found["steps"]:  # type: ignore[index]
-        yield "| correction | learned on 2 to 64 nodes of H100 | with one number of nodes left out |"
+    if found["paces"]:
+        yield "| EFA between nodes | learned on 2 to 64 nodes of H100 | with one number of nodes left out |"
         yield "|---|---|---|"
-        yield f"| step, µs | {row['all']:.0f} | {row['least']:.0f} to {row['most']:.0f} |"
-    yield ""
+        for name, row in found["paces"].items():  # type: ignore[attr-defined]
+            yield f"| {name} | {row['all']:.3g} | {row['least']:.3g} to {row['most']:.3g} |"
+        yield ""
     yield "| bound of | u | u from 8 MiB |"
     yield "|---|---|---|"
     for part, (whole, large) in found["bounds"].items():  # type: ignore[attr-defined]

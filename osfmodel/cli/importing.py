@@ -80,7 +80,11 @@ UNSAID = OptionGroup("If the file does not say it")
 @UNSAID.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @UNSAID.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @UNSAID.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
-@UNSAID.option("--gpu", metavar="NAME", help="GPU that was measured, such as A100: its usual effects are charged.")
+@UNSAID.option(
+    "--gpu",
+    metavar="NAME",
+    help="GPU that was measured or is shown, such as A100: its usual effects are charged.",
+)
 @UNSAID.option("--collective", type=OneOf(COLLECTIVES), help="Collective that nccl-tests ran, if in doubt.")
 @trace_options
 def import_command(
@@ -118,7 +122,9 @@ def import_command(
     check_output(output)
     if name is not None and output is not None and names_folder(output):
         require_file_name(name)
-    hints = replace(hints, workers=workers, gpus_per_node=gpus_per_node, batch_size=batch_size, collective=collective)
+    hints = replace(
+        hints, workers=workers, gpus_per_node=gpus_per_node, batch_size=batch_size, collective=collective, gpu=gpu
+    )
     paths = [Path(file) for file in files]
     with format_in_doubt(files, form):
         if "-" in files or not is_job(paths, form):

@@ -25,7 +25,7 @@ from osfmodel.cli.options import (
     warn_of_batches,
 )
 from osfmodel.cli.tune import tuned_lines
-from osfmodel.cost.nccl_constants import gpu_in_words
+from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.cluster import Cluster
@@ -232,7 +232,7 @@ def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -
     """The curve of the best layouts, and settings if asked for."""
     given = [name for name in (*LISTED, "anchors") if asked[name]] + ["accumulate"] * (subject.what_if.accumulate > 1)
     if given or _goals(asked) != Goals():
-        option = f"--{given[0].replace('_', '-')}" if given else "a goal"
+        option = f"--{given[0].removesuffix('s').replace('_', '-')}" if given else "a goal"
         raise UsageError(f"--layout searches by itself: leave {option} out, or leave --layout out")
     workload, cluster = load_subject(subject)
     options = _options(subject.what_if, workload, price, asked, Parallelism())

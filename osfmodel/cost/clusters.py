@@ -92,6 +92,7 @@ def pricing_of(
         assumed=tuple(assumed),
         uncertainty_large=large,
         usual=assume,
+        slowest=model.slowest(cluster, workers) if workers > 1 else {},
         parts=_Between(cluster, workload, usual),
     )  # fmt: skip
 

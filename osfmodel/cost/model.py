@@ -96,6 +96,7 @@ class CostModel(NamedTuple):
     rates: (cluster) -> the bandwidth of its network, per GPU and per node, in words; empty if the model has none
     doubts: (cluster, workers) -> a sentence for each figure that no usual machine has, or that prices do not follow
     broadcast: (cluster, workers) -> Cost of a broadcast; None if that of an all-gather of as many bytes serves
+    slowest: (cluster, workers) -> collective -> Cost on the slowest machines that words like its own were true of
     from_spec: (name, parts) -> the cluster given as ``MODEL:PART,PART``; None if the model cannot be given so
     """
 
@@ -113,6 +114,7 @@ class CostModel(NamedTuple):
     rates: Callable[[Cluster], str] = lambda cluster: ""
     doubts: Callable[[Cluster, int], tuple[str, ...]] = lambda cluster, workers: ()
     broadcast: Callable[[Cluster, int], Cost] | None = None
+    slowest: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
     from_spec: Callable[[str, Sequence[str]], Cluster] | None = None
 
 

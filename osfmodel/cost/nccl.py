@@ -15,8 +15,9 @@ of two gives it: exact there, and between them at most 2 % of the last term belo
 
 Reduce-scatter and all-gather run as rings, in half of the steps (as in PyTorch's mirror of the tuner), and NVLS is for
 all-reduces alone: where a switch adds up, an all-reduce costs less than both halves. Between nodes their n - 1 steps
-follow each other, each with its own n-th of the message, at a pace that is learned (``Corrections.step``). A broadcast
-is the same ring without that: its pieces follow each other closely.
+follow each other, each with its own n-th of the message, at the pace of the fabric where it was measured
+(``NetworkFabric.pace``), with no pipeline to fill. A broadcast is the same ring without that: its pieces follow each
+other closely. Beyond some nodes, collectives get in each other's way (``NetworkFabric.crowded``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ import numpy as np
 
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.model import Placement, layout_of
-from osfmodel.cost.shapes import AffineCost, Array
+from osfmodel.cost.nccl_lines import GRID, Way, lines, times
+from osfmodel.cost.shapes import AffineCost
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError
 
@@ -47,7 +49,7 @@ class Corrections(NamedTuple):
                 the number n of GPUs (NVIDIA: N + 1 instead of 2 N operations)
     two_roots:  generations whose trees over two nodes use the network twice, since each half of a message has its root
                 on another node. TUNING says so of all; measured machines with A100 and V100 did not show it.
-    step:       seconds that each step of an all-gather or a reduce-scatter between nodes takes at least
+    at_scale:   whether fabrics have a pace and are crowded, as was measured
     """
 
     pipeline: float
@@ -57,26 +59,17 @@ class Corrections(NamedTuple):
     launch: float
     nvls_bytes: bool
     two_roots: tuple[str, ...] = ("hopper", "blackwell")
-    step: float = 0.0
+    at_scale: bool = False
 
 
 TUNER = Corrections(0.0, 0.0, 0.0, 0.0, 1.0, False)
 """NCCL's own constants, nothing corrected."""
-CORRECTED = Corrections(0.22, 0.22, 0.54, 0.3, 1.5, True, step=25e-6)
+CORRECTED = Corrections(0.22, 0.22, 0.54, 0.3, 1.5, True, at_scale=True)
 """Learned by benchmarks/nccl_model.py on the machines named in docs/reference/nccl.md."""
 
 
 HALVES = ("reduce_scatter", "all_gather")
 """Collectives that together make an all-reduce."""
-
-
-class Way(NamedTuple):
-    """One algorithm and protocol: seconds before the first byte, seconds per byte, its bytes on GRID, and kappa."""
-
-    latency: float
-    seconds_per_byte: float
-    stretch: str = "none"
-    pipeline: float = 0.0
 
 
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
@@ -109,8 +102,34 @@ def ways(
     nvls = shape.nvls and (place.nodes == 1 or fabric_of(shape).nvls)
     if nvls and collective == "all_reduce" and place.fullest > 2:
         found["NVLS" if place.nodes == 1 else "NVLSTree", "Simple"] = _nvls(shape, place, corrections)
-    pipeline = _pipeline(shape, place, corrections)
-    return {name: way._replace(pipeline=pipeline) for name, way in found.items()}
+    measured = _paced(shape, place, collective, corrections) > 0 and shape.pace is None
+    pipeline = 0.0 if measured else _pipeline(shape, place, corrections)
+    more = _crowd(shape, place, collective) if corrections.at_scale else 1.0
+    return {
+        name: way._replace(pipeline=pipeline, seconds_per_byte=way.seconds_per_byte * more)
+        for name, way in found.items()
+    }
+
+
+def _paced(shape: NcclShape, place: Placement, collective: str, corrections: Corrections) -> float:
+    """Seconds of each step of an all-gather or reduce-scatter between nodes at least; 0 for the tuner's."""
+    if place.nodes == 1 or collective not in HALVES or not corrections.at_scale:
+        return 0.0
+    fabric = known.by_generation(fabric_of(shape).pace, _generation(shape))
+    return (fabric if shape.pace is None else shape.pace) * shape.net_latency_scale
+
+
+def unpaced(shape: NcclShape) -> bool:
+    """Whether neither machine nor fabric has a measured pace."""
+    return shape.pace is None and not known.by_generation(fabric_of(shape).pace, _generation(shape))
+
+
+def _crowd(shape: NcclShape, place: Placement, collective: str) -> float:
+    """The factor on seconds per byte of so many nodes."""
+    whole = collective == "all_reduce" and place.fullest > 2
+    rules = fabric_of(shape).whole_nodes if whole else {"": known.CROWDED}
+    rule = known.by_generation(rules, _generation(shape))
+    return float(max(1.0, place.nodes / rule.nodes) ** rule.exponent)
 
 
 def _generation(shape: NcclShape) -> str:
@@ -159,7 +178,8 @@ def inside(shape: NcclShape, place: Placement) -> float:
         return min(bandwidth, shape.host_bandwidth)
     if shape.fabric == "host":  # in and out of memory for each GPU
         shared = math.inf if shape.memory_bandwidth is None else shape.memory_bandwidth / (2 * gpus)
-        return known.HOST_SHARE * min(bandwidth, shared)
+        apart = shape.host_bandwidth if gpus > 2 and shape.host_bandwidth is not None else math.inf
+        return known.HOST_SHARE * min(bandwidth, shared, apart)
     return bandwidth
 
 
@@ -181,8 +201,7 @@ def _ring(shape: NcclShape, place: Placement, protocol: str, collective: str, co
     if protocol == "Simple" and place.nodes > 1 and collective == "all_reduce":
         latency *= known.RING_PLATEAU[_generation(shape)]
     latency += net_steps * _beyond(shape)
-    if place.nodes > 1 and collective in HALVES:
-        latency = max(latency, steps * (shape.pace or corrections.step) * shape.net_latency_scale)
+    latency = max(latency, steps * _paced(shape, place, collective, corrections))
     moved = steps / place.workers / _ring_bus(shape, place, protocol)
     alone = place.nodes == 1 and _over_nvlink(shape, place)
     return Way(latency, moved + (corrections.own / place.workers / shape.gpu_bandwidth if alone else 0.0))
@@ -278,78 +297,6 @@ def _ll_bandwidth(generation: str, place: Placement) -> float:
     return known.LL_MAX_BANDWIDTH[generation if place.nodes == 1 else "volta"][_scale(place)]
 
 
-def _concave(values: Array) -> Array:
-    """The smallest concave function on GRID that is nowhere below ``values``."""
-    hull: list[int] = []
-    for i in range(len(GRID)):
-        while len(hull) > 1 and _bends_up(values, hull[-2], hull[-1], i):
-            hull.pop()
-        hull.append(i)
-    concave: Array = np.interp(GRID, GRID[hull], values[hull])
-    return concave
-
-
-def _bends_up(values: Array, i: int, j: int, k: int) -> bool:
-    left = (values[j] - values[i]) * (GRID[k] - GRID[j])
-    return bool(left <= (values[k] - values[j]) * (GRID[j] - GRID[i]))
-
-
-GRID = 2.0 ** np.arange(6, 37)
-"""Sizes in bytes at which prices are computed, with straight lines between: powers of two, 64 B to 64 GiB."""
-
-
-def _tree_bytes(protocol: str) -> Array:
-    """Bytes that match a tree's lower bandwidth: divided by NCCL's correction, with dips made concave."""
-    table = known.TREE_CORRECTION[protocol]
-    return _concave(GRID / np.array([*table, *[1.0] * (len(GRID) - len(table))]))
-
-
-STRETCHED: Mapping[str, Array] = {"none": GRID, **{protocol: _tree_bytes(protocol) for protocol in known.PROTOCOLS}}
-"""M' at every M of GRID. Made concave, so that lines can describe it: nowhere below the tuner's own times."""
-
-
-def times(way: Way) -> Array:
-    """Seconds at every size of GRID."""
-    moving = way.seconds_per_byte * STRETCHED[way.stretch]
-    total: Array = way.latency + moving + 2 * way.pipeline * np.sqrt(way.latency * moving)
-    return total
-
-
 def has_network(cluster: Cluster) -> bool:
     """Whether a network between nodes is stated."""
     return cluster.nccl is not None and cluster.nccl.nic_bandwidth is not None
-
-
-def lines(found: Mapping[tuple[str, str], Way]) -> tuple[tuple[float, float], ...]:
-    """The (latency, seconds per byte) lines whose minimum is the fastest way; each is the lowest somewhere."""
-    latencies, slopes = pieces(found)
-    return _lowest(list(zip(latencies.tolist(), slopes.tolist(), strict=True)))
-
-
-def pieces(found: Mapping[tuple[str, str], Way]) -> tuple[np.ndarray, np.ndarray]:
-    """Latencies and seconds per byte of all lines between neighbours of the grid, of each way."""
-    values = np.array([times(way) for way in found.values()])
-    slopes = np.diff(values) / np.diff(GRID)
-    return np.maximum(values[:, :-1] - slopes * GRID[:-1], 0.0).ravel(), slopes.ravel()
-
-
-def _lowest(pairs: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """The lower envelope of lines, by falling slope."""
-    kept: list[tuple[float, float]] = []
-    for latency, slope in sorted(pairs, key=lambda pair: (-pair[1], pair[0])):
-        while kept and latency <= kept[-1][0] * (1 + ROUNDING):
-            kept.pop()
-        while len(kept) > 1 and _hidden(kept[-2], kept[-1], (latency, slope)):
-            kept.pop()
-        if not kept or slope < kept[-1][1] * (1 - ROUNDING):
-            kept.append((latency, slope))
-    return tuple(kept)
-
-
-ROUNDING = 1e-9
-"""Relative difference below which two lines are one."""
-
-
-def _hidden(steep: tuple[float, float], middle: tuple[float, float], flat: tuple[float, float]) -> bool:
-    """Whether the middle line is nowhere below both others."""
-    return (flat[0] - steep[0]) * (steep[1] - middle[1]) <= (middle[0] - steep[0]) * (steep[1] - flat[1])

@@ -9,24 +9,14 @@ Sources, named at each constant:
 * OFI: aws/aws-ofi-nccl, src/platform-aws.cpp (latency that the plugin reports, protocols that it leaves on).
 * GCP: NCCL's settings for GPUDirect-TCPXO on A3 Mega machines, as published with jobs there (allenai/OLMo and others).
 
-Nothing here was fitted, and of measured collectives only HOST_SHARE uses two; fitted values are in osfmodel.cost.nccl.
-
-With them clusters of the NCCL model are given in words: ``nccl:GPUxGPUS_PER_NODE[,BANDWIDTH[/gpu|/node]][,FABRIC]``.
+Of measured collectives HOST_SHARE, CROWDED and EFA's pace were taken; other fitted values are in osfmodel.cost.nccl.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
-
-from osfmodel.cost.model import rate_from_spec, says_per
-from osfmodel.entities.cluster import FABRICS, NETWORKS, Cluster, NcclShape
-from osfmodel.entities.errors import UsageError
-from osfmodel.entities.gpus import GPUS, Gpu, gpu_name
-from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.units import show_rate
 
 Value = TypeVar("Value")
 
@@ -159,6 +149,18 @@ LIKE: Mapping[str, str] = {"cdna": "ampere"}
 GBPS = 1e9 / 8
 
 
+class Crowd(NamedTuple):
+    """Nodes beyond which seconds per byte grow, and the exponent with which they do."""
+
+    nodes: int
+    exponent: float
+
+
+CROWDED = Crowd(8, 0.25)
+"""Learned by benchmarks/anchors.py on InternEvo's machine (RoCE) and Leonardo (InfiniBand): each teaches 0.2 to 0.3
+alone, and the other is then 8 to 13 points nearer from 256 GPUs on. MosaicML's, up to 256 GPUs, shows neither."""
+
+
 class NetworkFabric(NamedTuple):
     """A network between nodes, as NCCL's transport uses it.
 
@@ -168,6 +170,8 @@ class NetworkFabric(NamedTuple):
     nvls:      whether NVLSTree is used
     summary:   shown by ``osf list fabrics``, with its evidence
     flow:      most bytes per second of a flow; a ring is one between two nodes
+    pace:      seconds of each step of an all-gather or reduce-scatter at least, by GPU generation; 0 for TUNING's
+    whole_nodes: crowds of all-reduces of more than two GPUs a node, by GPU generation
     """
 
     latency: Mapping[str, float]
@@ -176,6 +180,8 @@ class NetworkFabric(NamedTuple):
     nvls: bool
     summary: str
     flow: float = math.inf
+    pace: Mapping[str, float] = {"": 0.0}
+    whole_nodes: Mapping[str, Crowd] = {"": CROWDED}
 
 
 ALL = {"": PROTOCOLS}
@@ -187,14 +193,17 @@ BETWEEN_NODES: Mapping[str, NetworkFabric] = {
         {"volta": ("Simple",), "ampere": ("Simple",), "": PROTOCOLS},
         False,
         True,
-        "AWS EFA (latency and protocols: aws-ofi-nccl)",
+        "AWS EFA (latency and protocols: aws-ofi-nccl; pace: nanotron's 8 to 512 H100)",
+        pace={"": 39 * US},
+        whole_nodes={"hopper": Crowd(2, 0.54), "": CROWDED},
     ),
     "tcpxo": NetworkFabric(
         {"": 75 * US},
         {"": ("LL128", "Simple")},
         False,
         False,
-        "Google's GPUDirect-TCPXO (protocols: its settings; latency as efa)",
+        "Google's GPUDirect-TCPXO (protocols: its settings; latency and pace as efa)",
+        pace={"": 39 * US},
     ),
     "tcp": NetworkFabric({"": 30 * US}, {"": ("LL", "Simple")}, False, True, "kernel sockets (latency: nccl-tests)"),
     "ena": NetworkFabric(
@@ -210,7 +219,8 @@ BETWEEN_NODES: Mapping[str, NetworkFabric] = {
 of 8 bytes between two nodes took 38 us (NVIDIA/nccl-tests, issue 82), less TUNING's base. Protocols: OFI leaves Simple
 alone where bytes may arrive out of order (before Hopper); GCP has NCCL_PROTO=Simple,LL128 and NCCL_NVLS_ENABLE=0;
 TUNING has LL128 only where NICs reach the GPU's memory. A flow of EC2 carries 5 Gbit/s at most outside of a cluster
-placement group, and 10 inside one."""
+placement group, and 10 inside one. EFA's pace and crowd: means of 256 MiB on 2 to 64 nodes of H100 (nanotron), within
+20 %, a cloud of many jobs whose repeats differ five-fold; assumed for its other generations and TCPXO."""
 NIC_SHARE = 0.96
 """Fraction of a NIC's rate that NCCL reaches: TOPO NET_BW, 12 GB/s of 100 Gbit/s."""
 
@@ -224,130 +234,3 @@ MIDDLE_PACE = math.sqrt(PACES[0] * PACES[1])
 def by_generation(values: Mapping[str, Value], generation: str) -> Value:
     """The entry for a GPU generation, or that for all others."""
     return values.get(generation, values[""])
-
-
-def from_spec(name: str, parts: Sequence[str]) -> Cluster:
-    """The cluster of ``GPUxGPUS_PER_NODE`` and, for several nodes, the network bandwidth. Raises UsageError.
-
-    It is that of each GPU, or with ``/node`` that of all NICs of a node together. The fabric between nodes (``efa``),
-    and the fabric inside nodes if it is not the GPU's usual one (``host``), follow in any order.
-    """
-    match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
-    words = [word.strip().lower() for word in parts[1:]]
-    rates = [word for word in words if any(map(str.isdigit, word))]
-    if match is None or len(rates) > 1 or "" in words:
-        form = (
-            "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH[/gpu|/node]][,FABRIC], for example nccl:h100x8,400Gbps,ib "
-            "(400 Gbps per GPU)"
-        )
-        raise UsageError(f"{name!r} is not a cluster: {form}")
-    device, gpus = _device(name, match[1].lower()), int(match[2])
-    if not gpus:
-        raise UsageError(f"{name!r}: no GPU in a node: write {match[1]}x1 or more, such as {match[1]}x8")
-    within, between = _fabrics(name, [word for word in words if word not in rates])
-    if between and not rates:
-        raise UsageError(
-            f"{name!r}: {between} needs the bandwidth of the network, as in nccl:{parts[0]},200Gbps,{between}"
-        )
-    network = _per_gpu(parts[1 + words.index(rates[0])], gpus) if rates else None
-    shape = _shape(name, device, within or device.fabric, network, between)
-    return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
-
-
-def _device(name: str, word: str) -> Gpu:
-    """The GPU called ``word``. Raises UsageError."""
-    if not _name(word):
-        raise UsageError(f"{name}: unknown GPU {word!r}: {suggestion(word, GPUS)}")
-    return GPUS[_name(word)]
-
-
-def gpu_in_words(name: str) -> str:
-    """The GPU of a cluster in such words; "" for any other cluster."""
-    words = re.fullmatch(r"nccl:\s*([^,]+)x[0-9]{1,6}\s*(,.*)?", name)
-    return _name(words[1].lower()) if words else ""
-
-
-def _name(word: str) -> str:
-    """The name in GPUS of a GPU, or ""; its last x may have been read as a multiplication sign (8 of mi300x)."""
-    return gpu_name(f"{word}x") or gpu_name(word)
-
-
-def _fabrics(name: str, words: Sequence[str]) -> tuple[str, str]:
-    """The fabrics inside and between nodes among ``words``, "" for one that is not there."""
-    found = []
-    for table, where in ((FABRICS, "inside"), (NETWORKS, "between")):
-        said = [word for word in words if word in table]
-        if len(said) > 1:
-            raise UsageError(f"{name!r}: two fabrics {where} nodes, {' and '.join(said)}: leave one out")
-        found.append(said[0] if said else "")
-    for word in words:
-        if word not in found:
-            meant = suggestion(CALLED.get(word, word), (*NETWORKS, *FABRICS))
-            raise UsageError(f"{name!r}: unknown fabric {word!r}: {meant}")
-    return found[0], found[1]
-
-
-CALLED = {"infiniband": "ib", "ndr": "ib", "hdr": "ib", "edr": "ib", "xdr": "ib", "ethernet": "tcp"}
-"""Fabrics by names that are not spelt like theirs."""
-
-
-def _shape(name: str, device: Gpu, fabric: str, nic_bandwidth: float | None, network: str) -> NcclShape:
-    """The shape of machines with this GPU. Raises UsageError for a fabric inside nodes that it does not have."""
-    host = HOSTS[device.pcie]
-    if fabric in ("pcie", "host"):
-        bandwidth = host.slot / PEER_OVERHEAD if fabric == "pcie" else host.slot
-        between_cpus = host.between_cpus if fabric == "pcie" else None
-        memory = host.memory if fabric == "host" else None
-        return NcclShape(
-            device.tuned_as, fabric, bandwidth, nic_bandwidth,
-            network=network, host_bandwidth=between_cpus, memory_bandwidth=memory,
-        )  # fmt: skip
-    if fabric != device.fabric:
-        *first, last = dict.fromkeys((device.fabric, "host", "pcie"))
-        raise UsageError(f"{name!r}: this GPU has no {fabric}: write {', '.join(first)} or {last}")
-    pairs = host.between_cpus if fabric == "nvlink-pairs" else None
-    return NcclShape(
-        device.tuned_as, fabric, device.link, nic_bandwidth, device.nvls, network=network, host_bandwidth=pairs
-    )
-
-
-def _per_gpu(bandwidth: str, gpus: int) -> float:
-    """Bytes per second of network of each GPU."""
-    rate = rate_from_spec(bandwidth, ("gpu", "node"), ", for nccl: does not know how many NICs a node has")
-    return rate.bytes_per_second / (gpus if rate.per == "node" else 1)
-
-
-def doubts(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    """A question if words give each GPU many times the network of usual machines, without saying of what it is.
-
-    For AMD's GPUs, a warning that no price of RCCL was compared.
-    """
-    if cluster.nccl is not None and cluster.nccl.generation == "cdna":
-        return (f"{cluster.name}: AMD GPUs run RCCL, of which no price was compared with a measurement",)
-    words = re.fullmatch(r"nccl:\s*(.+)x[0-9]+\s*,(.+)", cluster.name)
-    if words is None or workers <= cluster.gpus_per_node:
-        return ()
-    rate = next(part.strip() for part in words[2].split(",") if part.strip().lower() not in (*FABRICS, *NETWORKS))
-    if says_per(rate):
-        return ()
-    device, gpus = _name(words[1].lower()), cluster.gpus_per_node
-    taken, usual = _per_gpu(rate, gpus), GPUS[device].network(gpus)
-    if taken < DOUBTFUL * usual:
-        return ()
-    meant = f". If the node has {rate} in all, write {rate}/node" if gpus > 1 else ""
-    have = f"machines with {device.upper()} have {show_rate(usual)} per GPU"
-    return (f"{cluster.name}: {rate} is taken per GPU; {have}{meant}",)
-
-
-def rates(cluster: Cluster) -> str:
-    """The network of each GPU and of a node, in words; "" without one."""
-    if cluster.nccl is None or cluster.nccl.nic_bandwidth is None:
-        return ""
-    rate = cluster.nccl.nic_bandwidth
-    whole = f", {show_rate(rate * cluster.gpus_per_node)} per node" if cluster.gpus_per_node > 1 else ""
-    fabric = cluster.nccl.network or "fabric not stated, priced as ib"
-    return f"{show_rate(rate)} per GPU{whole}, {fabric}"
-
-
-DOUBTFUL = 2.0
-"""Minimum multiple of the usual network of a GPU that is questioned."""

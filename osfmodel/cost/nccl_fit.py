@@ -19,9 +19,11 @@ import numpy as np
 
 from osfmodel.cost.fitting import OUTLIER, Fit, Sample
 from osfmodel.cost.model import LINK, CostModel, Placement, layout_of
-from osfmodel.cost.nccl import GRID, cost, fabric_of, has_network, times, ways
-from osfmodel.cost.nccl_constants import GB, doubts, from_spec, rates
-from osfmodel.cost.shapes import Array
+from osfmodel.cost.nccl import HALVES, cost, fabric_of, has_network, unpaced, ways
+from osfmodel.cost.nccl_constants import GB, PACES
+from osfmodel.cost.nccl_lines import GRID, times
+from osfmodel.cost.nccl_words import doubts, from_spec, rates
+from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError
 
@@ -65,6 +67,15 @@ def uncertainty(cluster: Cluster, workers: int) -> tuple[float, float]:
     if cluster.nccl is None or cluster.fitted is not None:
         return 0.0, 0.0
     return PARTS[part_of(cluster.nccl, layout_of(workers, cluster.gpus_per_node))]
+
+
+def slowest(cluster: Cluster, workers: int) -> dict[str, Cost]:
+    """All-gather and reduce-scatter at the pace of the slowest machines published, where nothing tells the pace."""
+    shape = cluster.nccl
+    if shape is None or cluster.fitted is not None or workers <= cluster.gpus_per_node or not unpaced(shape):
+        return {}
+    slow = replace(cluster, nccl=replace(shape, pace=PACES[1]))
+    return {half: cost(slow, workers, half) for half in HALVES}
 
 
 PRIOR = 1e-3
@@ -190,4 +201,5 @@ MODEL = CostModel(
     rates=rates,
     doubts=doubts,
     broadcast=partial(cost, collective="broadcast"),
+    slowest=slowest,
 )

@@ -63,6 +63,7 @@ class Pricing:
     usual: whether the effects are the usual ones on such GPUs, not measured there
     alone: collective -> seconds of a message on an idle network, if measured; for executors that send one at a time
            where the library runs several
+    slowest: collective -> seconds of a message on the slowest machines of this kind, where these differ by more
     parts: (ranks, apart) -> prices between that many of the workers, neighbours ``apart`` ranks from each other
     """
 
@@ -79,6 +80,7 @@ class Pricing:
     uncertainty_large: float = 0
     usual: bool = False
     alone: Mapping[str, Cost] = field(default_factory=dict)
+    slowest: Mapping[str, Cost] = field(default_factory=dict)
     parts: Callable[[int, int], Pricing] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -173,6 +175,11 @@ class Pricing:
         parts = None if self.parts is None else partial(_slower, self.parts, factor)
         return replace(self, costs=costs, startups=startups, alone=alone, parts=parts)
 
+    def on_slowest(self) -> Pricing:
+        """The prices on the slowest machines of this kind."""
+        parts = None if self.parts is None else partial(_on_slowest, self.parts)
+        return replace(self, costs={**self.costs, **self.slowest}, slowest={}, parts=parts)
+
     def between(self, ranks: int, apart: int = 1) -> Pricing:
         """The prices between ``ranks`` of the workers, neighbours ``apart`` ranks from each other.
 
@@ -230,6 +237,10 @@ def _free(ranks: int, apart: int) -> Pricing:
 
 def _slower(parts: Callable[[int, int], Pricing], factor: float, ranks: int, apart: int) -> Pricing:
     return parts(ranks, apart).slower(factor)
+
+
+def _on_slowest(parts: Callable[[int, int], Pricing], ranks: int, apart: int) -> Pricing:
+    return parts(ranks, apart).on_slowest()
 
 
 def _one_by_one(parts: Callable[[int, int], Pricing], ranks: int, apart: int) -> Pricing:

@@ -137,6 +137,9 @@ def extremes(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricin
     """
     rows = ((pricing, -1), (_charged(workload, pricing), 1))
     best, worst = (_shifted(plan, timeline, *prices.loaded(workload), sign) for prices, sign in rows)
+    if pricing.slowest:
+        slow = predict_timeline(workload, plan, pricing.on_slowest(), timeline).iteration_time
+        worst = max(worst, slow)
     return min(best, timeline.iteration_time), max(worst, timeline.iteration_time)
 
 

@@ -171,7 +171,7 @@ class NcclShape:
     gpu_bandwidth:     bytes per second that each GPU sends over the fabric of its node, in NCCL's accounting
     nic_bandwidth:     bytes per second of network per GPU; None for a single node
     network:           fabric between nodes; "" if not stated, priced as ib
-    host_bandwidth:    bytes per second of each GPU between CPUs, for more than two GPUs of pcie and nvlink-pairs
+    host_bandwidth:    bytes per second of each GPU between CPUs, for more than two GPUs of pcie, host and nvlink-pairs
     memory_bandwidth:  bytes per second of the memory of a host, which all GPUs of fabric host share
     nvls:              whether NVSwitch adds up for the GPUs (NVLink SHARP)
     latency_scale:     factor on NCCL's latencies inside a node, 1 unless fitted

@@ -276,7 +276,8 @@ def gpu_called(text: str) -> Gpu:
     """The GPU of this name, as :func:`gpu_name` reads it. Raises UsageError for an unknown one."""
     found = gpu_name(text)
     if not found:
-        raise UsageError(f"unknown GPU {text!r}: {suggestion(text.lower(), GPUS)}")
+        measure = "measure any other with osf bench --kernels -o my-gpu.json, and give that file as the GPU"
+        raise UsageError(f"unknown GPU {text!r}: {suggestion(text.lower(), GPUS)}; {measure}")
     return GPUS[found]
 
 

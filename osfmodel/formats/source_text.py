@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Hints on data that a file may lack: name, workers, GPUs per node, batch size, collective.
+    """Hints on data that a file may lack: name, workers, GPUs per node, batch size, collective, GPU.
 
     For traces that do not say how large collectives are: DDP's log of the same model, or its workload. ``steps`` are
     the first and the last that count.
@@ -43,6 +43,7 @@ class Hints:
     gpus_per_node: int | None = None
     batch_size: int | None = None
     collective: str | None = None
+    gpu: str | None = None
     ddp_logging: Text | None = None
     model: Workload | None = None
     steps: tuple[int, int] | None = None

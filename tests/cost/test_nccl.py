@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks import nccl_model as bench
 from osfmodel import Cluster, CostError, DataError, NcclShape, UsageError, cost_of, load_cluster, save
-from osfmodel.cost import AffineCost, Sample, nccl, nccl_constants, nccl_fit
+from osfmodel.cost import AffineCost, Sample, nccl, nccl_fit, nccl_lines, nccl_words
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.model import MEASURED, Placement, layout_of
@@ -190,7 +190,7 @@ def test_filling_the_pipeline():
 def test_a_tree_is_nowhere_below_the_tuners_own_curve():
     """Its size correction dips; lines can only bend down, so the dips are filled from above."""
     for protocol in PROTOCOLS:
-        stretched = nccl.STRETCHED[protocol]
+        stretched = nccl_lines.STRETCHED[protocol]
         table = np.array([*nccl.known.TREE_CORRECTION[protocol], *[1.0] * 8])
         assert (stretched >= GRID / table * (1 - 1e-12)).all()
         assert (np.diff(np.diff(stretched) / np.diff(GRID)) <= 1e-9).all()
@@ -340,9 +340,9 @@ def test_a_fabric_of_the_network_needs_no_more_than_its_name():
     plain, named = load_cluster("nccl:h100x8,400Gbps"), load_cluster("nccl:h100x8,ib,400Gbps")
     assert (plain.nccl.network, named.nccl.network) == ("", "ib")
     assert cost_of(plain, 64) == cost_of(named, 64)
-    assert nccl_constants.rates(plain).endswith("fabric not stated, priced as ib")
-    assert nccl_constants.rates(named).endswith("3.2 Tbps per node, ib")
-    assert {*BETWEEN_NODES} == {*nccl_constants.NETWORKS}
+    assert nccl_words.rates(plain).endswith("fabric not stated, priced as ib")
+    assert nccl_words.rates(named).endswith("3.2 Tbps per node, ib")
+    assert {*BETWEEN_NODES} == {*nccl_words.NETWORKS}
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_gpus_whose_name_ends_in_x():
 
 def test_amd_says_that_it_runs_rccl():
     cluster = load_cluster("nccl:mi300x8,400Gbps,roce")
-    assert "RCCL" in nccl_constants.doubts(cluster, 16)[0]
+    assert "RCCL" in nccl_words.doubts(cluster, 16)[0]
     assert part_of(cluster.nccl, ONE_NODE) == part_of(cluster.nccl, FOUR_NODES) == "rccl"
     assert cost_of(cluster, 16)(2**20) > 0
 
@@ -524,27 +524,62 @@ def test_the_shipped_corrections_are_what_all_machines_teach(report):
 
 
 @pytest.mark.long
-def test_the_shipped_step_is_what_nodes_of_h100_teach(report):
-    found = report["steps"]
-    assert found["all"] == pytest.approx(1e6 * CORRECTED.step)
-    assert found["least"] <= found["all"] <= found["most"] <= found["least"] + 5
+def test_efas_pace_and_crowd_are_what_nodes_of_h100_teach(report):
+    pace, exponent = report["paces"].values()
+    assert pace["all"] == pytest.approx(1e6 * BETWEEN_NODES["efa"].pace[""])
+    assert pace["least"] <= pace["all"] <= pace["most"] <= pace["least"] + 5
+    assert exponent["all"] == pytest.approx(BETWEEN_NODES["efa"].whole_nodes["hopper"].exponent)
+    assert exponent["most"] <= exponent["least"] + 0.1
+    between = [row for row in report["many_nodes"] if row["nodes"] > 1]
+    assert all(abs(row["error"]) <= 0.21 for row in between if (row["nodes"], row["collective"]) != (2, "all_reduce"))
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
 def test_steps_of_both_halves_between_nodes_follow_each_other(collective):
-    """By hand: 63 steps of 25 us for a tiny message on 8 nodes of 8, none inside a node; not in other collectives."""
-    shape = load_cluster("nccl:a100x8,200Gbps,ib").nccl
+    """By hand: 63 steps of 39 us for a tiny message on 8 nodes of EFA, none inside a node; not in other collectives."""
+    shape = load_cluster("nccl:a100x8,200Gbps,efa").nccl
     for way in nccl.ways(shape, layout_of(64, 8), collective).values():
-        assert way.latency == pytest.approx(63 * 25e-6)
+        assert way.latency == pytest.approx(63 * 39e-6)
+        assert not way.pipeline
     for workers, other in ((8, collective), (64, "broadcast"), (64, "all_reduce")):
-        least = min(way.latency for way in nccl.ways(shape, layout_of(workers, 8), other).values())
-        assert least < 10 * 25e-6
+        assert min(way.latency for way in nccl.ways(shape, layout_of(workers, 8), other).values()) < 63 * 39e-6
+
+
+def test_a_stated_pace_and_slow_latencies_lengthen_the_steps():
+    shape = load_cluster("nccl:a100x8,200Gbps,ib").nccl
+    for changed, step in ((replace(shape, pace=50e-6), 50e-6), (replace(shape, pace=50e-6, net_latency_scale=2), 1e-4)):
+        for way in nccl.ways(changed, layout_of(64, 8), "all_gather").values():
+            assert way.latency == pytest.approx(63 * step)
+
+
+def test_beyond_eight_nodes_bytes_take_longer():
+    """By hand: (32 / 8)^0.25 = 1.41 times on 32 nodes of InfiniBand; (16 / 2)^0.54 in all-reduces of EFA's H100."""
+    shape = load_cluster("nccl:h100x8,400Gbps,ib").nccl
+    plain, crowded = (
+        nccl.ways(shape, layout_of(256, 8), "all_gather", rules)["ring", "Simple"]
+        for rules in (CORRECTED._replace(at_scale=False), CORRECTED)
+    )
+    assert crowded.seconds_per_byte == pytest.approx(plain.seconds_per_byte * 4**0.25)
+    efa = load_cluster("nccl:h100x8,400Gbps,efa").nccl
+    for name, way in nccl.ways(efa, layout_of(128, 8)).items():
+        other = nccl.ways(efa, layout_of(128, 8), corrections=CORRECTED._replace(at_scale=False))[name]
+        assert way.seconds_per_byte == pytest.approx(other.seconds_per_byte * 8**0.54)
+
+
+def test_the_slowest_machines_widen_prices_where_nothing_tells_the_pace():
+    """By hand: 127 steps of 84 us."""
+    pricing = pricing_of(load_cluster("nccl:h100x8,400Gbps,ib"), 128)
+    assert pricing.on_slowest().cost("all_gather")(1) == pytest.approx(127 * 84e-6, rel=1e-3)
+    assert pricing.on_slowest().cost("all_reduce") == pricing.cost("all_reduce")
+    assert pricing.on_slowest().between(16, 8).cost("reduce_scatter")(1) == pytest.approx(15 * 84e-6, rel=1e-2)
+    for told in ("nccl:h100x8,400Gbps,efa", "ring:50us,10Gbps", "nccl:h100x8"):
+        assert not pricing_of(load_cluster(told), 8).slowest
 
 
 def test_a_broadcast_costs_a_ring_without_steps_and_elsewhere_an_all_gather():
-    cluster = load_cluster("nccl:a100x8,50Gbps,roce")
+    cluster = load_cluster("nccl:a100x8,50Gbps,efa")
     pricing, size = pricing_of(cluster, 64), 2**20
-    assert pricing.cost("broadcast")(size) < pricing.cost("all_gather")(size) - 20 * 25e-6
+    assert pricing.cost("broadcast")(size) < pricing.cost("all_gather")(size) - 20 * 39e-6
     assert "broadcast" not in repr(pricing)
     stated = pricing_of(load_cluster("ring:50us,10Gbps"), 8)
     assert stated.cost("broadcast") == stated.cost("all_gather")
@@ -618,10 +653,10 @@ def test_counts_left_out_of_a_fit(report):
 )
 def test_a_rate_that_no_machine_has_is_questioned(words, said):
     cluster = load_cluster(words)
-    found = nccl_constants.doubts(cluster, 64)
+    found = nccl_words.doubts(cluster, 64)
     assert len(found) == bool(said)
     assert all(said in question for question in found)
-    assert nccl_constants.doubts(cluster, 1) == ()
+    assert nccl_words.doubts(cluster, 1) == ()
 
 
 @pytest.mark.parametrize("words", ["rtx4090x8", "a40x8", "l40sx8", "rtx-pro-6000x8,host"])
@@ -634,7 +669,7 @@ def test_a_host_twice_as_fast_halves_large_messages(words):
 
 def test_the_page_names_every_gpu_and_fabric():
     page = (ROOT / "docs/reference/nccl.md").read_text(encoding="utf-8").partition("## Equations")[0]
-    assert [word for word in (*GPUS, *nccl_constants.FABRICS, *BETWEEN_NODES) if f"`{word}`" not in page] == []
+    assert [word for word in (*GPUS, *nccl_words.FABRICS, *BETWEEN_NODES) if f"`{word}`" not in page] == []
 
 
 def test_nothing_measured_is_read():
@@ -663,9 +698,53 @@ def test_the_page_has_no_other_row_of_figures(report):
 
 
 def test_of_parallel_lines_the_lowest_is_kept():
-    assert nccl._lowest([(1.0, 3.0), (3.0, 2.0), (2.0, 2.0)]) == ((1.0, 3.0), (2.0, 2.0))
+    assert nccl_lines._lowest([(1.0, 3.0), (3.0, 2.0), (2.0, 2.0)]) == ((1.0, 3.0), (2.0, 2.0))
 
 
 def test_corrections_of_trees_are_parts():
     for parts in TREE_CORRECTION.values():
         assert all(0 < part <= 1 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "bandwidth"),
+    [
+        ("l40sx8", 8, 20e9),
+        ("l40sx8,p2p=off", 8, 0.73 * 24e9),
+        ("rtx4090x8,p2p=on", 2, 20e9),
+        ("t4x8,p2p=off", 8, 0.73 * 12e9),
+        ("t4x8,p2p=off,sockets=2", 8, 0.73 * 10e9),
+        ("t4x8,p2p=off,sockets=2", 2, 0.73 * 12e9),
+        ("rtx-pro-6000x8", 8, 24e9),
+        ("rtx-pro-6000x8,sockets=1", 8, 40e9),
+        ("rtx-pro-6000x8,p2p=off,sockets=1", 8, 0.73 * 614e9 / 2 / 16),
+        ("a40x8,sockets=1", 8, 20e9),
+    ],
+)
+def test_peer_access_and_sockets_decide_what_gpus_without_nvlink_send(words, gpus, bandwidth):
+    """By hand: slots of 12, 24 and 48 GB/s; 10 and 24 between CPUs; memory in and out for each GPU."""
+    shape = load_cluster(f"nccl:{words}").nccl
+    assert nccl.inside(shape, layout_of(gpus, 8)) == pytest.approx(bandwidth)
+
+
+def test_oversubscribed_switches_pass_on_a_part():
+    plain, half = (load_cluster(f"nccl:h100x8,400Gbps{more}") for more in ("", ",oversubscribed=2"))
+    assert half.nccl.nic_bandwidth == plain.nccl.nic_bandwidth / 2
+    assert not nccl_words.doubts(half, 64)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("l40sx8,p2p=of", "write p2p=on or p2p=off"),
+        ("l40sx8,socket=2", "did you mean sockets"),
+        ("l40sx8,sockets=1,sockets=2", "is said twice"),
+        ("l40sx8,sockets=3", "write sockets=1 or sockets=2"),
+        ("a40x8,pcie,p2p=off", "leave pcie out"),
+        ("h100x8,400Gbps,oversubscribed=0.5", "write oversubscribed=3 or oversubscribed=4"),
+        ("mygpux8", "hierarchical:8,5us"),
+    ],
+)
+def test_words_with_other_values_are_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        load_cluster(f"nccl:{words}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osfmodel import UsageError, load_cluster
-from osfmodel.cost.nccl_constants import gpu_in_words
+from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting.words import parse_words
 from osfmodel.entities.gpus import GPUS, generation_of, gpu_called, gpu_name, same_chip
 

@@ -29,7 +29,7 @@ from tests.conftest import ROOT
 from tests.formats import damage, samples, traces
 from tests.formats.damage import memory
 
-HINTS = Hints("mine", workers=4)
+HINTS = Hints("mine", workers=4, gpu="l40s")
 CONTENTS = [sample for group in samples.SAMPLES.values() for sample in group]
 PIECES = [
     "", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{", "}", "[", "]", '"', "null", "true", "1e999", "nan", "N/A", "0",
@@ -456,7 +456,7 @@ def test_the_samples_that_are_damaged_are_good(fuzz, tmp_path):
         elif sample.kind == "bands":
             assert profiles.read(path, decode_bands)
         else:
-            told = HINTS if sample.kind in ("osu", *TRAINER_LOGS) else Hints("mine")
+            told = HINTS if sample.kind in ("osu", "nvidia-topology", *TRAINER_LOGS) else Hints("mine")
             assert import_file(path, told, tell=silent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
@@ -11,7 +12,16 @@ from osfmodel.entities.display import show_predicted_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import Given, compare
-from osfmodel.planning.scaling.anchors import AnchoredStep, Factors, Taught, Timed, computing, learn, with_factors
+from osfmodel.planning.scaling.anchors import (
+    FARTHEST,
+    AnchoredStep,
+    Factors,
+    Taught,
+    Timed,
+    computing,
+    learn,
+    with_factors,
+)
 from osfmodel.planning.scaling.curve import Anchor, ScalePoint
 
 __all__ = ["banded", "factor_of", "far", "learn", "measured"]
@@ -90,10 +100,10 @@ def banded(task: AnchoredTask, learned: Taught, workload: Workload, point: Scale
     return replace(point, taught=learned.band(point.time, seconds, point.band, point.workers, point.inside))
 
 
-def factor_of(task: AnchoredTask, workload: Workload, anchor: Anchor) -> float:
+def factor_of(task: AnchoredTask, workload: Workload, anchor: Anchor) -> float | None:
     """The factor on computation with which the step of the best plan takes as long as it was measured.
 
-    Raises UsageError where none does.
+    None where only a faster network makes it so short. Raises UsageError where nothing does.
     """
     from scipy.optimize import brentq
 
@@ -106,6 +116,8 @@ def factor_of(task: AnchoredTask, workload: Workload, anchor: Anchor) -> float:
         return found.iteration_time - target
 
     least, most = excess(1 / SLOWEST), excess(SLOWEST)
+    if 0 < least < target * (math.exp(FARTHEST) - 1):  # a faster network would explain it
+        return None
     if least > 0 or most < 0:
         bound = show_predicted_time(target + (least if least > 0 else most))
         what = "communication alone takes" if least > 0 else "the slowest computation that is tried takes"

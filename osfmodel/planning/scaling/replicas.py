@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from osfmodel.cost.clusters import pricing_of, strided
-from osfmodel.cost.nccl_constants import gpu_in_words
+from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of

@@ -91,7 +91,7 @@ def scale(
     learned, before, near = None, workload, None
     factor = factor_of(asked, workload, options.anchors[0]) if len(options.anchors) == 1 else None
     stated, taught = cluster, asked
-    if len(options.anchors) > 1:
+    if options.anchors and factor is None:
         learned = learn([measured(asked, workload, one)[0] for one in options.anchors])
         taught, cluster = replace(asked, cluster=learned.cluster(asked.cluster)), learned.cluster(cluster)
         factor = learned.compute(asked.inside(counts[-1]))
