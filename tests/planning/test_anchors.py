@@ -72,6 +72,11 @@ def test_anchors_that_contradict_each_other_are_named():
         learn([AnchoredStep(8, 1.0, made(8)), AnchoredStep(8, 30.0, made(8))])
 
 
+def test_a_network_unlike_any_published_is_doubted():
+    found = taught((1.0, 0.8, 40.0, 1.0), (8, 16, 64))
+    assert "unlike published ones (pace x" in found.contradictions[0]
+
+
 def test_factors_change_the_network_alone():
     cluster = osf.load_cluster(CLUSTER)
     same, faster = with_factors(cluster, NONE), with_factors(cluster, (9.0, 2.0, 0.5, 9.0))

@@ -36,6 +36,8 @@ SHOWN = 0.7
 """Part of its doubt that a factor may keep and still count as shown by the anchors."""
 APART = 0.05
 """Part by which a step may miss its anchor before they are said to contradict each other."""
+UNLIKE = 2.5
+"""Deviations from which a factor is doubted."""
 STARTS = ((0.0, 0.0, 0.0, 0.0), (0.0, 0.3, 0.5, 0.0), (0.0, -0.5, 1.0, 0.0), (0.0, 0.0, 1.5, 0.0))
 """Logarithms from which the likeliest factors are searched: a hidden network shows nothing nearby."""
 STEP = 1e-3
@@ -108,8 +110,14 @@ class Taught:
 
     @property
     def contradictions(self) -> list[str]:
-        """A warning for each anchor that is not met beside the others."""
-        return [
+        """A warning for each anchor that is not met beside the others, and of a network unlike any published."""
+        unlike = [
+            f"{name} x{factor:.3g}"
+            for name, factor, doubt in zip(NAMES[1:3], self.factors[1:3], DOUBTS[1:3], strict=True)
+            if abs(math.log(factor)) > UNLIKE * doubt
+        ]
+        far = f"--anchor makes the network unlike published ones ({' and '.join(unlike)}): was a step disturbed?"
+        return [far] * bool(unlike) + [
             f"--anchor of {how_many(workers, 'GPU')} contradicts the others: no computation and network meets all, and "
             f"this step is predicted {miss:+.0%} off: check its unit, batch and plan"
             for workers, miss in self.misses
