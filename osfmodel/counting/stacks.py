@@ -38,6 +38,7 @@ class Stack(NamedTuple):
     by_cost:   whether stages of a pipeline get equal shares of the elements of matrices, the head's too, and each ends
                with the block that passes its share; equal numbers of blocks else
     twice:     whether gradients stay in the type of computation too, in DDP's buckets, beside their float32 sum
+    handover:  seconds by which ``host`` is longer in a pipeline over several nodes, for each GPU of a tensor group
     """
 
     said: str
@@ -52,6 +53,7 @@ class Stack(NamedTuple):
     casts: bool = False
     by_cost: bool = False
     twice: bool = False
+    handover: float = 0.0
 
     def host_time(self, repeated: bool, pace: float = 1.0) -> float:
         """Seconds that a block takes at least; a third more where its forward is ``repeated``.
@@ -65,11 +67,14 @@ STACKS: Mapping[str, Stack] = {
     EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4)),
     COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH, False, True, (10, 4)),
     "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), True),
-    "nanotron": Stack("nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True),
+    "nanotron": Stack(
+        "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.6e-3
+    ),
 }
 """By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
-nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8; by default it gathers
-inputs again in backward, and its loss has the logits in float32 three times."""
+nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8, and with
+2 to 8 stages on several nodes at least 10.5, 15 and 24 ms at tensor parallel 2, 4 and 8, whatever the micro-batch; by
+default it gathers inputs again in backward, and its loss has the logits in float32 three times."""
 
 
 def fused_columns(model: Model) -> dict[str, int]:

@@ -179,6 +179,14 @@ RECOMPUTED: Mapping[str, dict[str, Any]] = {
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
 """Arguments for activation checkpointing."""
+PRECISION: Mapping[str, dict[str, Any]] = {
+    "bfloat16": {"bf16": True},
+    "float16": {"fp16": True},
+    "float8": {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4_format": "e2m1", "fp4_recipe": "nvfp4"},
+}
+"""Arguments for the type of computation."""
 
 
 def _of_job(knobs: MegatronKnobs) -> dict[str, Any]:
@@ -190,7 +198,7 @@ def _of_job(knobs: MegatronKnobs) -> dict[str, Any]:
     found |= {"sequence_parallel": True} if "tensor" in job.sizes else {}
     found |= {"micro_batch_size": job.batch, "global_batch_size": job.whole}
     found |= {} if job.sequence is None else {"seq_length": job.sequence}
-    return found | RECOMPUTED.get(job.checkpointing, {})
+    return found | RECOMPUTED.get(job.checkpointing, {}) | PRECISION.get(job.dtype, {})
 
 
 def in_job(knobs: MegatronKnobs, job: JobSettings) -> MegatronKnobs:

@@ -123,6 +123,7 @@ class JobSettings:
     micro_batches: of a step
     sequence:      tokens of a sample; None where it has none
     checkpointing: of activations: none, selective or full
+    dtype, stack:  of computation, as in ``counting``: a type or a narrow recipe, and the software; "" for no settings
     """
 
     groups: tuple[tuple[str, int], ...]
@@ -131,6 +132,8 @@ class JobSettings:
     micro_batches: int
     sequence: int | None
     checkpointing: str
+    dtype: str = ""
+    stack: str = ""
 
     @property
     def sizes(self) -> dict[str, int]:

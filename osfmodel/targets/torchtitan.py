@@ -8,6 +8,7 @@ unless the config says otherwise. The step is FSDP2's (``fully-sharded``, ``hybr
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,7 +170,25 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
     found["training"] |= {} if job.sequence is None else {"seq_len": job.sequence}
     by_operator = {"selective_ac_option": "op"} if job.checkpointing == "selective" else {}
     found["activation_checkpoint"] = {"mode": job.checkpointing, **by_operator}
+    found |= {"compile": {"enable": True}} if job.stack == "compile" else {}
+    if job.dtype in CONVERTERS:
+        kind, settings = CONVERTERS[job.dtype]
+        found |= {
+            "model": {"converters": [f"quantize.linear.{kind}"]},
+            "quantize": {"linear": {kind: {**settings, "filter_fqns": ["output"]}}},
+        }
     return found
+
+
+CONVERTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "float8": (
+        "float8",
+        {"enable_fsdp_float8_all_gather": True, "precompute_float8_dynamic_scale_for_fsdp": True},
+    ),
+    "float8-rowwise": ("float8", {"recipe_name": "rowwise"}),
+    "mxfp8": ("mx", {"recipe_name": "mxfp8_cublas"}),
+}
+"""Converter of linear layers and its settings, by narrow recipe; the head stays in bfloat16: ``filter_fqns``."""
 
 
 def in_job(knobs: TitanKnobs, job: JobSettings) -> TitanKnobs:
@@ -177,12 +196,20 @@ def in_job(knobs: TitanKnobs, job: JobSettings) -> TitanKnobs:
     return replace(knobs, job=job)
 
 
+def _tables(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tables of a job config with their values; those inside others by their whole names."""
+    if own := {key: value for key, value in values.items() if not isinstance(value, dict)}:
+        yield name, own
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _tables(f"{name}.{key}".removeprefix("."), value)
+
+
 def render(knobs: TitanKnobs, workload: Workload) -> str:
     """Tables of TOML to merge into a job config."""
     lines = [f"# torchtitan settings for {workload.name}; -1 shards between all other ranks."]
-    for table, values in config(knobs).items():
-        stated = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-        lines += [f"[{table}]", *stated] if stated else []
+    for table, values in _tables("", config(knobs)):
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -43,7 +43,7 @@ def test_brute_force_finds_nothing_faster_and_no_bound_is_above_a_step(room: int
     for layout in layouts:
         workload = made._counted(layout)
         assert workload is not None
-        point = made._point(layout, workload)
+        point = made.price(layout)
         assert point is not None
         assert point.best.peak is not None
         grouped, _ = made._grouped(layout, workload)

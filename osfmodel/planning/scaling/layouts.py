@@ -237,6 +237,11 @@ class LayoutSearch:
         active = max((layer.peak_bytes or 0 for layer in workload.layers), default=0)
         return round(workload.fullest * (whole + parts)) + active
 
+    def price(self, layout: Layout) -> ScalePoint | None:
+        """The point of a layout; None where the model or the cluster cannot be divided like that."""
+        workload = self._counted(layout)
+        return None if workload is None else self._point(layout, workload)
+
     def again(self, layout: Layout) -> tuple[Workload, ScaleTask]:
         """The workload of a GPU in a layout that was found, and the task that judges it."""
         workload = self._counted(layout)

@@ -227,11 +227,14 @@ def in_stages(plan: Given, groups: Parallelism) -> Given:
     return label, rule._replace(form=LAST_KEPT)
 
 
-def of_each_gpu(workload: Workload, groups: Parallelism, what_if: WhatIf, gpus: int) -> Workload:
-    """The workload of each GPU in a step of all micro-batches, where there are so many GPUs. Raises as WhatIf."""
+def of_each_gpu(workload: Workload, groups: Parallelism, what_if: WhatIf, gpus: int, inside: bool = False) -> Workload:
+    """The workload of each GPU in a step of all micro-batches, where there are so many GPUs. Raises as WhatIf.
+
+    inside: whether they are on one node
+    """
     replicas = groups.replicas(gpus)
     what_if = in_micro_batches(what_if, workload, replicas)
-    grouped = in_groups(workload, groups, what_if.accumulate, gpus, what_if.share(replicas))
+    grouped = in_groups(workload, groups, what_if.accumulate, gpus, what_if.share(replicas), inside)
     return what_if.of_workload(grouped, replicas)
 
 
@@ -241,11 +244,17 @@ def in_micro_batches(what_if: WhatIf, workload: Workload, replicas: int) -> What
 
 
 def in_groups(
-    workload: Workload, groups: Parallelism, micro_batches: int, gpus: int, samples: int | None = None
+    workload: Workload,
+    groups: Parallelism,
+    micro_batches: int,
+    gpus: int,
+    samples: int | None = None,
+    inside: bool = False,
 ) -> Workload:
     """The workload with pipeline bubbles, activations in flight, and the memory of experts.
 
-    Each micro-batch has its share of the bubble. The memory of a pipeline is that of its fullest stage with ``samples``
+    Each micro-batch has its share of the bubble, and of the time for which its stage waits for the host unless all are
+    ``inside`` a node. The memory of a pipeline is that of its fullest stage with ``samples``
     in a micro-batch, by default those of the workload. An expert is sharded between fewer ranks than other parameters,
     as many times fewer as ranks share the experts; the memory for that is never too small, and too large for plans that
     replicate parameters.
@@ -259,12 +268,26 @@ def in_groups(
         size = samples / workload.batch_size if samples and workload.batch_size else 1.0
         beside, fullest = _fullest(workload, groups, micro_batches, ranks, size)
         layers = tuple(replace(layer, peak_bytes=max(0, (layer.peak_bytes or 0) + beside)) for layer in layers)
-        layers = (*layers, Layer("pipeline", idle * workload.forward_time, idle * workload.backward_time, 0))
+        waiting = 0.0 if inside else _waiting(workload, groups) / 2
+        forward, backward = (time + waiting for time in (workload.forward_time, workload.backward_time))
+        layers = (*layers, Layer("pipeline", idle * forward + waiting, idle * backward + waiting, 0))
     if groups.expert > 1:
         experts = sum(layer.gradient_bytes for layer in layers if EXPERTS in layer.name)
         more = round(experts * (groups.expert - 1) * _kept_each(workload) / ranks)
     fixed = workload.fixed_bytes if not more else (workload.fixed_bytes or 0) + more
     return replace(workload, layers=layers, fixed_bytes=fixed, fullest=fullest)
+
+
+def _waiting(workload: Workload, groups: Parallelism) -> float:
+    """Seconds by which the host of a stage takes longer than its GPU where it hands micro-batches to other nodes."""
+    if groups.tensor == 1 or not in_words(workload.name):
+        return 0.0
+    words = parse_words(workload.name)
+    stack = STACKS[words.setting.stack]
+    blocks = set(model_of(words).blocks) if stack.handover else set()
+    own = len({name for layer in workload.layers for name in around(layer.name) if name in blocks})
+    host = stack.host_time(words.setting.checkpointing == FULL) + stack.handover * groups.tensor
+    return max(0.0, own * host - workload.forward_time - workload.backward_time) if own else 0.0
 
 
 def _kept_each(workload: Workload) -> float:

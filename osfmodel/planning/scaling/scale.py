@@ -205,33 +205,29 @@ class ScaleTask:
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
         what_if = in_micro_batches(self.options.what_if, workload, replicas)
         plans = [in_stages(name, groups) for name in self.options.plans]
-        grouped = self.one_micro_batch(workload, workers)
+        grouped, size = self.one_micro_batch(workload, workers), what_if.share(replicas) or workload.batch_size
         changed = what_if.of_workload(grouped, replicas)
         found = strategies_at(self.subjects.of(changed, self.cluster, ranks), plans)
         alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
         rows = tuple(
             strategy_row(one, ranks, self.limit, self.sized, groups) for one in found if alike[one.plan] is one
         )
-        size = what_if.share(replicas) or workload.batch_size
         samples = None if size is None else size * what_if.accumulate * replicas
-        single = replace(what_if, accumulate=1, batch_size=size, global_batch=None)
-        each = single.of_workload(workload, replicas)
+        each = replace(what_if, accumulate=1, batch_size=size, global_batch=None).of_workload(workload, replicas)
         taken = _taken(rows)
-        training = self.options.training
-        return ScalePoint(
-            workers, each, rows, taken, samples, ranks, what_if.accumulate, training, self.inside(workers)
-        )
+        inside = self.inside(workers)
+        return ScalePoint(workers, each, rows, taken, samples, ranks, what_if.accumulate, self.options.training, inside)
 
     def one_micro_batch(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU in a micro-batch of the batch that it was counted for, with the bubble's share."""
         groups = self.options.groups
         replicas = groups.replicas(workers)
         what_if = in_micro_batches(self.options.what_if, workload, replicas)
-        return in_groups(workload, groups, what_if.accumulate, workers, what_if.share(replicas))
+        return in_groups(workload, groups, what_if.accumulate, workers, what_if.share(replicas), self.inside(workers))
 
     def changed(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU, with all micro-batches, where there are ``workers`` of them."""
-        return of_each_gpu(workload, self.options.groups, self.options.what_if, workers)
+        return of_each_gpu(workload, self.options.groups, self.options.what_if, workers, self.inside(workers))
 
     @staticmethod
     def active(workload: Workload, count: int) -> str:

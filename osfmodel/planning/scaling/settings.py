@@ -56,11 +56,6 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
 
 def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
     """The settings of a point's job, of a workload in words."""
-    return JobSettings(
-        tuple(curve.groups.document.items()),
-        point.workload.batch_size or 1,
-        point.samples or 1,
-        point.accumulated,
-        point.workload.sample_tokens,
-        parse_words(curve.workload.name).setting.checkpointing,
-    )
+    how, kinds = parse_words(curve.workload.name).setting, tuple(curve.groups.document.items())
+    batch, samples, tokens = point.workload.batch_size or 1, point.samples or 1, point.workload.sample_tokens
+    return JobSettings(kinds, batch, samples, point.accumulated, tokens, how.checkpointing, how.dtype, how.stack)
