@@ -186,9 +186,6 @@ Half width of the band, median: {half:.0%}. Coverage by source, mean: {covered:.
 {medians:.1%}. Of {total} pairs of runs of a source that differ in stack or type alone, and by more than 5 %, the faster
 is known in {right}.
 
-The bars were 10 % for NeMo and each torchtitan run of 8B, 8 % for SimuMax, 6 % for MosaicML of April and nanotron, a
-half width of 14 %, and a coverage of 85 to 97 %.
-
 * NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 1.8 times between containers of one year.
 * `mosaicml-2023` of January ran torch 1.12, and took longer than in April.
 * Left out are {limited} rows of torchao on B200 whose power was limited: they take {least:.1f} to {most:.1f} times as
@@ -203,8 +200,6 @@ is not judged. `fms-fsdp` and `mosaicml-h100` have no series of several counts.
 
 {anchored}
 
-The bars were a median of 5 %, a 90th percentile of 12 %, and 85 % inside the band for each source.
-
 Up to {few} GPUs the median is {few_median:.1%} and the 90th percentile {few_p90:.1%}. Large errors are of communication
 on many GPUs: steps of one small micro-batch take longer than the data sheet of the network says, on 128 GPUs and more
 of [modalities-leonardo](modalities-leonardo.md) and on 512 and more of [internevo](internevo.md).
@@ -218,13 +213,10 @@ what PyTorch's allocator reserved, ours is of live bytes. Asynchronous tensor pa
 
 ## Tensor groups
 
-InternEvo's runs of a 7B model with ZeRO-1 over all ranks, with one GPU of a replica and with two that share matrices
-and tokens (`--tp 2`), from words alone (`python benchmarks/tensor_groups.py`). Efficiencies are those that come with
-osfmodel: those of its runs on 8 GPUs with one GPU of a replica are in them, those of two are not.
+InternEvo's runs of a 7B model with ZeRO-1 over all ranks on 8 to 1,024 GPUs, from words alone, with `--tp 1` and `--tp 2`
+(`python benchmarks/tensor_groups.py` prints each).
 
 {grouped}
-
-On 512 GPUs and more the rate falls as said above.
 
 ## Utilisation
 
@@ -273,7 +265,7 @@ def main() -> None:
         few_median=median(few),
         few_p90=quantile(few, 0.9) or 0.0,
         unseen="\n".join(unseen.table()),
-        grouped="\n".join(tensor_groups.table()),
+        grouped="\n".join(line for line in tensor_groups.table() if line[2:5] in ("GPU", "--|", "all") or line.startswith("|-")),
         utilised="\n".join(ratios(Path(folder))) if folder else "(OSFMODEL_DATA is not set)",
     )
     print(page, end="")

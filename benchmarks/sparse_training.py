@@ -393,10 +393,7 @@ def keep(runs: Sequence[Trained]) -> None:
     beside.replace(KEPT)
 
 
-HEAD = (
-    "| optimizer | density | training loss | against dense | within 1 % | held-out loss | against dense | within 1 % | "
-    "accuracy | sent |\n|---|---|---|---|---|---|---|---|---|---|"
-)
+HEAD = "| optimizer | density | held-out loss | against dense | within 1 % | accuracy | sent |\n|---|---|---|---|---|---|---|"
 
 
 class Against(NamedTuple):
@@ -441,11 +438,9 @@ def table(runs: Sequence[Trained], problem: str) -> Iterator[str]:
     for way in ordered(runs, problem):
         rows = list(chosen(runs, problem, way).values())
         cells = [way.optimizer, way.words]
-        for loss in ("train", "validation"):
-            values = [getattr(row, loss) for row in rows]
-            spread = f" ± {stdev(values):.4f}" if len(values) > 1 else ""
-            cells.append(f"{mean(values):.4f}{spread}")
-            cells.append("| " if way.density is None else against(runs, problem, way, loss).cells)
+        values = [row.validation for row in rows]
+        cells.append(f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else ""))
+        cells.append("| " if way.density is None else against(runs, problem, way, "validation").cells)
         dense = next(row for row in chosen(runs, problem, Way(way.optimizer, None)).values())
         cells.append(f"{mean(row.accuracy for row in rows):.1%}")
         cells.append(f"{rows[0].sent:,.0f} B" + ("" if way.density is None else f", {rows[0].sent / dense.sent:.1%}"))
@@ -468,21 +463,12 @@ Small real problems, trained by [the executor](../how-to/train-under-a-plan.md) 
 gloo, with dense and with [sparse](../reference/sparse.md) buckets, on the CPU (Python {found["python"]}, torch
 {found["torch"]}). Written by `python benchmarks/sparse_training.py --train`.
 
-* **Settings** are those of the dense run for every density: batches, first weights, steps, learning rate. Learning
-  rates were chosen by dense runs alone. They rise over the first tenth of the steps, then fall along a cosine; the
-  density is constant. Plain SGD has ten times the learning rate of SGD with momentum {MOMENTUM}.
-* **Steps** are limited by a quarter of an hour of two cores. Those of digits were doubled after a first look, in which
-  neither run had converged: both are shown.
-* **Tensors of fewer than {TINY:,} elements** (biases, norms, a first convolution) travel densely, all others in one
-  sparse bucket.
-* **Momentum** and the averages of AdamW are the optimizer's, without the correction of DGC: they see each gradient
-  when it arrives.
-* **Loss** is cross entropy; in training, of the last tenth of the steps and all ranks; mean ± standard deviation over
-  the seeds. **Against dense** compares with the dense run of the same seed and optimizer: mean (least to greatest).
-  **Within 1 %** says whether that mean is at most 1 % above, and of how many seeds it is true.
-* **Sent** is per rank and step, by a ring's all-reduce and all-gather, and as a part of the dense run's."""
+Settings are those of the dense run for every density; learning rates were chosen by dense runs alone. Tensors of fewer
+than {TINY:,} elements travel densely. **Loss** is held-out cross entropy: mean ± standard deviation over the seeds.
+**Against dense** compares with the dense run of the same seed: mean (least to greatest). **Within 1 %**: whether that
+mean is, and of how many seeds it is true. **Sent** is per rank and step, and as a part of the dense run's."""
     if missing := jobs(runs):
-        yield f"* **Not complete:** {len(missing)} of {len(jobs([]))} trainings are missing: `--train` makes them."
+        yield f"{len(missing)} of {len(jobs([]))} trainings are missing: `--train` makes them."
     for name, problem in PROBLEMS.items():
         first = next((run for run in runs if run.problem == name and run.density is not None), None)
         if first is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-MOST = 5.0
+MOST = 10.0
 """Percent: cells whose prediction is off by more stand on the page."""
 CELLS = "| error |"
 
