@@ -213,8 +213,8 @@ what PyTorch's allocator reserved, ours is of live bytes. Asynchronous tensor pa
 
 ## Tensor groups
 
-InternEvo's runs of a 7B model with ZeRO-1 over all ranks on 8 to 1,024 GPUs, from words alone, with `--tp 1` and `--tp 2`
-(`python benchmarks/tensor_groups.py` prints each).
+InternEvo's runs of a 7B model with ZeRO-1 over all ranks on 8 to 1,024 GPUs, from words alone, with `--tp 1` and
+`--tp 2` (`python benchmarks/tensor_groups.py` prints each).
 
 {grouped}
 
@@ -265,7 +265,7 @@ def main() -> None:
         few_median=median(few),
         few_p90=quantile(few, 0.9) or 0.0,
         unseen="\n".join(unseen.table()),
-        grouped="\n".join(line for line in tensor_groups.table() if line[2:5] in ("GPU", "--|", "all") or line.startswith("|-")),
+        grouped="\n".join(line for line in tensor_groups.table() if line.startswith(("| GPU", "|-", "| all"))),
         utilised="\n".join(ratios(Path(folder))) if folder else "(OSFMODEL_DATA is not set)",
     )
     print(page, end="")

@@ -300,8 +300,8 @@ FSDP2 over gloo as it is: each collective holds up the host. `overlapping` launc
 at a time. Each setting ran under one group per block and under the groups that the planner found, by turns. Cells in
 which ranks used more than 90 % of the cores, or whose repeats differ by more than 5 %, do not count.
 
-Steps take longer than predicted, the more so the more ranks share the cores: likely the host's work between collectives,
-which the model leaves out. A real model's computation is measured with the same shards and nothing sent.
+Steps take longer than predicted, the more so the more ranks share the cores: likely the host's work between
+collectives, which the model leaves out. A real model's computation is measured with the same shards and nothing sent.
 
 Raw runs are in `benchmarks/live_sharded`. `python benchmarks/live_sharded.py benchmarks/live_sharded` measures what is
 missing there, `--page` writes this page, and `--show` prints every cell. The table has those that are off by more than

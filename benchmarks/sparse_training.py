@@ -393,7 +393,10 @@ def keep(runs: Sequence[Trained]) -> None:
     beside.replace(KEPT)
 
 
-HEAD = "| optimizer | density | held-out loss | against dense | within 1 % | accuracy | sent |\n|---|---|---|---|---|---|---|"
+HEAD = (
+    "| optimizer | density | held-out loss | against dense | within 1 % | accuracy | sent |\n"
+    "|---|---|---|---|---|---|---|"
+)
 
 
 class Against(NamedTuple):

@@ -9,7 +9,7 @@ import html
 import inspect
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from functools import cache
 from pathlib import Path
 
 import click
@@ -71,13 +71,24 @@ def _command(name: str) -> str:
     parts = [f"# osf {name}", *said, f"```text\n{usage}\n```"]
     for heading, lines in literal:
         parts.append(f"## {heading}\n\n```sh\n{lines}\n```")
-    for heading, options in grouped(command.get_params(context)).items():
+    for heading, table in _groups(name).items():
         title = "## Options" if heading == GENERAL.heading else f"### {heading}"
-        parts.append(f"{title}\n\n" + _table(("option", "meaning"), _options(options, context)))
+        first = next(other for other in COMMANDS if _groups(other).get(heading) == table)
+        same = f"As of [osf {first}]({first}.md#{heading.lower().replace(' ', '-')})."
+        parts.append(f"{title}\n\n{table if first == name else same}")
     there = [page for page in HOW_TO.get(name, ()) if (DOCS / "commands" / page).exists()]
     if there:
         parts.append("## At work\n\n" + "\n".join(f"* [{_title(DOCS / 'commands' / page)}]({page})" for page in there))
     return "\n\n".join(parts) + "\n"
+
+
+@cache
+def _groups(name: str) -> dict[str, str]:
+    """The table of each group of options of a command; --help and --json are on the page that lists the commands."""
+    command, context = command_called(name)
+    groups = grouped(command.get_params(context))
+    tables = {heading: list(_options(options, context)) for heading, options in groups.items()}
+    return {heading: _table(("option", "meaning"), rows) for heading, rows in tables.items() if rows}
 
 
 def _help_of(command: click.Command) -> tuple[list[str], list[tuple[str, str]]]:
@@ -94,7 +105,10 @@ def _help_of(command: click.Command) -> tuple[list[str], list[tuple[str, str]]]:
 
 def _options(options: Iterable[click.Option], context: click.Context) -> Iterable[Sequence[str]]:
     """As the command's own help has them, with defaults and ranges."""
-    for record in filter(None, [option.get_help_record(context) for option in options]):
+    for option in options:
+        record = option.get_help_record(context)
+        if record is None or {"--help", "--json"} & set(option.opts):
+            continue
         names, value = re.fullmatch(r"((?:-\w, )?\S+)(.*)", record[0], re.DOTALL).groups()
         shown = [f"<code>{_escaped(part.strip())}</code>" for part in (names, value) if part]
         yield " ".join(shown), _cell(" ".join(record[1].split()))
@@ -162,12 +176,8 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
     assert used is not None
     right = "|---" + "|---:" * (len(head) - 1)
     table = _table(head, [_errors(one) for one in checked]).replace("|---" * len(head), right)
-    sources = "\n".join(f"* `{one.source}`: {_cell(LEDGER[one.source].summary)}" for one in checked)
-    fitted = _table(("sources", "runs fitted on", "what was fitted"), _fitted(checked))
     text = TEMPLATE.format(
         table=table,
-        sources=sources,
-        fitted=fitted,
         runs=f"{sum(one.n for one in checked):,}",
         middle=_percent(middle),
         high=_percent(high),
@@ -187,18 +197,6 @@ def _errors(one: Checked) -> Sequence[str]:
     used = one.as_used
     as_used = ("", "") if used is None else (f"{used.median_abs_error:.1%}", f"{used.coverage or 0:.0%}")
     return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias, *as_used
-
-
-def _fitted(checked: Sequence[Checked]) -> Iterable[Sequence[str]]:
-    """A row for each thing fitted: its sources in a row of the ledger, and the runs of each."""
-    for fitted_on, alike in groupby(checked, key=lambda one: one.fitted_on):
-        sources = list(alike)
-        runs = [f"{one.fitted:,}" for one in sources]
-        yield (
-            ", ".join(f"`{one.source}`" for one in sources),
-            runs[0] if len(set(runs)) == 1 else ", ".join(runs),
-            _cell(fitted_on),
-        )
 
 
 def _percent(error: float | None) -> str:
@@ -230,17 +228,11 @@ words, with defaults only; sharded training, which nobody published for one GPU,
 There the median error is **{used}** (median over the sources), the bias {used_bias}, and {covered} of a source's runs
 lie inside the 90 % error band, learned without it.
 
-{sources}
-
 [![predicted against measured iteration times, and the coverage of error bands](ledger.png)](ledger.png)
 
 `osf check --plot ledger.png` draws this picture: on the left measured times across and predicted times, as used, up; on
 the right the part of runs inside error bands. Ratios (`papers`) and bytes (`memory`) are left out. In a file of yours,
 hollow points are runs compared with the workload and cluster of their own trace: self-consistency, no predictions.
-
-## What was fitted
-
-{fitted}
 
 ## What this means for a prediction of yours
 
@@ -249,5 +241,6 @@ hollow points are runs compared with the workload and cluster of their own trace
 * A prediction is as good as the cluster file. Beyond the measured sizes and worker counts it carries a warning.
 * Your own runs are the best test: `osf run` measures plans and `osf check FILE` compares them with predictions
   ([how](how-to/run-a-plan.md)).
-* Each source has a page that explains its outliers; [the ledger](ledger.md) has the gain of each effect.
+* Each source has a page that says what was fitted, and explains its outliers; [the ledger](ledger.md) has the gain of
+  each effect.
 """
