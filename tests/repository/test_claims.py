@@ -54,11 +54,15 @@ def test_the_published_ratios_are_those_of_the_abstracts(claims, rows):
 
 
 def test_the_docs_show_what_the_benchmark_prints(claims, rows):
+    """Of ASC-WFBP every model, of US-Byte the largest of each setting; a row that the page has is as printed."""
     text = (ROOT / "docs/reference/published.md").read_text(encoding="utf-8")
     shown = {tuple(cells[:2]): cells for cells in map(split, text.splitlines()) if len(cells) == 10}
-    for row in rows:
-        printed = [row.case.setting, row.case.model, *claims.cells(row)]
-        assert without(shown[row.case.setting, row.case.model]) == without(printed)
+    printed = {
+        (row.case.setting, row.case.model): [row.case.setting, row.case.model, *claims.cells(row)] for row in rows
+    }
+    there = {key: without(cells) for key, cells in shown.items() if key in printed}
+    assert there == {key: without(printed[key]) for key in there}
+    assert {key for key in printed if key[1].startswith("most") or "32 GPUs" in key[0]} <= set(there)
 
 
 def split(line):
