@@ -82,8 +82,8 @@ def undisturbed(rows: Sequence[Measured]) -> list[Measured]:
     return [row for row in rows if row not in slow]
 
 
-def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float]]:
-    """Rows with their predicted seconds; those without a price take for ever."""
+def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, tuple[int, float]]]:
+    """Rows with their turn by verdict, those that surely fit first, and their predicted seconds."""
     cluster = osf.load_cluster(CLUSTER)
     for (model, gpus), own in groupby(rows, lambda one: one.group):
         words = f"{MODELS[model]}:h100,seq{TOKENS},batch1,bf16,stack=nanotron"
@@ -91,7 +91,8 @@ def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float]]:
         each = {one: LayoutSearch(words, cluster, gpus, SAMPLES, osf.ScaleOptions((one,))) for one in plans}
         for row in own:
             point = each[row.plan].price(row.layout)
-            yield row, float("inf") if point is None else point.time
+            turn = ("yes", "tight", "no").index(point.fits or "yes") if point else 3
+            yield row, (turn, point.time if point else 0.0)
 
 
 def regrets(rows: Sequence[Measured], key: Callable[[Measured], object], most: int = 1) -> dict[tuple[str, int], float]:
