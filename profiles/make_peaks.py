@@ -3,6 +3,8 @@
     OSFMODEL_DATA=... python profiles/make_peaks.py [OUTPUT_FOLDER] [--errors]
 
 Counted runs are those of OSFMODEL_DATA/sharded that state their peak: of nanotron every EACH-th, as its grid has 1,000.
+Runs that state no peak did run: where more is predicted than their GPU has, they took at most that; the others say
+nothing but how many they are. NeMo's are left out, as they do not say what they recompute.
 Profiled runs are those of the ledger's source ``memory``, at other batch sizes than their profile's. What PyTorch
 reserves for each allocated byte is the median of the data-parallel runs whose source publishes reserved bytes, each
 source weighing the same; other kinds of set-up have too few that are predicted well to tell the two apart.
@@ -29,7 +31,7 @@ from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources.peak_memory import judge
 from osfmodel.planning.scaling.replicas import replica_workload
-from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, room_of
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve import verdicts
 from osfmodel.solve.solution import MemoryLimit
@@ -46,7 +48,7 @@ from osfmodel.solve.verdicts import (
     setup_of,
 )
 
-EACH = 2
+EACH = 4
 ROOM = MemoryLimit(10**13)
 """No limit: those runs did run."""
 GIB = 2**30
@@ -59,15 +61,25 @@ NOTHING_YET = PeaksFile(
     [PeakCell(kind, [0.0] * len(LEVELS), 0, []) for kind in KINDS],
 )
 """What is known before any peak is judged."""
-LLAMA_70B = (
-    '{"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, '
-    '"num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5, "tie_word_embeddings": false, '
-    '"max_position_embeddings": 131072, "num_hidden_layers": LAYERS}'
+LLAMA = (
+    '{"model_type": "llama", "hidden_size": %d, "intermediate_size": %d, "num_hidden_layers": %d, "vocab_size": %d, '
+    '"rms_norm_eps": 1e-5, "tie_word_embeddings": false, "max_position_embeddings": 262144, '
 )
+LIKE_LLAMA = LLAMA + '"num_attention_heads": 32, "num_key_value_heads": 32}'
+LIKE_LLAMA_70B = LLAMA + '"num_attention_heads": 64, "num_key_value_heads": 8}'
+MPT = {
+    "768": "mpt-125m", "1024": "mpt-350m", "1536": "mpt-760m", "2048": "mpt-1b", "2560": "mpt-3b", "4096": "mpt-7b",
+    "5120": "mpt-13b", "7168": "mpt-30b", "8192": "mpt-70b",
+}  # fmt: skip
+"""Models by their width."""
 
 
 class PublishedPeak(NamedTuple):
-    """A run as it is asked for. reserved: whether the source publishes reserved bytes, not allocated ones."""
+    """A run as it is asked for.
+
+    bytes:    of its peak; None for a run that says only that it ran
+    reserved: whether the source publishes reserved bytes, not allocated ones
+    """
 
     source: str
     words: str
@@ -76,13 +88,14 @@ class PublishedPeak(NamedTuple):
     plan: str
     groups: Parallelism
     micro_batches: int
-    bytes: float
+    bytes: float | None
     reserved: bool
 
 
 def table(name: str) -> list[dict[str, str]]:
     """The rows of a table of published runs."""
-    with (Path(os.environ["OSFMODEL_DATA"]) / "sharded" / name).open(encoding="utf-8-sig") as file:
+    path = Path(os.environ["OSFMODEL_DATA"]) / "sharded" / name
+    with path.open(encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
@@ -94,7 +107,7 @@ def simumax(folder: Path) -> Iterator[PublishedPeak]:
             continue
         seen.add(row["case"])
         config = folder / f"llama3_70b-{row['layers']}.json"
-        config.write_text(LLAMA_70B.replace("LAYERS", row["layers"]), encoding="utf-8")
+        config.write_text(LIKE_LLAMA_70B % (8192, 28672, int(row["layers"]), 128256), encoding="utf-8")
         tensor, context, pipeline = (int(row[f"{one}_parallel"]) for one in ("tensor", "context", "pipeline"))
         words = f"{config}:b200,seq{row['seq_len_tokens']},batch1,bf16,stack=te"
         groups = Parallelism(tensor=tensor, context=context, pipeline=pipeline)
@@ -136,9 +149,51 @@ def nanotron() -> Iterator[PublishedPeak]:
         yield PublishedPeak("nanotron", words, cluster, int(row["gpus"]), plan, groups, count, size, True)
 
 
-def errors(folder: Path) -> Iterator[tuple[JudgedPeak, bool]]:
-    """Each run with log(measured / predicted) of what a step holds, and whether the measured bytes are reserved."""
-    for run in (*simumax(folder), *torchtitan(), *nanotron()):
+def ran(folder: Path) -> Iterator[PublishedPeak]:
+    """Runs that say only that they ran."""
+    gpus = {"a100_80gb": "a100", "a100_40gb": "a100-40gb"}
+    for row in table("mosaicml-llm-foundry/mosaicgpt_training_2023-04.csv"):
+        if row["activation_cpu_offload"] != "True" and row["throughput_tokens_per_s_per_gpu"]:
+            gpu = gpus[row["gpu"]]
+            again = ",ac=full" * (row["activation_checkpointing"] == "True")
+            said = f"{gpu},seq{row['seq_len_tokens']},batch{row['microbatch_samples']},bf16{again}"
+            words, cluster = f"{MPT[row['d_model']]}:{said}", f"nccl:{gpu}x8,200Gbps"
+            counts = int(row["gpus"]), "fsdp2", Parallelism(), int(row["grad_accumulation"])
+            yield PublishedPeak("mosaicml", words, cluster, *counts, None, reserved=True)
+    small = folder / "modalities.json"
+    small.write_text(LIKE_LLAMA % (2560, 6784, 32, 50304), encoding="utf-8")
+    for row in table("modalities/scaling_leonardo.csv"):
+        if row["params_billion"] == "2.7":
+            words = f"{small}:a100-64gb,seq{row['seq_len_tokens']},batch{row['microbatch_samples']},bf16"
+            plan = "hsdp" if row["sharding"] == "HYBRID_SHARD" else "fsdp2"
+            counts = int(row["gpus"]), plan, Parallelism(), int(row["grad_accumulation"] or 1)
+            yield PublishedPeak("modalities", words, "nccl:a100x4,100Gbps", *counts, None, reserved=True)
+    large = folder / "internevo.json"
+    large.write_text(LIKE_LLAMA % (4096, 11008, 32, 103168), encoding="utf-8")
+    for row in table("internevo/train_performance_7b.csv"):
+        if row["pack_sample_into_one"] != "True" and row["tokens_per_gpu_per_s"]:
+            again = ",ac=full" * (row["activation_checkpointing"] == "True")
+            words = f"{large}:a100,seq{row['seq_len_tokens']},batch{row['microbatch_samples']},bf16{again}"
+            counts = int(row["gpus"]), "zero-1", Parallelism(tensor=int(row["tensor_parallel"])), int(row["micro_num"])
+            yield PublishedPeak("internevo", words, "nccl:a100x8,400Gbps/node,roce", *counts, None, reserved=True)
+
+
+class Judged(NamedTuple):
+    """A run, whether its bytes are reserved ones, and whether they are only known to be no more."""
+
+    run: JudgedPeak
+    reserved: bool
+    bounded: bool = False
+
+    def as_reserved(self, ratio: float) -> JudgedPeak:
+        """The run against what is predicted to be reserved."""
+        error = self.run.error - log(ratio) * self.reserved
+        return self.run._replace(error=error, seen=not self.bounded or error < 0)
+
+
+def errors(folder: Path) -> Iterator[Judged]:
+    """Each run with log(measured / predicted) of what a step holds."""
+    for run in (*simumax(folder), *torchtitan(), *nanotron(), *ran(folder)):
         cluster = load_cluster(run.cluster)
         one = run.groups == Parallelism()
         made = load_workload(run.words) if one else replica_workload(run.words, cluster, run.groups)
@@ -146,16 +201,19 @@ def errors(folder: Path) -> Iterator[tuple[JudgedPeak, bool]]:
         row = ScaleTask.of(made, cluster, options).point(made, run.gpus).best
         assert row.peak is not None
         groups = (run.groups.tensor, run.groups.context, run.groups.pipeline)
-        judged = JudgedPeak(run.source, setup_of(False, groups), log(run.bytes / row.peak.bytes))
-        yield judged, run.reserved
+        room = room_of(made, run.groups)
+        assert room is not None
+        size = room.bytes if run.bytes is None else run.bytes
+        judged = JudgedPeak(run.source, setup_of(False, groups), log(size / row.peak.bytes))
+        yield Judged(judged, run.reserved, run.bytes is None)
     for seen in judge(load_measurements("memory")).rows:
         if seen.predicted is not None and not seen.fitted:
-            yield JudgedPeak("memory", PROFILED, log(seen.measured / seen.predicted)), False
+            yield Judged(JudgedPeak("memory", PROFILED, log(seen.measured / seen.predicted)), reserved=False)
 
 
-def reserved_ratio(found: list[tuple[JudgedPeak, bool]]) -> float:
+def reserved_ratio(found: list[Judged]) -> float:
     """Reserved bytes for each that is predicted to be held, of data-parallel runs."""
-    own = [run for run, reserved in found if reserved and run.setup == DATA]
+    own = [one.run for one in found if one.reserved and not one.bounded and one.run.setup == DATA]
     each = [median(run.error for run in own if run.source == source) for source in {run.source for run in own}]
     return round(exp(mean(each)), 3)
 
@@ -167,13 +225,14 @@ def main() -> None:
         found = list(errors(Path(folder)))
     ratio = reserved_ratio(found)
     if "--errors" in sys.argv:
-        for key in dict.fromkeys((run.source, run.setup) for run, _ in found):
-            own = sorted(exp(run.error) - 1 for run, _ in found if (run.source, run.setup) == key)
+        runs = [one.as_reserved(ratio) for one in found]
+        for key in dict.fromkeys((run.source, run.setup) for run in runs):
+            own = sorted(exp(run.error) - 1 for run in runs if (run.source, run.setup) == key)
             ends = f"{own[0]:+.0%} to {own[-1]:+.0%}"
             print(f"{key[0]:12s} {key[1]:30s} {len(own):4d} runs, measured {median(own):+.1%} ({ends})")
         print(f"reserved for each byte: {ratio}")
         return
-    judged = [run._replace(error=run.error - log(ratio) * reserved) for run, reserved in found]
+    judged = [one.as_reserved(ratio) for one in found]
     made = peaks_document(judged, dict.fromkeys(KINDS, ratio))
     output = Path(arguments[0]) if arguments else Path(__file__).parent
     profiles.write_text(output / "peaks.json", documents.encode(made))

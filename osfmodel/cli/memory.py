@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
-from osfmodel.cli.groups import READ, GroupedCommand
+from osfmodel.cli.groups import READ, GroupedCommand, OptionGroup
 from osfmodel.cli.options import Subject, load_subject, parse_workers, plan_files, plan_option, subject_options
 from osfmodel.cost.clusters import pricing_of
-from osfmodel.counting import load_workload
+from osfmodel.counting import in_words, load_workload
+from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.training import FULL
+from osfmodel.counting.words import parse_words
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import caveat, memory_of
+from osfmodel.engine.memory import Memory, caveat, memory_of
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
+from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.modules import unsharded
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import parse_room
+from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import UNPADDED, unpadded
+from osfmodel.planning.scaling.replicas import replica_workload
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, room_of
+from osfmodel.planning.tuning.choosing import shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
+from osfmodel.solve.solution import MemoryLimit
+from osfmodel.solve.verdicts import chance_to_fit, reserved_of, setup_of
 from osfmodel.targets.named_plans import called, make_plan, named_plan
+
+GROUPS = OptionGroup("Parallelism inside a replica")
+
+
+class HeldPlan(NamedTuple):
+    """A plan with the memory of its step, and seconds of it."""
+
+    plan: Plan
+    memory: Memory
+    time: float
+
+
+class KeptBytes(NamedTuple):
+    """What is assumed of memory beside the plan: executor of the gradients, optimizer, bytes of each communicator."""
+
+    keeper: str | None
+    optimizer: str | None
+    communicator: int
+
+    def of(self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str) -> Memory:
+        """The memory of a step; ``keeper``: unless one was asked for."""
+        return memory_of(workload, plan, timeline, workers, self.keeper or keeper, self.optimizer, self.communicator)
 
 
 @click.command(name="memory", cls=GroupedCommand)
@@ -38,7 +74,11 @@ from osfmodel.targets.named_plans import called, make_plan, named_plan
 @click.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the profile's.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
 @click.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel).")
-@click.option("--memory", metavar="SIZE", help="Memory of a GPU (16GiB): which plans do not fit, and what helps.")
+@click.option("--memory", metavar="SIZE", help="Memory of a GPU (16GiB). Default: that of the GPU in words.")
+@GROUPS.option("--tp", type=int, default=1, metavar="N", help="Tensor parallelism.")
+@GROUPS.option("--cp", type=int, default=1, metavar="N", help="Context parallelism.")
+@GROUPS.option("--pp", type=int, default=1, metavar="N", help="Pipeline stages; --accumulate: micro-batches.")
+@GROUPS.option("--ep", type=int, default=1, metavar="N", help="Expert parallelism.")
 @click.option("--also", metavar="FILE", type=READ, help="A profile of the same model at another batch size.")
 @output_options
 def memory_command(
@@ -51,19 +91,25 @@ def memory_command(
     communicator: str | None,
     memory: str | None,
     also: str | None,
+    tp: int,
+    cp: int,
+    pp: int,
+    ep: int,
     style: str | None,
     as_json: bool,
     output: str | None,
 ) -> None:
     """Predict the memory of a training step of WORKLOAD under each plan: the peak, when it is, and who owns it.
 
-    WORKLOAD is a profile made by osf profile, which measures the memory of layers. Without --cluster: a single GPU.
+    WORKLOAD is a profile made by osf profile, which measures the memory of layers, or a model in words, for which it is
+    counted. Without --cluster: a single GPU.
 
     \b
     Example:
       osf memory resnet50-memory --batch-size 64
       osf memory resnet50-memory --cluster v100-10gbe --workers 16 --plan ddp --plan optimal
       osf memory resnet50-memory --cluster v100-10gbe --workers 16 --plan ddp --plan fsdp2 --memory 2.7GiB
+      osf memory llama3-8b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 16 --plan fsdp2 --tp 2
     """
     alone = subject.cluster_name is None
     if alone != (workers is None):
@@ -73,27 +119,76 @@ def memory_command(
         raise UsageError("--plan depends on the network: give --cluster and --workers, or leave --plan out")
     if alone and communicator is not None:
         raise UsageError("--communicator: a single worker has none: give --cluster and --workers, or leave it out")
-    if subject.what_if.words:
-        what = subject.what_if
+    groups = Parallelism(tensor=tp, context=cp, pipeline=pp, expert=ep)
+    if alone and groups != Parallelism():
+        raise UsageError(f"{groups.words}: a single worker has no groups: give --cluster and --workers")
+    several = not alone and (groups != Parallelism() or subject.what_if.accumulate > 1)
+    what = replace(subject.what_if, accumulate=1) if several else subject.what_if
+    if what.words:
         raise UsageError(f"what is kept with {what.words} is not known here: leave {what.options} out")
     workload, cluster = load_subject(replace(subject, cluster_name=subject.cluster_name or "ring:1us,100GB/s"))
     counts = [1] if workers is None else parse_workers(workers, cluster)
     if len(counts) > 1:
         raise UsageError(f"--workers {workers}: give one count, such as --workers {counts[-1]}")
-    if batch_size is not None:
-        workload = at_batch(workload, batch_size, None if also is None else load_workload(also), FIXED_SHARE)
-    elif also is not None:
-        raise UsageError("--also is for --batch-size B: give it, or leave --also out")
-    pricing = pricing_of(cluster, counts[0], workload)
-    kept = parse_room(communicator or "0B")
-    room = None if memory is None else parse_room(memory)
-    memories, times, lacking = {}, {}, {}
-    said: list[str] = []
-    names = dict.fromkeys(plan_names or ("ddp",))
-    files = plan_files(names, workload)
+    assumed = KeptBytes(keeper, optimizer, parse_room(communicator or "0B"))
+    names = tuple(dict.fromkeys(plan_names or ("ddp",)))
+    if several:
+        what = replace(subject.what_if, batch_size=batch_size)
+        if groups != Parallelism():
+            workload = replica_workload(subject.workload_name, cluster, groups)
+        found = dict(
+            _in_replicas(workload, cluster, counts[0], ScaleOptions(names, None, what, groups=groups), assumed)
+        )
+        workload = workload if batch_size is None else replace(workload, batch_size=batch_size)
+    else:
+        if batch_size is not None:
+            workload = at_batch(workload, batch_size, None if also is None else load_workload(also), FIXED_SHARE)
+        elif also is not None:
+            raise UsageError("--also is for --batch-size B: give it, or leave --also out")
+        found = dict(_under_plans(workload, cluster, None if workers is None else counts[0], names, assumed))
+    limit = MemoryLimit(parse_room(memory)) if memory is not None else _room(workload, groups)
+    setup = setup_of(workload.fixed_share is None, (tp, cp, pp))
+    reserved = {name: reserved_of(one.memory.peak.bytes, setup) for name, one in found.items()}
+    repeated = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == FULL
+    chances, lacking = {}, {}
+    if limit is not None:
+        for name, one in found.items():
+            chances[name] = chance_to_fit(reserved[name], limit.bytes, setup)
+            lacking[name] = shortfall(one.memory.peak, one.plan, limit.bytes, repeated)
+    where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
+    where += f" with {what.words}" * bool(what.words) + f" with {groups.words}" * (groups != Parallelism())
+    said = [UNPADDED for one in found.values() if unpadded(workload, one.plan)]
+    said += [sentence for one in found.values() for sentence in unsharded(workload, one.plan)]
+    predicted = MemoryPredicted(
+        workload.name,
+        workload.batch_size,
+        {name: one.memory for name, one in found.items()},
+        {name: one.time for name, one in found.items()},
+        (caveat(assumed.communicator), *dict.fromkeys(said)),
+        where,
+        None if limit is None else limit.bytes,
+        lacking,
+        reserved,
+        chances,
+    )
+    emit(style, as_json, output, predicted)
+
+
+def _room(workload: Workload, groups: Parallelism) -> MemoryLimit | None:
+    """The memory of the GPU that words name."""
+    return room_of(workload, groups) if in_words(workload.name) else None
+
+
+def _under_plans(
+    workload: Workload, cluster: Cluster, workers: int | None, names: tuple[str, ...], assumed: KeptBytes
+) -> Iterator[tuple[str, HeldPlan]]:
+    """The memory of the plans, named or in files; without a number of workers that of a single one."""
+    count = workers or 1
+    pricing = pricing_of(cluster, count, workload)
+    files = plan_files(dict.fromkeys(names), workload)
     for name in names:
         if name in files:
-            label, plan = name, files[name].at(counts[0])
+            label, plan = name, files[name].at(count)
             paid = pricing.for_plan(plan)
         else:
             label, entry = called(name), named_plan(name)
@@ -101,14 +196,17 @@ def memory_command(
             plan = make_plan(name, workload, paid)
         timeline = predict_timeline(workload, plan, paid)
         executor = LOCAL if workers is None else DDP if DDP.carries(plan.plain) else RUNTIME
-        label = "a single worker" if workers is None else label
-        memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
-        times[label] = timeline.iteration_time
-        said += [UNPADDED for _ in unpadded(workload, plan)]
-        said += unsharded(workload, plan)
-        if room is not None and memories[label].peak.bytes > room:
-            lacking[label] = shortfall(memories[label].peak, plan, room)
-    where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
-    notes = (caveat(kept), *dict.fromkeys(said))
-    predicted = MemoryPredicted(workload.name, workload.batch_size, memories, times, notes, where, room, lacking)
-    emit(style, as_json, output, predicted)
+        memory = assumed.of(workload, plan, timeline, count, executor.name)
+        yield "a single worker" if workers is None else label, HeldPlan(plan, memory, timeline.iteration_time)
+
+
+def _in_replicas(
+    workload: Workload, cluster: Cluster, workers: int, options: ScaleOptions, assumed: KeptBytes
+) -> Iterator[tuple[str, HeldPlan]]:
+    """The memory of named plans with groups inside a replica, or micro-batches, as ``osf scale`` predicts them."""
+    ranks = options.groups.ranks(workers)
+    for row in ScaleTask.of(workload, cluster, options).point(workload, workers).rows:
+        plan, timeline = shorter(row.prediction)
+        executor = DDP if DDP.carries(plan.plain) else RUNTIME
+        memory = assumed.of(row.prediction.bound.question.workload, plan, timeline, ranks, executor.name)
+        yield row.name, HeldPlan(plan, memory, row.time)

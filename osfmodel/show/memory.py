@@ -14,6 +14,7 @@ from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.document import Result
 from osfmodel.show.table import TERMINAL, Column, column, csv_row, for_people, json_row
 from osfmodel.show.terminal import Console, empty_table, show_notes, show_title, table_of
+from osfmodel.solve.verdicts import NO, YES, verdict_of
 
 PEAKS: tuple[Column[Memory], ...] = (
     column("peak_bytes", "in all", lambda memory: memory.peak.bytes, show_bytes),
@@ -72,7 +73,9 @@ class MemoryPredicted(Result):
 
     where:   cluster and worker count in words; "" for a single worker
     limit:   bytes of a GPU; None if not given
-    lacking: why a plan does not fit, and what would help, by its name
+    lacking: what a plan needs of it, and what would make that smaller, by its name
+    reserved: bytes that PyTorch's allocator takes, by plan
+    chances: that a GPU has room for them
     """
 
     workload: str
@@ -83,6 +86,8 @@ class MemoryPredicted(Result):
     where: str = ""
     limit: int | None = None
     lacking: Mapping[str, str] = field(default_factory=dict)
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    chances: Mapping[str, float] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
         return {
@@ -93,8 +98,14 @@ class MemoryPredicted(Result):
         }
 
     def _fits(self, name: str) -> dict[str, Any]:
-        """Whether the plan fits and, if not, why; empty without a limit."""
-        return {} if self.limit is None else {"fits": name not in self.lacking, "lacking": self.lacking.get(name)}
+        """Whether the plan fits and, if not surely, why; without a limit only what is reserved."""
+        reserved = {"reserved_memory_bytes": self.reserved.get(name)}
+        if self.limit is None:
+            return reserved
+        chance = self.chances[name]
+        fits = verdict_of(chance)
+        lacking = None if fits == YES else self.lacking[name]
+        return {**reserved, "fits": fits, "fits_chance": chance, "lacking": lacking}
 
     def rows(self) -> list[dict[str, Any]]:
         return [
@@ -107,10 +118,14 @@ class MemoryPredicted(Result):
         title = f"{self.workload}{self.where}, a batch of {self.batch_size} per worker"
         show_title(console, title)
         show_memory(console, self.memories, self.times, self.limit)
-        if self.limit is not None and not self.lacking:
+        fits = {name: verdict_of(chance) for name, chance in self.chances.items()}
+        if self.limit is not None and set(fits.values()) == {YES}:
             show_title(console, f"Fits into {show_bytes(self.limit)}.")
-        for name, why in self.lacking.items():
-            show_title(console, f"Does not fit: {name} {why}.")
+        for name, said in fits.items():
+            if said != YES:
+                tight = f"Tight, with a chance of {show_share(self.chances[name])}"
+                head = "Does not fit" if said == NO else tight
+                show_title(console, f"{head}: {name} {self.lacking[name]}.")
         show_notes(console, self.notes)
 
 

@@ -51,11 +51,16 @@ class PeaksFile(documents.Strict):
 
 
 class JudgedPeak(NamedTuple):
-    """A published peak. error: log(measured / predicted)."""
+    """A published peak.
+
+    error: log(measured / predicted)
+    seen:  whether it is known; else the run only counts among those of its source
+    """
 
     source: str
     setup: str
     error: float
+    seen: bool = True
 
 
 def setup_of(profiled: bool, groups: tuple[int, int, int] = (1, 1, 1)) -> str:
@@ -116,7 +121,7 @@ def peaks_document(judged: Iterable[JudgedPeak], reserved: dict[str, float]) -> 
         sources = sorted({run.source for run in own})
         for without in ("", *sources):
             kept = [run for run in own if run.source != without]
-            if kept:
+            if any(run.seen for run in kept):
                 there = sorted({run.source for run in kept})
                 cells.append(PeakCell(setup, _quantiles(kept), len(kept), there, without))
     made = PeaksFile(documents.SCHEMA_VERSION, "peaks", list(LEVELS), reserved, cells)
@@ -124,13 +129,14 @@ def peaks_document(judged: Iterable[JudgedPeak], reserved: dict[str, float]) -> 
 
 
 def _quantiles(runs: list[JudgedPeak]) -> list[float]:
-    """Quantiles at LEVELS in which each source weighs the same."""
+    """Quantiles at LEVELS in which each source weighs the same, less its part of runs that are not seen."""
     each = {source: sum(run.source == source for run in runs) for source in {run.source for run in runs}}
-    ordered = sorted((run.error, 1 / each[run.source] / len(each)) for run in runs)
+    ordered = sorted((run.error, 1 / each[run.source]) for run in runs if run.seen)
+    every = sum(share for _, share in ordered)
     found, places = [], iter(LEVELS)
     level, weight = next(places), 0.0
     for error, share in ordered:
-        weight += share
+        weight += share / every
         while weight >= level - 1e-9:
             found.append(ceil(error * 1000) / 1000)
             following = next(places, None)

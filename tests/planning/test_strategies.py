@@ -274,10 +274,15 @@ def test_osf_memory_says_what_does_not_fit():
     text = CliRunner().invoke(main, [*words, "--memory", "2.7GiB"]).stdout
     said = " ".join(text.split())
     assert "Does not fit: ddp needs 2.879 GiB of 2.700 GiB; the largest part is activations and scratch" in said
-    assert "Does not fit: fsdp2" not in said
+    assert "Does not fit: fsdp2 needs 2.646 GiB of 2.700 GiB" in said  # and PyTorch reserves more
     document = json.loads(CliRunner().invoke(main, [*words, "--memory", "2.7GiB", "--json"]).stdout)
-    assert [plan["fits"] for plan in document["plans"]] == [False, True]
-    assert "Fits into 3.000 GiB." in CliRunner().invoke(main, [*words, "--memory", "3GiB"]).stdout
+    assert [plan["fits"] for plan in document["plans"]] == ["no", "no"]
+    roomy = json.loads(CliRunner().invoke(main, [*words, "--memory", "3GiB", "--json"]).stdout)["plans"]
+    assert [plan["fits"] for plan in roomy] == ["tight", "yes"]
+    assert [plan["lacking"] is None for plan in roomy] == [False, True]
+    assert all(plan["reserved_memory_bytes"] >= plan["peak_bytes"] for plan in roomy)
+    assert "Tight, with a chance of" in CliRunner().invoke(main, [*words, "--memory", "3GiB"]).stdout
+    assert "Fits into 3.500 GiB." in CliRunner().invoke(main, [*words, "--memory", "3.5GiB"]).stdout
 
 
 def test_tune_holds_a_model_in_words_against_the_memory_of_its_gpu():
@@ -292,3 +297,28 @@ def test_tune_holds_a_model_in_words_against_the_memory_of_its_gpu():
     alone = CliRunner().invoke(main, [*asked, "--for", "ddp"])
     assert "do not fit: they need" in alone.stderr
     assert "fsdp2, hsdp fit" in " ".join(alone.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--workers", "16", "--plan", "fsdp2"],
+        ["--workers", "16", "--plan", "fsdp2", "--tp", "2", "--pp", "2", "--accumulate", "4"],
+        ["--workers", "16", "--plan", "zero-1", "--cp", "2"],
+    ],
+)
+def test_osf_memory_of_words_has_the_peak_of_scale_and_its_owners(options):
+    asked = ["llama3-8b:h100,seq4096,batch1,bf16", "--cluster", "nccl:h100x8,400Gbps", *options, "--json"]
+    (plan,) = json.loads(CliRunner().invoke(main, ["memory", *asked]).stdout)["plans"]
+    (point,) = json.loads(CliRunner().invoke(main, ["scale", *asked]).stdout)["points"]
+    assert plan["peak_bytes"] == point["peak_memory_bytes"] == sum(plan["peak_owners"].values())
+    for key in ("reserved_memory_bytes", "fits", "fits_chance"):
+        assert plan[key] == point[key]
+
+
+def test_osf_memory_of_words_alone_is_held_against_their_gpu():
+    words = ["memory", "llama3-8b:h100,batch1,bf16"]
+    shown = CliRunner().invoke(main, words).stdout
+    assert "Does not fit: a single worker needs" in shown
+    refused = CliRunner().invoke(main, [*words, "--tp", "2"])
+    assert "a single worker has no groups: give --cluster and --workers" in refused.output + refused.stderr

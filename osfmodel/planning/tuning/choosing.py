@@ -155,7 +155,7 @@ def strategy_row(
         return StrategyRow(prediction)
     optimizer, communicator = (None, 0) if limit is None else (limit.optimizer, limit.communicator)
     workload = prediction.bound.question.workload
-    peak = peak_of(workload, *_shorter(prediction), workers, optimizer, communicator)
+    peak = peak_of(workload, *shorter(prediction), workers, optimizer, communicator)
     setup = setup_of(workload.fixed_share is None, (groups.tensor, groups.context, groups.pipeline))
     reserved = reserved_of(peak.bytes, setup)
     if limit is None:
@@ -164,7 +164,7 @@ def strategy_row(
     return StrategyRow(prediction, peak, verdict_of(chance_of_room), chance_of_room, reserved)
 
 
-def _shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
+def shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
     """The plan and the step of a prediction; of many micro-batches only some, which have the same peak."""
     plan, timeline = prediction.plan, prediction.timeline
     run = timeline.run
