@@ -36,7 +36,7 @@ from osfmodel.planning.tuning.choosing import shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import chance_to_fit, reserved_of, setup_of
+from osfmodel.solve.verdicts import chance_to_fit, reserved_of, setup_of, verdict_of
 from osfmodel.targets.named_plans import called, make_plan, named_plan
 
 GROUPS = OptionGroup("Parallelism inside a replica")
@@ -154,7 +154,7 @@ def memory_command(
     if limit is not None:
         for name, one in found.items():
             chances[name] = chance_to_fit(reserved[name], limit.bytes, setup)
-            lacking[name] = shortfall(one.memory.peak, one.plan, limit.bytes, repeated)
+            lacking[name] = shortfall(one.memory.peak, one.plan, limit.bytes, repeated, reserved[name])
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
     where += f" with {what.words}" * bool(what.words) + f" with {groups.words}" * (groups != Parallelism())
     said = [UNPADDED for one in found.values() if unpadded(workload, one.plan)]
@@ -170,6 +170,7 @@ def memory_command(
         lacking,
         reserved,
         chances,
+        {name: verdict_of(chance) for name, chance in chances.items()},
     )
     emit(style, as_json, output, predicted)
 

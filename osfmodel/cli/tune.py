@@ -13,7 +13,7 @@ from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import LIMITS, OUTPUT, READ, RULES, GroupedCommand, OptionGroup, group_of, is_given
 from osfmodel.cli.options import ANY, Subject, load_subject, parse_workers, subject_options, target_option
 from osfmodel.cli.tune_live import live_options, tune_live_command
-from osfmodel.counting import load_workload
+from osfmodel.counting import in_words, load_workload
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.errors import DataError, UsageError
@@ -255,7 +255,9 @@ def _tune_any(subject: Subject, asked: Mapping[str, Any]) -> None:
 
 def _room(workload: Workload, subject: Subject, asked: Mapping[str, Any]) -> MemoryLimit | None:
     """The memory of the GPU that words name; None where it, or what the optimizer keeps, is not known."""
-    from osfmodel.planning.scaling.scale import room_of  # not loaded where a profile is tuned within --memory
+    if not in_words(workload.name):
+        return None
+    from osfmodel.planning.scaling.scale import room_of  # not loaded where a profile is tuned
 
     found = room_of(workload)
     known = workload.state_bytes is not None or asked["optimizer"] is not None

@@ -14,7 +14,7 @@ from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.document import Result
 from osfmodel.show.table import TERMINAL, Column, column, csv_row, for_people, json_row
 from osfmodel.show.terminal import Console, empty_table, show_notes, show_title, table_of
-from osfmodel.solve.verdicts import NO, YES, verdict_of
+from osfmodel.solve.verdicts import NO, YES
 
 PEAKS: tuple[Column[Memory], ...] = (
     column("peak_bytes", "in all", lambda memory: memory.peak.bytes, show_bytes),
@@ -76,6 +76,7 @@ class MemoryPredicted(Result):
     lacking: what a plan needs of it, and what would make that smaller, by its name
     reserved: bytes that PyTorch's allocator takes, by plan
     chances: that a GPU has room for them
+    fits:    YES, TIGHT or NO
     """
 
     workload: str
@@ -88,6 +89,7 @@ class MemoryPredicted(Result):
     lacking: Mapping[str, str] = field(default_factory=dict)
     reserved: Mapping[str, int] = field(default_factory=dict)
     chances: Mapping[str, float] = field(default_factory=dict)
+    fits: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
         return {
@@ -102,8 +104,7 @@ class MemoryPredicted(Result):
         reserved = {"reserved_memory_bytes": self.reserved.get(name)}
         if self.limit is None:
             return reserved
-        chance = self.chances[name]
-        fits = verdict_of(chance)
+        chance, fits = self.chances[name], self.fits[name]
         lacking = None if fits == YES else self.lacking[name]
         return {**reserved, "fits": fits, "fits_chance": chance, "lacking": lacking}
 
@@ -118,10 +119,9 @@ class MemoryPredicted(Result):
         title = f"{self.workload}{self.where}, a batch of {self.batch_size} per worker"
         show_title(console, title)
         show_memory(console, self.memories, self.times, self.limit)
-        fits = {name: verdict_of(chance) for name, chance in self.chances.items()}
-        if self.limit is not None and set(fits.values()) == {YES}:
+        if self.limit is not None and set(self.fits.values()) == {YES}:
             show_title(console, f"Fits into {show_bytes(self.limit)}.")
-        for name, said in fits.items():
+        for name, said in self.fits.items():
             if said != YES:
                 tight = f"Tight, with a chance of {show_share(self.chances[name])}"
                 head = "Does not fit" if said == NO else tight

@@ -40,19 +40,23 @@ def largest_part(level: Footprint) -> str:
     return max(level.held, key=lambda owner: level.held[owner])
 
 
-def need(level: Footprint, limit: int) -> str:
-    """What a plan needs of the limit, and its largest part; no sentence's end."""
+def need(level: Footprint, limit: int, reserved: int | None = None) -> str:
+    """What a plan needs of the limit, and its largest part; no sentence's end.
+
+    reserved: what PyTorch takes for it, which is said where the rest would fit
+    """
     part = largest_part(level)
-    said = f"needs {show_bytes(level.bytes)} of {show_bytes(limit)}"
+    more = "" if reserved is None or level.bytes > limit else f", for which PyTorch reserves {show_bytes(reserved)},"
+    said = f"needs {show_bytes(level.bytes)}{more} of {show_bytes(limit)}"
     return f"{said}; the largest part is {part}, {show_bytes(level.held[part])}"
 
 
-def shortfall(level: Footprint, plan: Plan, limit: int, repeated: bool = False) -> str:
+def shortfall(level: Footprint, plan: Plan, limit: int, repeated: bool = False, reserved: int | None = None) -> str:
     """What a plan needs of the limit, its largest part, and the setting that helps; no sentence's end.
 
     repeated: whether all blocks are repeated in backward already
     """
-    return f"{need(level, limit)}: {remedy(largest_part(level), plan, repeated)}"
+    return f"{need(level, limit, reserved)}: {remedy(largest_part(level), plan, repeated)}"
 
 
 def remedy(part: str, plan: Plan, repeated: bool = False) -> str:

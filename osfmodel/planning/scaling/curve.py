@@ -10,7 +10,7 @@ from itertools import groupby
 from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import LEAST, Band, band_of, extremes, incomparable
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time
+from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time, show_share
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.anchors import Taught
@@ -158,7 +158,31 @@ class ScalePoint:
     def lacking(self, limit: int) -> str:
         """What the best strategy needs, in a sentence without full stop; ``rescues`` has the remedies."""
         assert self.best.peak is not None
-        return f"{self.best.name} {need(self.best.peak, limit)}"
+        return f"{self.best.name} {need(self.best.peak, limit, self.best.reserved)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """A change with which a step fits.
+
+    workers: GPUs of the point that it is for
+    said:    the change, in words
+    point:   with the change
+    lost:    part of each GPU's rate that it costs; below 0 where it is faster
+    command: that predicts it
+    """
+
+    workers: int
+    said: str
+    point: ScalePoint
+    lost: float
+    command: str = ""
+
+    @property
+    def words(self) -> str:
+        """The change and what it costs."""
+        cost = f"{show_share(self.lost)} less" if self.lost >= 0 else f"{show_share(-self.lost)} more"
+        return f"{self.said}: {cost} of each GPU's rate"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ top of full checkpointing, and then of a single sample too. The samples of a ste
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,11 +16,11 @@ from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.counting.training import CHECKPOINTING, FULL
 from osfmodel.counting.words import parse_words, with_parts
-from osfmodel.entities.display import how_many, show_share
+from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
-from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS
@@ -33,30 +33,6 @@ MOST_POINTS = 4
 DROPPED = ("--anchor", "--output", "-o", "--format", "-f", "--json")
 """Options of a command that a changed one leaves out: an anchor was measured without the change."""
 FLAGS = ("--json",)
-
-
-@dataclass(frozen=True, slots=True)
-class Rescue:
-    """A change with which a step fits.
-
-    workers: GPUs of the point that it is for
-    said:    the change, in words
-    point:   with the change
-    lost:    part of each GPU's rate that it costs; below 0 where it is faster
-    command: that predicts it
-    """
-
-    workers: int
-    said: str
-    point: ScalePoint
-    lost: float
-    command: str = ""
-
-    @property
-    def words(self) -> str:
-        """The change and what it costs."""
-        cost = f"{show_share(self.lost)} less" if self.lost >= 0 else f"{show_share(-self.lost)} more"
-        return f"{self.said}: {cost} of each GPU's rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,27 +204,3 @@ def _without(arguments: Sequence[str], names: Sequence[str]) -> Iterator[str]:
             yield one
         elif not equals and name not in FLAGS:
             next(rest, None)
-
-
-def told(found: Sequence[Rescue]) -> Iterator[tuple[str, Sequence[Rescue]]]:
-    """A heading for each number of GPUs, and its changes."""
-    for workers in dict.fromkeys(one.workers for one in found):
-        own = [one for one in found if one.workers == workers]
-        yield f"To be sure that it fits on {how_many(workers, 'GPU')}, what costs least first:", own
-
-
-def as_rows(found: Sequence[Rescue]) -> list[Mapping[str, Any]]:
-    """The changes for JSON."""
-    return [
-        {
-            "workers": one.workers,
-            "change": one.said,
-            "strategy": one.point.best.name,
-            "rate_lost": one.lost,
-            "step_time_s": one.point.time,
-            "peak_memory_bytes": None if one.point.best.peak is None else one.point.best.peak.bytes,
-            "fits_chance": one.point.best.chance,
-            "command": one.command,
-        }
-        for one in found
-    ]

@@ -42,8 +42,8 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
         rule = in_stages((target, tuned_rule(found)), curve.groups)
         (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
         row = strategy_row(predicted, last.ranks, curve.limit, True, curve.groups)
-        if row.fits == NO and row.peak is not None:
-            said = f"the settings of {target} do not fit: they need {show_bytes(row.peak.bytes)} of "
+        if row.fits == NO and row.reserved is not None:
+            said = f"the settings of {target} do not fit: they need {show_bytes(row.reserved)} of "
             remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
             found = replace(found, warnings=(*found.warnings, said + remedy))
     if chosen.text.in_job is not None and in_words(curve.workload.name):

@@ -128,7 +128,7 @@ def _lacking(row: StrategyRow, limit: int | None) -> str:
     assert limit is not None
     name = row.prediction.bound.question.workload.name
     repeated = in_words(name) and parse_words(name).setting.checkpointing == FULL
-    return f"{row.name} {shortfall(row.peak, row.prediction.plan, limit, repeated)}."
+    return f"{row.name} {shortfall(row.peak, row.prediction.plan, limit, repeated, row.reserved)}."
 
 
 @dataclass(frozen=True, slots=True)

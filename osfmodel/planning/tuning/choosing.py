@@ -228,7 +228,7 @@ def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryL
         else "nothing else surely fits: osf scale says what would"
     )
     said = "are tight in memory" if row.fits == TIGHT else "do not fit"
-    need = f"they need {show_bytes(row.peak.bytes)} of {show_bytes(limit.bytes)} on {how_many(workers, 'GPU')}"
+    need = f"they need {show_bytes(row.reserved or 0)} of {show_bytes(limit.bytes)} on {how_many(workers, 'GPU')}"
     return [f"the settings of {tuning.target} {said}: {need}: {remedy}"]
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from osfmodel.counting import in_words
 from osfmodel.counting.words import parse_words, with_parts
-from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
+from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.anchors import NAMES, Taught
-from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.goals import Answer, Cheapest
-from osfmodel.planning.scaling.rescues import Rescue, as_rows, told
 from osfmodel.show.document import Result
 from osfmodel.show.plans import band_column, three_digits, what_if_part
 from osfmodel.show.table import Column, Sheet, amount, column, csv_row, json_row, listed_rows
@@ -65,6 +65,17 @@ OPTIONS: tuple[Column[ScalePoint], ...] = (
     column("accumulate", "micro-batches", lambda point: point.accumulated),
     column("checkpointing", "ac", lambda point: _checkpointing(point.workload.name)),
 )
+RESCUES: tuple[Column[Rescue], ...] = (
+    column("workers", None, lambda one: one.workers),
+    column("change", None, lambda one: one.said),
+    column("rate_lost", None, lambda one: one.lost),
+    column("strategy", None, lambda one: one.point.best.name),
+    column("step_time_s", None, lambda one: one.point.time),
+    column("peak_memory_bytes", None, lambda one: one.point.best.peak and one.point.best.peak.bytes),
+    column("fits_chance", None, lambda one: one.point.best.chance),
+    column("command", None, lambda one: one.command),
+)
+"""Columns of a change that makes a step fit, in JSON alone."""
 COMBINATION = (*POINT, *OPTIONS, column("best", "", lambda point: point.taken, {True: "best", False: ""}.__getitem__))
 """Columns of a combination of options."""
 EMPTY = tuple(one.key for one in POINT if one.key not in ("workers", "strategy", "step_time_s", "error_band"))
@@ -175,7 +186,7 @@ class Scaled(Result):
                 }
                 for one in self.answers
             ],
-            "remedies": as_rows(self.rescues),
+            "remedies": [json_row(RESCUES, one) for one in self.rescues],
             **self._settings(),
             "notes": [*curve.warnings, *curve.notes],
         }
@@ -221,7 +232,7 @@ class Scaled(Result):
         if full and curve.limit is not None:
             least = full[min(full)]
             console.print(f"On {least.workers} GPUs {least.lacking(curve.limit.bytes)}.", markup=False)
-        for heading, own in told(self.rescues):
+        for heading, own in _by_workers(self.rescues):
             console.print(heading, markup=False)
             for one in own[:SHOWN]:
                 console.print(f"  {one.words}\n    {one.command}", markup=False, soft_wrap=True)
@@ -285,6 +296,14 @@ SHOWN = 4
 LEFT_OUT = ("per hour", "memory", "samples/s", "MFU")
 """Columns to leave out on a narrow terminal, the first one first."""
 MARGIN = 30
+
+
+def _by_workers(found: Sequence[Rescue]) -> list[tuple[str, list[Rescue]]]:
+    """A heading for each number of GPUs, and its changes."""
+    return [
+        (f"To be sure that it fits on {how_many(workers, 'GPU')}, what costs least first:", list(own))
+        for workers, own in groupby(found, lambda one: one.workers)
+    ]
 
 
 def _show_bars(console: Console, points: list[ScalePoint]) -> None:

@@ -1,0 +1,29 @@
+"""Reports of training that ran out of memory, with their settings: most are said not to fit, or only perhaps."""
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from osfmodel.cli import main
+
+REPORTS = Path(__file__).parents[2] / "profiles/published/out-of-memory.csv"
+
+
+def test_most_reports_are_said_not_to_fit_or_to_be_tight():
+    with REPORTS.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= 20
+    assert all(row["source"].startswith("https://github.com/") and row["stated"] for row in rows)
+    said = []
+    for row in rows:
+        asked = [row["words"], "--cluster", row["cluster"], "--workers", row["gpus"], "--plan", row["plan"]]
+        done = CliRunner().invoke(main, ["scale", *asked, *shlex.split(row["options"]), "--json"])
+        assert done.exit_code == 0, (row, done.output)
+        (point,) = json.loads(done.stdout)["points"]
+        assert point["step_time_s"] > 0
+        assert point["peak_memory_bytes"] > 0
+        said.append(point["fits"])
+    assert sum(one != "yes" for one in said) >= 0.8 * len(said), said
