@@ -30,8 +30,9 @@ MOST_TENSOR, MOST_FACTOR, MOST_GPUS = 8, 16, 2**16
 """Largest tensor-parallel group, factor on the number of GPUs, and number of GPUs that are tried."""
 MOST_POINTS = 4
 """Numbers of GPUs, the largest first, for which changes are looked for."""
-DROPPED = ("--anchor", "--output", "-o", "--format", "-f", "--json")
-"""Options of a command that a changed one leaves out: an anchor was measured without the change."""
+GOALS = ("--target-scaling", "--target-time", "--target-tokens-per-s", "--budget")
+DROPPED = (*GOALS, "--anchor", "--output", "-o", "--format", "-f", "--json")
+"""Options of a command that a changed one leaves out: goals, and an anchor that was measured without it."""
 FLAGS = ("--json",)
 
 
