@@ -18,7 +18,7 @@ from osfmodel.counting.kernels import KernelTimes, attention_work, gpu_of, kerne
 from osfmodel.counting.modules import Model, Module, Product, unnamed
 from osfmodel.counting.recipes import RECIPES, gathered_type, rate_type, wide_type
 from osfmodel.counting.stacks import STACKS, Learned, Stack, Traffic, fused_columns, learned
-from osfmodel.counting.training import FULL, NOTHING, SELECTIVE, TrainingSetup, activations
+from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE, TrainingSetup, activations, repeated_parts
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.gpus import Gpu
 from osfmodel.entities.rounding import plain_sum
@@ -176,10 +176,13 @@ class Roofline:
         """Samples of a micro-batch for which a module works: 1 for one that runs once."""
         return self.setting.samples(module)
 
-    def times(self, module: Module, in_block: bool, columns: int = 0) -> tuple[float, float]:
+    def times(
+        self, module: Module, in_block: bool, columns: int = 0, again: tuple[float, float] = (1.0, 1.0)
+    ) -> tuple[float, float]:
         """Forward and backward of a module; both begin by unpacking a matrix in 4 bits.
 
         columns: of all matrices that are one product with its own
+        again:   parts of its forward, and of its attention alone, that are repeated where checkpointing says so
         """
         products = [self.product(module, one, in_block, columns) for one in module.products]
         scores = [self.scores(module, one) for one in module.scores]
@@ -189,16 +192,19 @@ class Roofline:
         casts = self.casts(module) if in_block and self.setting.dtype in RECIPES else 0.0
         unpacked = self.unpacking(module)
         multiplied = plain_sum(one[0] for one in products)
-        forward = multiplied + plain_sum(one[0] for one in scores) + moved + casts + unpacked
+        attended = plain_sum(one[0] for one in scores)
+        forward = multiplied + attended + moved + casts + unpacked
         if not module.passes:
             return forward, 0.0
-        repeated = {NOTHING: 0.0, SELECTIVE: moved + HALF * multiplied, FULL: forward}
-        again = repeated[self.setting.checkpointing] if in_block else 0.0
+        selected = attended if self.stack.core else moved + HALF * multiplied
+        repeated = {NOTHING: 0.0, SELECTIVE: selected, FULL: forward, BUDGET: forward}
+        repeats = again[0] * repeated[self.setting.checkpointing] + (again[1] - again[0]) * attended
+        repeats = repeats if in_block else 0.0
         through = module.reached or not module.products
         summed = 0 if module.frozen else module.elements * self.stack.gradients / self.gpu.bandwidth
         through_scores, moved = plain_sum(one[1] for one in scores) * through, 2 * moved * through
         gradients = plain_sum(one[1] * module.reached + one[2] * module.weighed for one in products)
-        return forward, gradients + through_scores + moved + casts + summed + again + unpacked * through
+        return forward, gradients + through_scores + moved + casts + summed + repeats + unpacked * through
 
     def casts(self, module: Module) -> float:
         """Seconds to scale and cast the matrices of products, in forward; as many again in backward."""
@@ -255,19 +261,21 @@ def timed(
     found: dict[str, tuple[float, float]] = {}
     blocks: dict[str, float] = {}
     known: dict[Any, tuple[float, float]] = {}  # most blocks are alike
+    again = repeated_parts(model, clock.setting)
     for module in model.modules:
         block = model.block_of(module)
         wide = columns.get(module.name, 0)
-        form = (*unnamed(module), bool(block), wide)
+        form = (*unnamed(module), bool(block), wide, again[module.name])
         if form not in known:
-            known[form] = clock.times(module, bool(block), wide)
+            known[form] = clock.times(module, bool(block), wide, again[module.name])
         forward, backward = known[form]
         more = beside.get(module.name, (0.0, 0.0))
         found[module.name] = forward + more[0], backward + more[1]
         blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])
-    host = clock.stack.host_time(clock.setting.checkpointing == FULL, clock.kernels.pace)
+    whole = clock.setting.checkpointing == FULL
+    hosts = [clock.stack.host_time(repeated, clock.kernels.pace) for repeated in (False, True)]
     for module in model.modules:
-        block = model.block_of(module)
+        block, host = model.block_of(module), hosts[whole and again[module.name][0] > 0]
         if block and blocks[block] < host:
             longer = host / blocks[block]
             found[module.name] = found[module.name][0] * longer, found[module.name][1] * longer

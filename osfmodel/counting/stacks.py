@@ -35,6 +35,7 @@ class Stack(NamedTuple):
     gathers:   whether under tensor parallelism a matrix that is divided by columns keeps the input that was gathered
     logit:     bytes for each logit at the end of forward: itself, and what the loss keeps; and as many as its gradient
     casts:     whether backward keeps the inputs of a recipe's products as they were cast
+    core:      whether selective checkpointing repeats the core of attention alone
     by_cost:   whether stages of a pipeline get equal shares of the elements of matrices, the head's too, and each ends
                with the block that passes its share; equal numbers of blocks else
     twice:     whether gradients stay in the type of computation too, in DDP's buckets, beside their float32 sum
@@ -52,6 +53,7 @@ class Stack(NamedTuple):
     logit: tuple[int, int]
     casts: bool = False
     by_cost: bool = False
+    core: bool = False
     twice: bool = False
     handover: float = 0.0
 
@@ -66,7 +68,9 @@ class Stack(NamedTuple):
 STACKS: Mapping[str, Stack] = {
     EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4)),
     COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH, False, True, (10, 4)),
-    "te": Stack("Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), True),
+    "te": Stack(
+        "Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), True, core=True
+    ),
     "nanotron": Stack(
         "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.6e-3
     ),

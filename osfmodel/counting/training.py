@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.modules import Model, Module
@@ -12,11 +13,15 @@ from osfmodel.counting.recipes import RECIPES, rate_type, wide_type
 from osfmodel.counting.stacks import EAGER, STACKS
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import suggestion
 
-NOTHING, SELECTIVE, FULL = "none", "selective", "full"
-CHECKPOINTING = (NOTHING, SELECTIVE, FULL)
-"""Activation checkpointing: of nothing, of all that is no product, or of whole blocks. Selective checkpointing is
-torchtitan's: a block keeps its input and the results of attention and of every second product, and repeats the rest."""
+NOTHING, SELECTIVE, FULL, BUDGET = "none", "selective", "full", "budget"
+CHECKPOINTING = (NOTHING, SELECTIVE, FULL, BUDGET)
+"""Activation checkpointing: of nothing, of all that is no product, of whole blocks, or of what is cheapest to repeat.
+Selective checkpointing is torchtitan's: a block keeps its input and the results of attention and of every second
+product, and repeats the rest; or Megatron's (``Stack.core``), which repeats the core of attention alone: of flash
+attention inputs and result are kept anyway. A budget is torch's (``activation_memory_budget``): of all that a block
+would keep beside its input it keeps this part, and repeats what takes least time for its bytes."""
 WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element of activations, by their type."""
 
@@ -29,6 +34,7 @@ class TrainingSetup:
     dtype:         of computation; one of RECIPES for a narrow one
     batch:         samples of a micro-batch
     checkpointing: one of CHECKPOINTING
+    portion:       of blocks that are checkpointed, the first of them; with a budget, of what each keeps
     stack:         one of STACKS
     """
 
@@ -36,6 +42,7 @@ class TrainingSetup:
     dtype: str = "bfloat16"
     batch: int = 1
     checkpointing: str = NOTHING
+    portion: float = 1.0
     stack: str = EAGER
     __repr__ = brief
 
@@ -54,6 +61,25 @@ class TrainingSetup:
         return 1 if module.once else self.batch
 
 
+def checkpointing_of(part: str) -> tuple[str, float]:
+    """What is checkpointed, and the portion, as in ``ac=full``, ``ac=full:8/32`` or ``ac=budget:0.5``.
+
+    Raises UsageError for another part of a workload in words.
+    """
+    how, colon, text = part.removeprefix("ac=").partition(":")
+    if how not in CHECKPOINTING:
+        raise UsageError(f"{part!r}: {suggestion(how, CHECKPOINTING)}")
+    if not colon and how != BUDGET:
+        return how, 1.0
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:/([0-9]{1,6}))?", text)
+    portion = float(match[1]) / max(1e-9, float(match[2] or 1)) if match and how != NOTHING else -1.0
+    if not 0 <= portion <= 1:
+        raise UsageError(
+            f"{part!r}: write ac=full:8/32 to checkpoint the first 8 of every 32 blocks, or ac=budget:0.5 to keep half"
+        )
+    return how, portion
+
+
 def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[int]]:
     """For each module, bytes of activations that stay after its forward, and all that are there in its backward.
 
@@ -70,7 +96,15 @@ def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[i
 
     whole = sized(_all(model, setting))
     kinds = {SELECTIVE: _selected, FULL: _inputs}
-    stays = whole if setting.checkpointing == NOTHING else sized(kinds[setting.checkpointing](model))
+    if setting.checkpointing in kinds and not (setting.checkpointing == SELECTIVE and stack.core):
+        within, less = checkpointed(model, setting), sized(kinds[setting.checkpointing](model))
+        held = [not block or block in within for block in map(model.block_of, model.modules)]
+        stays = [few if how else own for few, own, how in zip(less, whole, held, strict=True)]
+    else:
+        dropped = dropped_parts(model, setting)
+        stays = [
+            own - round(own * dropped.get(module.name, 0.0)) for module, own in zip(model.modules, whole, strict=True)
+        ]
     again: dict[str, int] = {}
     for module, own, staying in zip(model.modules, whole, stays, strict=True):
         again[model.block_of(module)] = again.get(model.block_of(module), 0) + max(0, own - staying)
@@ -83,6 +117,66 @@ def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[i
         weights = module.elements * setting.width if module.packed or module.through else 0
         peaks.append(before + again[model.block_of(module)] + beside * setting.batch + weights)
     return stays, peaks
+
+
+def checkpointed(model: Model, setting: TrainingSetup) -> frozenset[str]:
+    """The blocks that are checkpointed, as a whole or selectively."""
+    count = round(setting.portion * len(model.blocks)) if setting.checkpointing in (SELECTIVE, FULL) else 0
+    return frozenset(model.blocks[:count])
+
+
+def dropped_parts(model: Model, setting: TrainingSetup) -> dict[str, float]:
+    """With a budget, the part of what each module keeps that is repeated instead, by its name.
+
+    The price is the operations of what computed it; what costs least for its bytes goes first, and one module goes in
+    part. The input of a block stays.
+    """
+    found: dict[str, float] = {}
+    if setting.checkpointing != BUDGET:
+        return found
+    kept = dict(zip([module.name for module in model.modules], _all(model, setting), strict=True))
+    for block, modules in groupby(model.modules, model.block_of):
+        own = list(modules) if block else []
+        prices = {
+            after.name: sum(_operations(one) for one in _makers(own, place)) + _operations(after, scores=True)
+            for place, after in enumerate(own)
+            if place and kept[after.name] > 0
+        }
+        over = (1 - setting.portion) * sum(kept[name] for name in prices)
+        for name in sorted(prices, key=lambda one: prices[one] / kept[one]):
+            found[name] = min(1.0, max(0.0, over) / kept[name])
+            over -= kept[name]
+    return found
+
+
+def repeated_parts(model: Model, setting: TrainingSetup) -> dict[str, tuple[float, float]]:
+    """The parts of each module's forward, and of its attention alone, that are repeated, by its name."""
+    if setting.checkpointing != BUDGET:
+        within = checkpointed(model, setting)
+        return {one.name: (float(model.block_of(one) in within),) * 2 for one in model.modules}
+    dropped = dropped_parts(model, setting)
+    whole: dict[str, float] = {}
+    for _, modules in groupby(model.modules, model.block_of):
+        own = list(modules)
+        for place, after in enumerate(own):
+            for one in _makers(own, place) if dropped.get(after.name) else ():
+                whole[one.name] = max(whole.get(one.name, 0.0), dropped[after.name])
+    return {
+        one.name: (part := whole.get(one.name, 0.0), max(part, dropped.get(one.name, 0.0))) for one in model.modules
+    }
+
+
+def _makers(block: Sequence[Module], place: int) -> Sequence[Module]:
+    """The modules that compute what the one at ``place`` keeps: that before it, or for attention all in its module."""
+    after, owner = block[place], block[place].name.rpartition(".")[0]
+    if not after.scores:
+        return block[place - 1 : place] if place else ()
+    return [one for one in block[:place] if one.name.rpartition(".")[0] == owner] or block[place - 1 : place]
+
+
+def _operations(module: Module, scores: bool = False) -> int:
+    """Operations of a module's products, or of its attention."""
+    return sum(one.operations for one in (module.scores if scores else module.products))
 
 
 def _all(model: Model, setting: TrainingSetup) -> Iterator[float]:

@@ -23,7 +23,7 @@ from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.stacks import STACKS
-from osfmodel.counting.training import CHECKPOINTING, TrainingSetup
+from osfmodel.counting.training import TrainingSetup, checkpointing_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
@@ -270,10 +270,8 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
             raise UsageError(f"{part!r}: {suggestion(stack, STACKS)}")
         return replace(words, setting=replace(setting, stack=stack))
     if part.startswith("ac="):
-        how = part.removeprefix("ac=")
-        if how not in CHECKPOINTING:
-            raise UsageError(f"{part!r}: {suggestion(how, CHECKPOINTING)}")
-        return replace(words, setting=replace(setting, checkpointing=how))
+        how, portion = checkpointing_of(part)
+        return replace(words, setting=replace(setting, checkpointing=how, portion=portion))
     digits = "".join(filter(str.isdigit, part))
     numbered = [form.format(digits) for form in ("seq{}", "batch{}", "lora={}", "qlora={}") if digits]
     near = nearest(part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *numbered], 1, 0.6)

@@ -22,7 +22,7 @@ SMALL_SEGMENT, LARGE_SEGMENT, FROM, PAGE = 2 * MIB, 20 * MIB, 10 * MIB, 2 * MIB
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class CachedPart:
     """A part of a segment.
 
     start:  its address; those of a segment are next to each other
@@ -33,8 +33,8 @@ class Block:
     start: int
     size: int
     free: bool = False
-    before: Block | None = None
-    after: Block | None = None
+    before: CachedPart | None = None
+    after: CachedPart | None = None
 
 
 class CachingAllocator:
@@ -48,11 +48,11 @@ class CachingAllocator:
     def __init__(self, largest: int | None = None, expandable: bool = False) -> None:
         self.largest, self.expandable = largest, expandable
         self.reserved = self.allocated = self.peak = 0
-        self._free: dict[tuple[Hashable, bool], list[tuple[int, int, Block]]] = {}
-        self._end: dict[tuple[Hashable, bool], Block] = {}
+        self._free: dict[tuple[Hashable, bool], list[tuple[int, int, CachedPart]]] = {}
+        self._end: dict[tuple[Hashable, bool], CachedPart] = {}
         self._address = 0
 
-    def take(self, size: int, stream: Hashable = 0) -> Block | None:
+    def take(self, size: int, stream: Hashable = 0) -> CachedPart | None:
         """A block of ``size`` bytes or more, of ``stream``'s own segments; None for no bytes."""
         if size <= 0:
             return None
@@ -61,7 +61,7 @@ class CachingAllocator:
         block = self._found(pool, size) or self._new(pool, size)
         rest = block.size - size
         if rest >= ROUND if pool[1] or self.expandable else self._splits(block, rest):
-            behind = Block(pool, block.start + size, rest, before=block, after=block.after)
+            behind = CachedPart(pool, block.start + size, rest, before=block, after=block.after)
             if block.after is not None:
                 block.after.before = behind
             elif self._end.get(pool) is block:
@@ -72,7 +72,7 @@ class CachingAllocator:
         self.peak = max(self.peak, self.allocated)
         return block
 
-    def give(self, block: Block | None) -> None:
+    def give(self, block: CachedPart | None) -> None:
         """Free a block, and join it to free neighbours."""
         if block is None:
             return
@@ -90,10 +90,10 @@ class CachingAllocator:
                 block = first
         self._add(block)
 
-    def _splits(self, block: Block, rest: int) -> bool:
+    def _splits(self, block: CachedPart, rest: int) -> bool:
         return rest > SMALL and (self.largest is None or block.size < self.largest)
 
-    def _found(self, pool: tuple[Hashable, bool], size: int) -> Block | None:
+    def _found(self, pool: tuple[Hashable, bool], size: int) -> CachedPart | None:
         """The smallest free block that will do, no longer free."""
         free = self._free.get(pool, [])
         place = bisect_left(free, size, key=lambda one: one[0])
@@ -107,7 +107,7 @@ class CachingAllocator:
         self._remove(block)
         return block
 
-    def _new(self, pool: tuple[Hashable, bool], size: int) -> Block:
+    def _new(self, pool: tuple[Hashable, bool], size: int) -> CachedPart:
         """A block of a new segment, or of one that grows."""
         if self.expandable:
             last, page = self._end.get(pool), SMALL_SEGMENT if pool[1] else LARGE_SEGMENT
@@ -118,13 +118,13 @@ class CachingAllocator:
                 self.reserved += more
                 return last
             start = last.start + last.size if last else self._next(1 << 60)
-            block = Block(pool, start, -(-size // page) * page, before=last)
+            block = CachedPart(pool, start, -(-size // page) * page, before=last)
             if last is not None:
                 last.after = block
             self._end[pool] = block
         else:
             whole = SMALL_SEGMENT if pool[1] else LARGE_SEGMENT if size < FROM else -(-size // PAGE) * PAGE
-            block = Block(pool, self._next(whole), whole)
+            block = CachedPart(pool, self._next(whole), whole)
         self.reserved += block.size
         return block
 
@@ -132,11 +132,11 @@ class CachingAllocator:
         self._address += size
         return self._address - size
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: CachedPart) -> None:
         block.free = True
         insort(self._free.setdefault(block.pool, []), (block.size, block.start, block), key=lambda one: one[:2])
 
-    def _remove(self, block: Block) -> None:
+    def _remove(self, block: CachedPart) -> None:
         block.free = False
         free = self._free[block.pool]
         free.pop(bisect_left(free, (block.size, block.start), key=lambda one: one[:2]))

@@ -18,7 +18,6 @@ from osfmodel.engine.alike import Outline, computed_alike, form_of, kept, outlin
 from osfmodel.engine.levels import Footprint, Level, Memory, curve, highest, times_of
 from osfmodel.engine.optimizers import require_mirrorable, state_bytes
 from osfmodel.engine.program import Program
-from osfmodel.engine.reserved import reserved_bytes
 from osfmodel.engine.run import issued_run
 from osfmodel.engine.strategies import lower, strategy_of
 from osfmodel.engine.strategies.holdings import STATE, Holdings
@@ -114,6 +113,8 @@ def reserved_as_known(
     key = (form_of(workload), active, rules_of(plan), workers, keeper, optimizer, expandable)
 
     def make() -> int:
+        from osfmodel.engine.reserved import reserved_bytes  # not loaded for other questions
+
         single, others = _alone(workload)
         holdings = _holdings(single, plan, _bare(single, plan, timeline, workers), workers, keeper, optimizer, 0)
         state = holdings.lasting()[STATE]

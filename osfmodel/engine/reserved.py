@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from osfmodel.engine.caching import Block, CachingAllocator
+from osfmodel.engine.caching import CachedPart, CachingAllocator
 from osfmodel.engine.levels import ALWAYS, Place, places_of
 from osfmodel.engine.program import Hold, Program
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, COMMUNICATORS, STATE
@@ -34,7 +34,7 @@ def reserved_bytes(
     """
     allocator = CachingAllocator(expandable=expandable)
     holds = [hold for hold in program.holds if hold.owner not in (COMMUNICATORS, STATE)]
-    taken: dict[int, list[Block | None]] = {}
+    taken: dict[int, list[CachedPart | None]] = {}
     changes = list(_changes(program, times, holds))
     lasting = {number for place, comes, number in changes if comes and place == ALWAYS and holds[number].until is None}
     allocator.take(held)

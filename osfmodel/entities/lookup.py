@@ -193,5 +193,5 @@ def letters(name: str) -> str:
 
 def model_and_rest(text: str) -> tuple[str, str]:
     """The model of a workload in words, and what follows the colon behind it: GPU and conditions."""
-    model, _, _ = re.sub(r"(?<=,)( *q?lora=[^,:]*):", r"\1 ", text).rpartition(":")
+    model, _, _ = re.sub(r"(?<=,)( *(?:q?lora|ac)=[^,:]*):", r"\1 ", text).rpartition(":")
     return text[: len(model)], text[len(model) + 1 :]

@@ -12,6 +12,7 @@ from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.stacks import STACKS, learned
 from osfmodel.counting.training import activations
 from osfmodel.counting.words import model_of, parse_words
+from osfmodel.entities.errors import UsageError
 from osfmodel.entities.gpus import GPUS
 from osfmodel.planning.scaling.replicas import replica_workload
 
@@ -112,3 +113,47 @@ def test_peaks_of_megatron_are_as_published(tmp_path, tensor, pipeline, peak):
     options = osf.ScaleOptions(plans=("zero-1",), groups=groups, what_if=osf.WhatIf(accumulate=4))
     found = osf.scale(workload, CLUSTER, [8], options).points[0].best.peak.bytes
     assert found / 2**30 == pytest.approx(peak, rel=0.04)
+
+
+def in_blocks(how: str) -> int:
+    """Bytes that stay in all blocks of llama3.2-1b."""
+    words = parse_words(f"llama3.2-1b:h100,seq{TOKENS},ac={how}")
+    model = model_of(words)
+    stays, _ = activations(model, words.setting)
+    return sum(size for size, module in zip(stays, model.modules, strict=True) if model.block_of(module))
+
+
+def backward(*how: str) -> list[float]:
+    """Seconds of backward under each of these."""
+    return [osf.load_workload(f"llama3.2-1b:h100,seq{TOKENS},batch8,{one}").backward_time for one in how]
+
+
+def test_a_portion_of_blocks_is_checkpointed_and_the_rest_keeps_all():
+    """Of 16 blocks the first 4: 12 keep all, the others their input; each is repeated or not."""
+    none, some, full = map(in_blocks, ("none", "full:4/16", "full"))
+    assert 4 * some == 3 * none + full
+    none, some, full = backward("ac=none", "ac=full:4/16", "ac=full")
+    assert some == pytest.approx(0.75 * none + 0.25 * full)
+
+
+def test_selective_checkpointing_of_megatron_repeats_the_core_of_attention_alone():
+    plain, selective = (osf.load_workload(f"llama3.2-1b:h100,stack=te{how}") for how in ("", ",ac=selective"))
+    assert [one.peak_bytes for one in selective.layers] == [one.peak_bytes for one in plain.layers]
+    none, core, full = backward("stack=te", "stack=te,ac=selective", "stack=te,ac=full")
+    assert none < core < none + 0.2 * (full - none)
+
+
+def test_a_budget_keeps_its_part_beside_the_input_and_repeats_what_is_cheapest():
+    none, full = in_blocks("none"), in_blocks("full")
+    assert in_blocks("budget:1") == none
+    assert in_blocks("budget:0") == full
+    assert in_blocks("budget:0.25") == pytest.approx(full + 0.25 * (none - full), rel=1e-6)
+    times = backward("ac=none", "ac=budget:0.9", "ac=budget:0.5", "ac=budget:0", "ac=full")
+    assert times == sorted(times)
+    assert times[2] - times[0] < 0.5 * (times[3] - times[0])  # the half of the bytes that is cheaper
+
+
+@pytest.mark.parametrize("how", ["full:", "full:2", "budget", "budget:x", "none:0.5", "full:1/0", "budget:1.5"])
+def test_a_portion_that_is_none_is_refused(how):
+    with pytest.raises(UsageError, match="write ac=full:8/32"):
+        parse_words(f"llama3.2-1b:h100,ac={how}")

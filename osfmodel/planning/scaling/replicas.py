@@ -23,7 +23,7 @@ from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import ideal_time, workload_of
 from osfmodel.counting.stacks import STACKS, learned
-from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
+from osfmodel.counting.training import BUDGET, FULL, SELECTIVE, TrainingSetup
 from osfmodel.counting.words import model_of, on_gpu, parse_words
 from osfmodel.engine.alike import kept
 from osfmodel.entities.cluster import Cluster
@@ -164,7 +164,7 @@ def _both(
     forward, backward = 0.0, 0.0
     for one in sent:
         time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block))
-        again = in_block and one.collective in repeated
+        again = setting.portion * (in_block and one.collective in repeated)
         forward += time * one.forward
         backward += time * (one.backward + one.forward * again)
     return forward, backward
@@ -193,6 +193,10 @@ def stack_of(workload: Workload) -> str:
         like = RECIPES[dtype].like
         untaught = f" (no published run: as fast as {like} where kernels are)" if like else ""
         said += f"; matrices of blocks in {RECIPES[dtype].said}{'' if dtype in learned().recipes else untaught}"
+    if words.setting.checkpointing == BUDGET:
+        said += "; what a budget repeats is approximated by operations for each byte that is kept"
+    elif words.setting.checkpointing == SELECTIVE:
+        said += f"; checkpointing is selective as {'Megatron' if stack.core else 'torchtitan'} has it"
     host = stack.host_time(words.setting.checkpointing == FULL, kernels_of(words.setting.gpu).pace)
     blocks = dict.fromkeys(model.blocks, 0.0)
     for layer in workload.layers:
