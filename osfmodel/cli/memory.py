@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -17,7 +19,7 @@ from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.training import FULL
 from osfmodel.counting.words import parse_words
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import Memory, caveat, memory_of
+from osfmodel.engine.memory import Memory, caveat, memory_of, reserved_as_known
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.cluster import Cluster
@@ -32,7 +34,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import UNPADDED, unpadded
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, room_of
-from osfmodel.planning.tuning.choosing import shorter
+from osfmodel.planning.tuning.choosing import NEAR, shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit
@@ -43,11 +45,12 @@ GROUPS = OptionGroup("Parallelism inside a replica")
 
 
 class HeldPlan(NamedTuple):
-    """A plan with the memory of its step, and seconds of it."""
+    """A plan with the memory of its step, seconds of it, and how to get the bytes that PyTorch's allocator reserves."""
 
     plan: Plan
     memory: Memory
     time: float
+    simulated: Callable[[], int]
 
 
 class KeptBytes(NamedTuple):
@@ -57,9 +60,12 @@ class KeptBytes(NamedTuple):
     optimizer: str | None
     communicator: int
 
-    def of(self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str) -> Memory:
-        """The memory of a step; ``keeper``: unless one was asked for."""
-        return memory_of(workload, plan, timeline, workers, self.keeper or keeper, self.optimizer, self.communicator)
+    def of(
+        self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str
+    ) -> tuple[Memory, Callable[[], int]]:
+        """The memory of a step, and how to get what is reserved; ``keeper``: unless one was asked for."""
+        asked = (workload, plan, timeline, workers, self.keeper or keeper, self.optimizer)
+        return memory_of(*asked, self.communicator), partial(reserved_as_known, *asked)
 
 
 @click.command(name="memory", cls=GroupedCommand)
@@ -159,6 +165,8 @@ def memory_command(
     where += f" with {what.words}" * bool(what.words) + f" with {groups.words}" * (groups != Parallelism())
     said = [UNPADDED for one in found.values() if unpadded(workload, one.plan)]
     said += [sentence for one in found.values() for sentence in unsharded(workload, one.plan)]
+    least = math.inf if limit is None else NEAR * limit.bytes
+    reserved |= {name: one.simulated() for name, one in found.items() if one.memory.peak.bytes >= least}
     predicted = MemoryPredicted(
         workload.name,
         workload.batch_size,
@@ -197,8 +205,8 @@ def _under_plans(
             plan = make_plan(name, workload, paid)
         timeline = predict_timeline(workload, plan, paid)
         executor = LOCAL if workers is None else DDP if DDP.carries(plan.plain) else RUNTIME
-        memory = assumed.of(workload, plan, timeline, count, executor.name)
-        yield "a single worker" if workers is None else label, HeldPlan(plan, memory, timeline.iteration_time)
+        memory, reserved = assumed.of(workload, plan, timeline, count, executor.name)
+        yield "a single worker" if workers is None else label, HeldPlan(plan, memory, timeline.iteration_time, reserved)
 
 
 def _in_replicas(
@@ -209,5 +217,5 @@ def _in_replicas(
     for row in ScaleTask.of(workload, cluster, options).point(workload, workers).rows:
         plan, timeline = shorter(row.prediction)
         executor = DDP if DDP.carries(plan.plain) else RUNTIME
-        memory = assumed.of(row.prediction.bound.question.workload, plan, timeline, ranks, executor.name)
-        yield row.name, HeldPlan(plan, memory, row.time)
+        memory, reserved = assumed.of(row.prediction.bound.question.workload, plan, timeline, ranks, executor.name)
+        yield row.name, HeldPlan(plan, memory, row.time, reserved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osfmodel.engine.levels import Footprint
-from osfmodel.engine.memory import peak_as_known
+from osfmodel.engine.memory import peak_as_known, reserved_as_known
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
 from osfmodel.entities.display import show_bytes
@@ -33,6 +33,12 @@ def peak_of(
     """
     keeper = DDP if DDP.carries(plan.plain) else RUNTIME
     return peak_as_known(workload, plan, timeline, workers, keeper.name, optimizer, communicator)
+
+
+def reserved_for(workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> int:
+    """Bytes that PyTorch's caching allocator reserves in the steps of :func:`peak_of`."""
+    keeper = DDP if DDP.carries(plan.plain) else RUNTIME
+    return reserved_as_known(workload, plan, timeline, workers, keeper.name)
 
 
 def largest_part(level: Footprint) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import pairwise
 
 import pytest
+from click.testing import CliRunner
 
 import osfmodel as osf
+from osfmodel.cli import main
 from osfmodel.engine.caching import CachingAllocator
 from osfmodel.engine.memory import peak_as_known, reserved_as_known
+from osfmodel.solve.verdicts import DATA, reserved_of
 
 MIB = 1 << 20
 
@@ -102,6 +106,19 @@ def test_blocks_in_use_lie_apart_and_segments_are_covered(expandable):
     for block in used:
         allocator.give(block)
     assert allocator.allocated == 0
+
+
+def test_scale_and_memory_say_what_is_simulated_near_the_limit_and_the_usual_far_from_it():
+    """Of 16 GiB a step of Llama-3.2-1B takes most; of 80 a small part."""
+    asked = ["llama3.2-1b:h100,seq4096,batch1,ac=full", "--cluster", "nccl:h100x8", "--workers", "8", "--plan", "fsdp2"]
+    found = []
+    for room in ("11GiB", "80GiB"):
+        made = CliRunner().invoke(main, ["scale", *asked, "--memory", room, "--json"])
+        found.append(json.loads(made.stdout)["points"][0])
+    near, far = found
+    assert near["peak_memory_bytes"] == far["peak_memory_bytes"] > 0.7 * 11 * 2**30
+    assert near["reserved_memory_bytes"] != far["reserved_memory_bytes"] == reserved_of(far["peak_memory_bytes"], DATA)
+    assert near["reserved_memory_bytes"] > near["peak_memory_bytes"]
 
 
 @pytest.fixture

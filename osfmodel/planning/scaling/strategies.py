@@ -33,7 +33,8 @@ class StrategyRow:
     peak: its highest level of memory; None where the workload does not say enough
     fits: YES, TIGHT or NO, whether a GPU has room for it; None without a limit
     chance: that it has
-    reserved: bytes that PyTorch's allocator takes for the peak
+    reserved: bytes that PyTorch's allocator takes for the peak, as published runs did
+    limit: bytes that a GPU has for it
     """
 
     prediction: Prediction
@@ -41,6 +42,7 @@ class StrategyRow:
     fits: str | None = None
     chance: float | None = None
     reserved: int | None = None
+    limit: int | None = None
 
     @property
     def name(self) -> str:

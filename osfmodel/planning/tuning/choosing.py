@@ -34,7 +34,7 @@ from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, St
 from osfmodel.planning.tuning.chances import chance, plan_times
 from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import peak_of
+from osfmodel.solve.room import peak_of, reserved_for
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
 from osfmodel.solve.verdicts import TIGHT, YES, chance_to_fit, reserved_of, safe_bytes, setup_of, verdict_of
 from osfmodel.targets import ALIASES, CONFIG_TARGETS
@@ -45,6 +45,8 @@ STRATEGY_PLANS: Mapping[str, int] = MappingProxyType(
     {"ddp": 0, "zero-1": 4, "zero-2": 5, "fsdp2": 1, "fsdp2:keep": 3, "hsdp": 2}
 )
 """Named plans of the strategies as they are shown, and the turn of each: the first that fits is taken."""
+NEAR = 0.7
+"""Part of a GPU's memory from which on PyTorch's allocator is simulated."""
 KEPT = "fsdp2:keep"
 """The plan with reshard_after_forward=False."""
 TARGETS: Mapping[str, str] = MappingProxyType({**ALIASES, KEPT: "fsdp2"})
@@ -161,7 +163,19 @@ def strategy_row(
     if limit is None:
         return StrategyRow(prediction, peak, reserved=reserved)
     chance_of_room = chance_to_fit(reserved, limit.bytes, setup)
-    return StrategyRow(prediction, peak, verdict_of(chance_of_room), chance_of_room, reserved)
+    return StrategyRow(prediction, peak, verdict_of(chance_of_room), chance_of_room, reserved, limit.bytes)
+
+
+def reserved_near(row: StrategyRow, workers: int) -> int | None:
+    """Bytes that PyTorch's allocator takes for a strategy where a GPU has room: simulated from NEAR of the limit on.
+
+    Below that, and where nobody knows what the optimizer keeps, as published runs did. It gives free segments back
+    before memory runs out, so that more than the limit may be taken and still fit.
+    """
+    if row.peak is None or row.limit is None or row.peak.bytes < NEAR * row.limit:
+        return row.reserved
+    workload = row.prediction.bound.question.workload
+    return row.reserved if workload.state_bytes is None else reserved_for(workload, *shorter(row.prediction), workers)
 
 
 def shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
