@@ -175,7 +175,7 @@ PAGE = """# From words
 ## Words alone
 
 Runs on the fewest GPUs of their series (model, sequence, GPU), and those of `profiles/published`: NeMo, SimuMax,
-nanotron on one node, torchao, and torchtitan, whose H100 have 2.4 instead of 3.35 TB/s and 500 instead of 700 W.
+nanotron on one node, torchao, and torchtitan, whose H100 have 2.4 TB/s and 500 W (`h100-96gb`).
 Clocks, passes over memory and the doubt, which is the band, are learned without the source
 (`profiles/make_efficiency.py`), and never from torchao. Their form and starting values were chosen with all of these
 runs in view, and the time of nanotron's host was read from its rows. Of SimuMax, the 12 rows of Llama are here.

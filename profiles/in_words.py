@@ -45,7 +45,8 @@ PUBLISHED = ("mosaicml-h100",)
 """Sources in published/."""
 GPUS = {"A100-40GB": "a100-40gb", "A100-64GB": "a100-64gb", "A100-80GB": "a100", "H100-80GB": "h100"}
 """Names in words, by those in the sources."""
-COMPILED = ("fms-fsdp",)
+STACKS = {"fms-fsdp": "compile", "mosaicml-2023": "composer", "mosaicml-h100": "composer"}
+"""Those of the sources that are not eager."""
 HEADS = {768: 12, 1024: 16, 1536: 12, 2048: 16, 2560: 20, 7168: 56}
 """Heads by width of the model, where they are not 128 wide; modalities-2.7b has 32 of 80."""
 
@@ -94,7 +95,7 @@ def _in_words(source: str, run: Measurement, stated: StatedRun, smallest: bool) 
     recomputed = {"yes": 1.0, "no": 0.0}
     told = dict(run.conditions).get("recomputed", "no")
     gpu, batch = GPUS[run.condition("gpu")], int(run.condition("batch_size"))
-    setting = TrainingSetup(gpu, batch=batch, stack="compile" if source in COMPILED else "eager")
+    setting = TrainingSetup(gpu, batch=batch, stack=STACKS.get(source, "eager"))
     part = recomputed[told] if told in recomputed else float(told)
     return RunInWords(
         source, run, _model(run.workload, int(run.condition("sequence"))), setting, part, stated, smallest

@@ -7,9 +7,10 @@ Runs: those of in_words.py on the fewest GPUs of their series, and those of publ
 Those of torchao stand in torchao/float8 and torchao/prototype/mx_formats of pytorch/ao (BSD-3-Clause).
 Fitted: logarithms of predicted over measured step times, by least squares with a soft loss, each source weighing the
 same, each value drawn to a start that is physical. Exposed communication is that of the engine at START. The doubt of
-a stack, and of models with experts, is the 90 % quantile of the errors of sources when each was left out, of which each
-weighs the same; that of a GPU of which no relative was measured is found by leaving out whole generations. ``--errors``
-prints the errors by source, learned from all and from all others.
+models with experts, and of those without, is the 90 % quantile of the errors of sources when each was left out, of
+which each weighs the same (quantiles by stack, of two or three sources each, were wider and held less); that of a GPU
+of which no relative was measured is found by leaving out whole generations. ``--errors`` prints the errors by source,
+learned from all and from all others.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import Roofline, timed
-from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, EAGER, EXPERTS, FLASH, Learned, Traffic
+from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, DENSE, EAGER, EXPERTS, FLASH, FLASH_1, Learned, Traffic
 from osfmodel.counting.training import TrainingSetup
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import PART, quantile
@@ -66,10 +67,15 @@ PASSES = {
     "te": Traffic(0.35, 0.2, 0.6),
 }
 """Starting values. Eager PyTorch casts nothing to float8: what it would take is that of compiled blocks."""
-ATTENTION = {FLASH: {"a100": 0.7, "h100": 0.6}, CUDNN: {ANY: 0.9}}
+ATTENTION = {FLASH: {"a100": 0.92, "h100": 0.51}, FLASH_1: {"a100": 0.5, "h100": 0.28}, CUDNN: {ANY: 0.9}}
 """Starting values. The table of A100 is of FlashAttention 2, those of later GPUs of later kernels, and that of H100
-stands for all of these: no run of them had FlashAttention."""
+stands for all of these: no run of them had FlashAttention. FlashAttention 2 has 0.6 of the table's rate on H100
+(arXiv 2407.08608), and FlashAttention 1 in Triton 0.55 of FlashAttention 2's (arXiv 2307.08691: 1.3 to 2.5 times as
+slow); both at the clocks of products."""
 CLOCK = 0.85
+SUSTAINED = {("a100", "bfloat16"): 0.92, ("b200", "bfloat16"): 0.72}
+"""Starting values of clocks: CLOCK, but where products of both, measured one after the other as in training, were
+published (SimuMax's kernels, not its steps): medians of three kinds are 0.93, 0.93, 0.89 and 0.74, 0.75, 0.69."""
 PAIRED = ("torchao",)
 """Sources of which the ratios of recipes alone are learned from."""
 LIMITED = (("torchao", "b200"),)
@@ -278,7 +284,7 @@ def begin(value: tuple[str, str, str]) -> float:
     kind, name, field = value
     if kind == "attention":
         return ATTENTION[name][field]
-    return CLOCK if kind == "clocks" else float(getattr(PASSES[name], field))
+    return SUSTAINED.get((name, field), CLOCK) if kind == "clocks" else float(getattr(PASSES[name], field))
 
 
 def decoded(values: Sequence[float], recipes: Mapping[str, float] = MappingProxyType({})) -> Learned:
@@ -289,7 +295,8 @@ def decoded(values: Sequence[float], recipes: Mapping[str, float] = MappingProxy
         found.setdefault(kind, {}).setdefault(name, {})[field] = begin(value) * math.exp(own)
     clocks, attention, passes = found["clocks"], found["attention"], found["passes"]
     passes[EAGER]["casts"] = passes[COMPILE]["casts"]
-    attention[FLASH][ANY] = attention[FLASH]["h100"]
+    for library in (FLASH, FLASH_1):
+        attention[library][ANY] = attention[library]["h100"]
     each = {dtype: [own[dtype] for own in clocks.values() if dtype in own] for dtype in ("bfloat16", "float8")}
     any_of = {dtype: math.prod(own) ** (1 / len(own)) for dtype, own in each.items()}
     clocks |= {name: clocks[like] for name, like in LIKE.items()}
@@ -369,11 +376,11 @@ def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
 
 
 def kind_of(row: Row) -> str:
-    """A key of doubts: "any" for a recipe of too few runs, "experts" for a model with experts, else the stack."""
+    """A key of doubts: "any" for a recipe of too few runs, "experts" for a model with experts, else "dense"."""
     if (recipe := RECIPES.get(row.setting.dtype)) and row.setting.stack not in recipe.stacks:
         return ANY
     experts = any(module.experts for stage in row.stages for part in stage for module in part.model.modules)
-    return EXPERTS if experts else row.setting.stack
+    return EXPERTS if experts else DENSE
 
 
 def doubt_of(errors: Iterable[tuple[Row, float]]) -> float:

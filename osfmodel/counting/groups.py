@@ -285,6 +285,7 @@ def _shared(module: Module, groups: Parallelism, gathers: bool) -> Module:
     kept = int(module.kept / (groups.context if gathered else parts))
     return replace(
         module, parameters=tuple(parameters), products=tuple(products), scores=scores, moved=module.moved // parts,
+        unfused=module.unfused // parts,
         kept=kept, logits=module.logits // parts,
     )  # fmt: skip
 

@@ -41,6 +41,7 @@ class Module:
     products:   with its parameters; backward has ``passes`` for each
     scores:     products without parameters that belong to it, as those of attention; half of one that is causal
     moved:      elements that are read from memory or written to it apart from products, as by a norm or an activation
+    unfused:    elements that are moved besides where each operation on them is a kernel of its own
     kept:       elements that stay in memory from forward to backward
     keys:       elements of keys and values that its attention reads
     of_keys:    columns of its matrix that make keys and values
@@ -77,6 +78,7 @@ class Module:
     once: bool = False
     logits: int = 0
     loss: tuple[int, int] | None = None
+    unfused: int = 0
     __repr__ = brief
 
     @property
@@ -199,10 +201,21 @@ def linear(  # noqa: PLR0913, PLR0917
     return Module(name, parameters, (Product(rows, inner, columns),), tuple(scores), moved, kept + rows * inner)
 
 
-def norm(name: str, width: int, rows: int, bias: bool = False, added: bool = True) -> Module:
-    """A normalisation of ``rows`` vectors; ``added``: behind the addition of a residual."""
+SQUARED = 16
+"""Elements of half precision for each one of a norm by root mean square written in Python, beyond one read and one
+written: a cast to float32, square, mean, product, a cast back, and the weight (36 bytes)."""
+
+
+def norm(name: str, width: int, rows: int, bias: bool = False, added: bool = True, squared: bool = False) -> Module:
+    """A normalisation of ``rows`` vectors; ``added``: behind the addition of a residual.
+
+    squared: whether it is one by root mean square, which libraries write as operations on float32
+    """
     parameters = (("weight", (width,)), *([("bias", (width,))] if bias else []))
-    return Module(name, parameters, moved=(2 + 3 * added) * rows * width, kept=rows * width)
+    return Module(
+        name, parameters, moved=(2 + 3 * added) * rows * width, kept=rows * width,
+        unfused=SQUARED * squared * rows * width,
+    )  # fmt: skip
 
 
 def embedding(name: str, size: int, width: int, rows: int) -> Module:

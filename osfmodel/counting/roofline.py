@@ -188,7 +188,8 @@ class Roofline:
         scores = [self.scores(module, one) for one in module.scores]
         passes = self.passes
         part = passes.loss if module.products and not in_block else passes.moved
-        moved = self.moving(module.moved * self.samples(module) * part)
+        elements = module.moved * part + module.unfused * self.stack.unfused
+        moved = self.moving(elements * self.samples(module))
         casts = self.casts(module) if in_block and self.setting.dtype in RECIPES else 0.0
         unpacked = self.unpacking(module)
         multiplied = plain_sum(one[0] for one in products)

@@ -17,9 +17,9 @@ from osfmodel.entities.files.profiles import bundled_file
 from osfmodel.entities.gpus import GPUS, generation_of
 
 FILE = "efficiency.json"
-EAGER, COMPILE = "eager", "compile"
-FLASH, CUDNN = "flash", "cudnn"
-"""Attention of FlashAttention 2, as PyTorch has it, and of cuDNN."""
+EAGER, COMPILE, COMPOSER = "eager", "compile", "composer"
+FLASH, FLASH_1, CUDNN = "flash", "flash-1", "cudnn"
+"""Attention of FlashAttention 2, as PyTorch has it, of FlashAttention 1, and of cuDNN."""
 
 
 class Stack(NamedTuple):
@@ -34,6 +34,7 @@ class Stack(NamedTuple):
     master:    whether weights are in the type of computation, and the optimizer's state has them in float32 as well
     gathers:   whether under tensor parallelism a matrix that is divided by columns keeps the input that was gathered
     logit:     bytes for each logit at the end of forward: itself, and what the loss keeps; and as many as its gradient
+    unfused:   whether norms and rotary positions are kernels for each operation, as their libraries write them
     casts:     whether backward keeps the inputs of a recipe's products as they were cast
     core:      whether selective checkpointing repeats the core of attention alone
     by_cost:   whether stages of a pipeline get equal shares of the elements of matrices, the head's too, and each ends
@@ -51,6 +52,7 @@ class Stack(NamedTuple):
     master: bool
     gathers: bool
     logit: tuple[int, int]
+    unfused: bool = False
     casts: bool = False
     by_cost: bool = False
     core: bool = False
@@ -66,19 +68,22 @@ class Stack(NamedTuple):
 
 
 STACKS: Mapping[str, Stack] = {
-    EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4)),
+    EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4), unfused=True),
     COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH, False, True, (10, 4)),
     "te": Stack(
-        "Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), True, core=True
+        "Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), casts=True, core=True
     ),
     "nanotron": Stack(
         "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.6e-3
     ),
+    COMPOSER: Stack("Composer and LLM Foundry of 2023", False, 0, 100 * LAUNCHED, EAGER, FLASH_1, False, True, (10, 4)),
 }
 """By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
 nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8, and with
 2 to 8 stages on several nodes at least 10.5, 15 and 24 ms at tensor parallel 2, 4 and 8, whatever the micro-batch; by
 default it gathers inputs again in backward, and its loss has the logits in float32 three times."""
+USUAL_STACKS: Mapping[str, str] = {"mpt": COMPOSER}
+"""Stacks that models were trained with, by the first word of their name, where that is not PyTorch as it is."""
 
 
 def fused_columns(model: Model) -> dict[str, int]:
@@ -119,7 +124,7 @@ class Learned(NamedTuple):
     clocks:    GPU with a table of kernels -> type of element -> speed of products in training, as part of that alone
     attention: library of attention -> GPU with a table -> its rate, as part of that of the kernels in the table
     passes:    by stack
-    doubts:    stack ("experts" for models with experts, "any" for GPUs of a generation without runs) -> relative half
+    doubts:    "dense", "experts" for models with experts, "any" for GPUs of a generation without runs -> relative half
                width of the band, which holds 90 % of the runs of sources left out
     recipes:   recipe -> time of its products and casts over that in float8 with a scale for each tensor
     """
@@ -137,7 +142,8 @@ class Learned(NamedTuple):
         """
         own = {} if in_file(gpu) else self.clocks.get(table_of(gpu), self.clocks[ANY])
         other = 1.0 if in_file(gpu) else self.clocks[ANY][WIDE]
-        return own.get(FLOAT8 if dtype in RECIPES else WIDE, other) / self.slower(dtype)
+        limited = 1.0 if in_file(gpu) else GPUS[gpu].clock
+        return own.get(FLOAT8 if dtype in RECIPES else WIDE, other) * limited / self.slower(dtype)
 
     def slower(self, dtype: str) -> float:
         """Time of products and casts in a recipe over that in float8, by the recipe that it is like if not learned."""
@@ -150,20 +156,20 @@ class Learned(NamedTuple):
         if in_file(gpu):
             return 1.0
         own = self.attention[library]
-        return own.get(most_like(GPUS[gpu]), own[ANY])
+        return own.get(most_like(GPUS[gpu]), own[ANY]) * GPUS[gpu].clock
 
     def doubt(self, gpu: str, stack: str, dtype: str, experts: bool) -> float:
         """Relative half width of the band of step times; wider for a GPU or a type of which there was no run.
 
         That of kernels measured here is that of a GPU with a table and no run: nobody knows its clock in training.
         """
-        own = self.doubts.get(EXPERTS if experts else stack, self.doubts[ANY])
+        own = self.doubts.get(EXPERTS if experts else DENSE, self.doubts[ANY])
         ran = dtype not in RECIPES or stack in RECIPES[dtype].stacks
         seen = table_of(gpu) in self.clocks and table_of(gpu) != ANY and ran
         return own if seen else max(own, self.doubts[ANY])
 
 
-ANY, EXPERTS = "any", "experts"
+ANY, DENSE, EXPERTS = "any", "dense", "experts"
 
 
 @cache

@@ -22,7 +22,7 @@ from osfmodel.counting.kernels import gpu_of, in_file
 from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import workload_of
-from osfmodel.counting.stacks import STACKS
+from osfmodel.counting.stacks import EAGER, STACKS, USUAL_STACKS
 from osfmodel.counting.training import TrainingSetup, checkpointing_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, OsfError, UsageError
@@ -147,8 +147,8 @@ TYPES = {
     "fp8=rowwise": "float8-rowwise", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
 }  # fmt: skip
 FORM = (
-    "write MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8|fp8=rowwise|mxfp8|nvfp4][,ac=none|selective|full]"
-    "[,stack=eager|compile|te|nanotron][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]][,input=FILE]"
+    f"write MODEL:GPU[,seqN][,batchN][,{'|'.join(TYPES)}][,ac={'|'.join(CHECKPOINTING)}]"
+    f"[,stack={'|'.join(STACKS)}][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]][,input=FILE]"
 )
 SPELLINGS = {
     **{dtype: short for short, dtype in TYPES.items()},
@@ -203,6 +203,9 @@ def parse_words(text: str) -> Words:
         said: set[str] = set()
         for part in parts:
             words = _with(words, part, said)
+        if "stack" not in said:
+            usual = USUAL_STACKS.get(architecture_name(model).partition("-")[0], EAGER)
+            words = replace(words, setting=replace(words.setting, stack=usual))
     except UsageError as error:
         raise UsageError(f"workload {text!r}: {error}") from None
     return words
@@ -325,6 +328,9 @@ def remarks(text: str) -> tuple[str, ...]:
     except OsfError:
         return ()
     said = []
+    stack = words.setting.stack
+    if stack in USUAL_STACKS.values() and stack not in text:
+        said.append(f"{words.model} is counted as it was trained, by {STACKS[stack].said}: others with stack=NAME")
     if longest and (words.sequence or 0) > longest:
         reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
         said.append(f"{reach}: samples of {words.sequence:,} are counted as if they reached that far")

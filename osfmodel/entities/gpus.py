@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -46,6 +46,7 @@ class Gpu:
     pcie:       generation of PCIe of its hosts
     tuned_as:   generation whose constants NCCL's tuner takes
     nic, sharing: bytes per second of the fastest usual NIC, and GPUs that share it where a node has 8
+    power:      as part of that of the same chip elsewhere: what clocks in training go by
     """
 
     called: str
@@ -60,6 +61,7 @@ class Gpu:
     tuned_as: str
     nic: float
     sharing: int
+    power: float = 1.0
     __repr__ = brief
 
     def rate(self, dtype: str) -> float:
@@ -71,6 +73,11 @@ class Gpu:
             has = ", ".join(self.rates)
             raise UsageError(f"{self.called} has no matrix products in {dtype}: it has {has}{others}")
         return self.rates[dtype]
+
+    @property
+    def clock(self) -> float:
+        """The clock that its power allows, over that of the chip elsewhere: by the cube root, as voltage follows it."""
+        return self.power ** (1 / 3)
 
     def network(self, gpus: int) -> float:
         """Bytes per second of network of each of ``gpus`` GPUs in usual machines."""
@@ -121,7 +128,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
         _gpu("GeForce RTX 2080 Ti", (11, 616, 11_264), ("volta", "host", 0, 3), (100, 2), fp32=13.4, fp16=53.8),
     "a100": _gpu("A100 SXM 80GB", (80, 2039, 81_920), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
     "a100-40gb": _gpu("A100 SXM 40GB", (40, 1555, 40_960), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
-    "a100-64gb": _gpu("A100 SXM 64GB of Leonardo", (64, 1640, 65_536), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    "a100-64gb": _gpu("A100 SXM 64GB of Leonardo", (64, 1640, 65_536), A100, (200, 1), fp32=22.4, tf32=179, bf16=358),
     "a100-pcie":
         _gpu("A100 PCIe 80GB", (80, 1935, 81_920), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),
     "a100-pcie-40gb":
@@ -147,6 +154,10 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
     "h20": _gpu("H20 SXM", (96, 4000, 97_871), H100, (400, 1), fp32=44, tf32=74, bf16=148, fp8=296),
     "h800": _gpu("H800 SXM", (80, 3350, 81_559), H800, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
     "h100": _gpu("H100 SXM", (80, 3350, 81_559), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "h100-96gb": replace(
+        _gpu("H100 SXM 96GB", (96, 2400, 97_871), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+        power=500 / 700,
+    ),
     "h100-pcie":
         _gpu("H100 PCIe", (80, 2000, 81_559), pairs("hopper", 240, 5), (400, 1), fp32=51, tf32=378, bf16=756, fp8=1513),
     "h100-nvl":

@@ -125,18 +125,18 @@ def test_more_tokens_take_more_time_and_no_more_for_each_of_a_batch(words):
 
 def test_gpus_of_which_no_relative_was_measured_are_doubted_more():
     taught = learned()
-    assert taught.doubt("h100", "compile", "float8", False) == taught.doubts["compile"]
+    assert taught.doubt("h100", "compile", "float8", False) == taught.doubts["dense"]
     assert taught.doubt("h100", "te", "float8", True) == taught.doubts["experts"]
     for gpu, stack, dtype in (
         ("mi300x", "compile", "bfloat16"),
         ("l40s", "te", "bfloat16"),
         ("h100", "nanotron", "float8"),
     ):
-        assert taught.doubt(gpu, stack, dtype, False) == max(taught.doubts[stack], taught.doubts["any"])
-    assert taught.doubts["any"] > taught.doubts["compile"]
-    assert taught.doubt("b200", "te", "mxfp8", False) == taught.doubts["te"]
+        assert taught.doubt(gpu, stack, dtype, False) == max(taught.doubts["dense"], taught.doubts["any"])
+    assert taught.doubts["any"] > taught.doubts["dense"]
+    assert taught.doubt("b200", "te", "mxfp8", False) == taught.doubts["dense"]
     for dtype in ("float8-rowwise", "nvfp4"):  # of one source, and of none
-        assert taught.doubt("b200", "te", dtype, False) == max(taught.doubts["te"], taught.doubts["any"])
+        assert taught.doubt("b200", "te", dtype, False) == max(taught.doubts["dense"], taught.doubts["any"])
     assert taught.clock("a100-64gb", "bfloat16") == taught.clocks["a100"]["bfloat16"]
     assert taught.clock("mi300x", "bfloat16") == taught.clocks["any"]["bfloat16"]
 

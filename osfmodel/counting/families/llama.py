@@ -197,7 +197,7 @@ def decoder(config: Config, tokens: int, body: str = "model", last: str = "lm_he
     blocks = tuple(f"{body}.layers.{number}" for number in range(layers))
     for number, name in enumerate(blocks):
         modules += block(config, kind, _seen(config, kind, size, number), name, number)
-    modules.append(norm(f"{body}.{kind.last}", width, tokens, kind.shifted))
+    modules.append(norm(f"{body}.{kind.last}", width, tokens, kind.shifted, squared=not kind.shifted))
     tied = config.flag("tie_word_embeddings", False)
     return [*modules, head(last, width, vocabulary, tokens, tied, kind.head_bias)], blocks
 
@@ -235,10 +235,10 @@ def block(config: Config, kind: Kind, size: Dimensions, name: str, number: int) 
     for place, modules in enumerate(parts):
         before, after = kind.norms[2 * place : 2 * place + 2]
         if before:
-            yield norm(f"{name}.{before}", size.width, size.tokens, kind.shifted)
+            yield norm(f"{name}.{before}", size.width, size.tokens, kind.shifted, squared=not kind.shifted)
         yield from modules
         if after:
-            yield norm(f"{name}.{after}", size.width, size.tokens, kind.shifted, added=not before)
+            yield norm(f"{name}.{after}", size.width, size.tokens, kind.shifted, not before, not kind.shifted)
 
 
 def _sparse(config: Config, number: int) -> bool:
@@ -268,17 +268,18 @@ def _attention(config: Config, kind: Kind, size: Dimensions, name: str) -> Itera
         for part, heads in (("q_norm", size.heads), ("k_norm", size.groups)):
             columns = heads * size.head
             shape = {"any": (size.head,), "whole": (columns,), "each": (heads, size.head)}[kind.normed]
-            yield Module(f"{name}.{part}", (("weight", shape),), moved=2 * columns * tokens, kept=columns * tokens)
+            apart = norm(f"{name}.{part}", columns, tokens, added=False, squared=True)
+            yield replace(apart, parameters=(("weight", shape),))
     if kind.sinks:
         yield Module(name, (("sinks", (size.heads,)),), moved=size.heads * tokens)
-    rotated = 2 * (queries + keys) * tokens
+    rotated = 2 * (queries + keys) * tokens  # in Python 7 more: halves swapped, two products and a sum
     read = (queries + 2 * keys) * tokens
     last = linear(
         f"{name}.{kind.out}", queries, width, tokens, flagged(config, kind.biased[1]), kept=read,
         moved=rotated + read + queries * tokens,
         scores=attention(tokens, size.heads, size.head, causal=True, window=size.window, chunk=size.chunk),
     )  # fmt: skip
-    yield replace(last, keys=2 * keys * tokens, row_parallel=True)
+    yield replace(last, keys=2 * keys * tokens, row_parallel=True, unfused=7 * rotated // 2)
 
 
 def _latent(config: Config, kind: Kind, size: Dimensions, name: str) -> Iterator[Module]:

@@ -269,7 +269,7 @@ def t5(config: Config, tokens: int) -> Model:
         names = [f"{part}.block.{place}" for place in range(number)]
         for name in names:
             modules += _t5_block(config, name, rows, keys, first=name == names[0])
-        modules.append(norm(f"{part}.final_layer_norm", width, rows))
+        modules.append(norm(f"{part}.final_layer_norm", width, rows, squared=True))
         blocks += names
     modules.append(head("lm_head", width, vocabulary, targets, config.flag("tie_word_embeddings", True)))
     return Model(config.name, tuple(modules), tokens, tuple(blocks))
@@ -281,7 +281,7 @@ def _t5_block(config: Config, name: str, rows: int, keys: int, first: bool) -> I
     for place, (kind, others) in enumerate([("SelfAttention", 0), *([("EncDecAttention", keys)] if keys else [])]):
         layer = f"{name}.layer.{place}"
         inside = f"{layer}.{kind}"
-        yield norm(f"{layer}.layer_norm", width, rows)
+        yield norm(f"{layer}.layer_norm", width, rows, squared=True)
         if first and not place:
             buckets = config.count("relative_attention_num_buckets", default=32)
             yield Module(
@@ -290,7 +290,7 @@ def _t5_block(config: Config, name: str, rows: int, keys: int, first: bool) -> I
         names = (f"{inside}.q", f"{inside}.k", f"{inside}.v", f"{inside}.o")
         yield from split_attention(names, width, heads, head_width, rows, biased=False, keys=others)
     layer = f"{name}.layer.{1 + bool(keys)}"
-    yield norm(f"{layer}.layer_norm", width, rows)
+    yield norm(f"{layer}.layer_norm", width, rows, squared=True)
     yield from _t5_feed_forward(config, f"{layer}.DenseReluDense", rows)
 
 
