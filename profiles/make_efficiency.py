@@ -317,11 +317,14 @@ def recipes_of(own: Sequence[Row]) -> dict[str, float]:
 
     With it the predicted ratio of two steps is the measured one; a mean of logarithms, each source weighing the same.
     """
-    plain = {_alike(row): row for row in own if row.setting.dtype == FLOAT8}
+    plain: dict[Hashable, list[float]] = {}
+    for row in own:
+        if row.setting.dtype == FLOAT8:  # of any container
+            plain.setdefault(_alike(row), []).append(row.missed(START))
     found: dict[str, dict[str, list[float]]] = {}
     for row in own:
         if row.setting.dtype in RECIPES and row.setting.dtype != FLOAT8 and (other := plain.get(_alike(row))):
-            apart = partial(_apart, row, other.missed(START))
+            apart = partial(_apart, row, mean(other))
             by_source = found.setdefault(row.setting.dtype, {})
             by_source.setdefault(row.source, []).append(float(brentq(apart, -1, 1)))
     return {name: math.exp(mean(map(mean, sources.values()))) for name, sources in found.items()}

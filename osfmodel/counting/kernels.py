@@ -3,8 +3,8 @@
 The law takes a kernel's operations at the rate of the data sheet, its bytes at the bandwidth of memory, and a launch,
 one after the other. What measured kernels take beyond that is a table over the logarithms of their sizes, linear
 between its nodes; products have one more term, for a last wave of tiles that is not full. ``python
-profiles/make_kernels.py profiles`` makes the files in ``profiles/kernels`` from measured tables. ``osf bench
---kernels`` measures such a table, backward too, with figures of its own in place of a data sheet.
+profiles/make_kernels.py profiles`` makes them from measured tables, ``osf bench --kernels`` on the device at hand,
+backward too, with figures of its own in place of a data sheet.
 
 A GPU without a table has the residuals of the GPU that is most like it, with the law of its own data sheet.
 """
@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -43,8 +43,6 @@ LAUNCHED = 5e-6
 """Seconds that a processor takes to launch a kernel from Python, in the runs that were learned from."""
 LARGEST = 2000.0
 """Largest absolute value in a table: 100 x ln of a factor of 5 x 10^8."""
-
-
 ByType = TypeVar("ByType")
 
 
@@ -133,6 +131,7 @@ class KernelTimes:
     launch:          seconds that the smallest kernels take
     pace:            seconds of a launch by the processor, over LAUNCHED
     device:          "cuda" or "cpu" of figures that were all measured on one machine; "" for a data sheet's
+    spread:          of such figures, quartiles over median
     """
 
     gpu: Gpu
@@ -145,6 +144,7 @@ class KernelTimes:
     launch: float = LAUNCH
     pace: float = 1.0
     device: str = ""
+    spread: float = 0.0
     _kept: dict[tuple[float, float, float, str, int], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -223,9 +223,13 @@ def gpu_of(gpu: str) -> Gpu:
     return kernels_of(gpu).gpu if in_file(gpu) else gpu_called(gpu)
 
 
-@cache
 def kernels_of(gpu: str) -> KernelTimes:
     """The kernels of a GPU by its name in GPUS, from its own table or that of the GPU most like it; or by a file."""
+    return _kernels_of(gpu, profiles.written(gpu))
+
+
+@lru_cache(maxsize=64)
+def _kernels_of(gpu: str, _: tuple[int, ...]) -> KernelTimes:
     if in_file(gpu):
         return kernels_in(Path(gpu))
     table = kernels_in(profiles.bundled_file(FOLDER) / f"{most_like(GPUS[gpu])}.json")
@@ -233,7 +237,6 @@ def kernels_of(gpu: str) -> KernelTimes:
     return replace(table, gpu=GPUS[gpu], multiprocessors=max(1, round(table.multiprocessors * part)))
 
 
-@cache
 def kernels_in(path: Path) -> KernelTimes:
     """The kernels in a file, by the data sheet of its GPU, or by the figures in it. Raises DataError for any fault."""
     try:
@@ -251,7 +254,8 @@ def _decoded(content: bytes) -> KernelTimes:
     except KeyError as error:
         raise DataError(f"is no table of kernels (it has no {error})") from None
     except (UsageError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DataError(f"is no table of kernels ({error})") from None
+        why = "a field is empty, or of another type" if isinstance(error, (TypeError, AttributeError)) else error
+        raise DataError(f"is no table of kernels ({why})") from None
 
 
 def _kernels(said: Any) -> KernelTimes:
@@ -274,6 +278,7 @@ def _kernels(said: Any) -> KernelTimes:
         _positive(sheet["launch_s"], "launch_s") if sheet else LAUNCH,
         _positive(sheet["host_launch_s"], "host_launch_s") / LAUNCHED if sheet else 1.0,
         str(sheet["device"]) if sheet else "",
+        _numbers([said.get("spread", 0)])[0],
     )
 
 

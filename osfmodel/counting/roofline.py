@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import exp, prod
+from math import exp, hypot, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -72,7 +72,7 @@ def workload_of(
         weight_bytes=(1 + clock.stack.twice) * clock.width * model.trained if master else None,
         fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
-        doubt=clock.taught.doubt(setting.gpu, setting.stack, setting.dtype, experts),
+        doubt=hypot(clock.taught.doubt(setting.gpu, setting.stack, setting.dtype, experts), clock.kernels.spread),
         computed_in=gathered_type(setting.dtype),
         sample_tokens=model.tokens or None,
         ideal_time=ideal_time(model, setting),

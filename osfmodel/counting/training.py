@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from osfmodel.counting.kernels import gpu_of
+from osfmodel.counting.kernels import gpu_of, width_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.recipes import RECIPES, rate_type, wide_type
 from osfmodel.counting.stacks import EAGER, STACKS
@@ -22,8 +22,6 @@ Selective checkpointing is torchtitan's: a block keeps its input and the results
 product, and repeats the rest; or Megatron's (``Stack.core``), which repeats the core of attention alone: of flash
 attention inputs and result are kept anyway. A budget is torch's (``activation_memory_budget``): of all that a block
 would keep beside its input it keeps this part, and repeats what takes least time for its bytes."""
-WIDTHS = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes of an element of activations, by their type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,15 @@ class TrainingSetup:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise UsageError(f"a micro-batch of {self.batch} samples: it must have 1 or more")
+        for said, known in ((self.checkpointing, CHECKPOINTING), (self.stack, STACKS)):
+            if said not in known:
+                raise UsageError(f"{said!r} is no stack or checkpointing: {suggestion(said, known)}")
         gpu_of(self.gpu).rate(rate_type(self.dtype))
 
     @property
     def width(self) -> int:
         """Bytes of an element of activations."""
-        return WIDTHS[wide_type(self.dtype)]
+        return int(width_of(wide_type(self.dtype)))
 
     def samples(self, module: Module) -> int:
         """Samples of a micro-batch for which a module works: 1 for one that runs once."""

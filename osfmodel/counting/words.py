@@ -182,15 +182,16 @@ class Words:
 
 def counted(text: str) -> Workload:
     """The workload that these words describe. Raises as :func:`osfmodel.counting.load_workload`."""
-    return at_samples(text, parse_words(text).setting.batch)
+    setting = parse_words(text).setting
+    return at_samples(text, setting.batch, profiles.written(setting.gpu))
 
 
 @lru_cache(maxsize=32)
-def at_samples(text: str, batch: int) -> Workload:
-    """The workload that these words describe, with so many samples in a micro-batch."""
+def at_samples(text: str, batch: int, made: tuple[int, ...] = ()) -> Workload:
+    """The workload of these words with so many samples in a micro-batch; ``made``: when its GPU's file was written."""
     words = parse_words(text)
     found = workload_of(model_of(words), replace(words.setting, batch=batch), text)
-    return replace(found, recounted=partial(at_samples, text))
+    return replace(found, recounted=partial(at_samples, text, made=made))
 
 
 def parse_words(text: str) -> Words:
@@ -209,6 +210,12 @@ def parse_words(text: str) -> Words:
     except UsageError as error:
         raise UsageError(f"workload {text!r}: {error}") from None
     return words
+
+
+def gpu_said(text: str) -> str:
+    """The GPU that words name, whether or not it has their type. Raises UsageError for an unknown one."""
+    gpu = model_and_rest(text)[1].split(",")[0].strip()
+    return gpu if in_file(gpu) else gpu_name(gpu)
 
 
 def on_gpu(text: str, gpu: str) -> str:

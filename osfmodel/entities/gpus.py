@@ -106,6 +106,8 @@ def _gpu(called: str, sheet: tuple[float, float, int], node: Node, nic: tuple[fl
         "fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "mxfp8": "mxfp8",
         "nvfp4": "nvfp4",
     }  # fmt: skip
+    if unknown := tera.keys() - names.keys():
+        raise ValueError(f"{called}: rates in {', '.join(unknown)}, which is none of {', '.join(names)}")
     half = {"fp16": tera["bf16"]} if "bf16" in tera and "fp16" not in tera else {}
     known = {**tera, **half}
     rates = {name: known[short] * TERA for short, name in names.items() if short in known}

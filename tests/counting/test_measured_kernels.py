@@ -214,7 +214,7 @@ FAULTS = {
     "one gradient": (changed(products__bfloat16__gradients=[[0] * 27]), "not two lists"),
     "nodes that fall": (changed(products__float32__nodes=[[64, 32]] * 3), "do not ascend"),
     "two axes": (changed(attention__bfloat16__nodes=[[1, 2]] * 2), "has 2 axes"),
-    "nodes that are no lists": (changed(attention__bfloat16__nodes=[1, 2, 3]), "not iterable"),
+    "nodes that are no lists": (changed(attention__bfloat16__nodes=[1, 2, 3]), "a field is empty, or of another type"),
     "backward of another size": (changed(attention__bfloat16__backward=[0, 1]), "2 values for "),
     "nested without end": ("[" * 100_000, "recursion"),
 }
@@ -259,3 +259,21 @@ def test_a_sweep_takes_words_with_a_file(surface, tmp_path):
     result = CliRunner().invoke(main, ["sweep", str(grid), "--json"])
     assert result.exit_code == 0, result.output
     assert f"gpt2:{surface},batch2" in result.output
+
+
+def test_a_file_that_is_written_anew_is_read_anew(tmp_path):
+    path, said = tmp_path / "mine.json", document()
+    path.write_text(json.dumps(said))
+    before = osf.load_workload(f"gpt2:{path}")
+    said["gpu"]["operations_per_s"]["bfloat16"] /= 2
+    path.write_text(json.dumps(said | {"spread": 0.25}))
+    after = osf.load_workload(f"gpt2:{path}")
+    assert after.compute_time > before.compute_time
+    assert after.doubt == pytest.approx(math.hypot(before.doubt, 0.25))
+
+
+def test_an_empty_field_of_a_file_is_said_in_words(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(document() | {"products": None}))
+    with pytest.raises(DataError, match="a field is empty, or of another type"):
+        kernels_in(path)

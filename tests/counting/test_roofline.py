@@ -17,7 +17,9 @@ from osfmodel.counting.modules import Model, Module, attention, linear
 from osfmodel.counting.roofline import HALF, SCORES_BACKWARD, Roofline, timed, workload_of
 from osfmodel.counting.stacks import STACKS, Learned, Traffic, learned
 from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
+from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import extremes
+from osfmodel.entities.errors import UsageError
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
@@ -267,3 +269,23 @@ def test_a_recipes_factor_gives_the_ratio_that_was_measured():
     assert 1 < factors["float8-rowwise"] < 2
     taught = learning.START._replace(recipes=factors)
     assert rows[0].missed(taught) == pytest.approx(rows[1].missed(taught), abs=1e-9)
+
+
+def test_norms_and_positions_are_many_kernels_in_eager_pytorch_alone():
+    (found,) = (one for one in model_of(parse_words("llama3-8b:h100,seq128")).modules if one.name == "model.norm")
+    assert found.unfused == 16 * 4096 * 128
+    eager, composer = (clock(stack=name).times(found, True)[0] for name in ("eager", "composer"))
+    assert eager - composer == pytest.approx(2 * found.unfused / 2039e9)
+
+
+def test_a_gpu_of_less_power_computes_at_a_lower_clock():
+    taught = learned()
+    for dtype in ("bfloat16", "float8"):
+        assert taught.clock("h100-96gb", dtype) == pytest.approx(taught.clock("h100", dtype) * (5 / 7) ** (1 / 3))
+    assert taught.attending("h100-96gb", "flash") < taught.attending("h100", "flash")
+
+
+def test_unknown_stacks_and_checkpointing_are_refused():
+    for wrong in ({"stack": "jax"}, {"checkpointing": "some"}):
+        with pytest.raises(UsageError, match=f"'{next(iter(wrong.values()))}' is no stack"):
+            TrainingSetup("a100", **wrong)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.testing import CliRunner
 
 import osfmodel as osf
+from osfmodel.cli.app import main
 from osfmodel.counting import library
-from osfmodel.counting.words import model_of, parse_words, remarks
+from osfmodel.counting.stacks import STACKS
+from osfmodel.counting.training import CHECKPOINTING
+from osfmodel.counting.words import TYPES, model_of, parse_words, remarks
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
@@ -266,3 +270,16 @@ def test_published_figures_are_met_as_far_as_those_are_rounded():
             if published:
                 unit = 10 ** (len(str(published)) - len(str(published).rstrip("0")))
                 assert abs(counted - published) < min(unit, 0.05 * published), (name, counted)
+
+
+def test_models_of_mpt_are_counted_as_composer_ran_them():
+    assert parse_words("mosaicml/mpt-7b:a100").setting.stack == parse_words("mpt-7b:a100").setting.stack == "composer"
+    assert parse_words("mpt-7b:a100,stack=eager").setting.stack == "eager"
+    assert any("Composer" in said for said in remarks("mpt-7b:a100"))
+    assert not any("Composer" in said for said in remarks("mpt-7b:a100,stack=te"))
+
+
+def test_the_help_of_predict_names_all_words():
+    said = CliRunner().invoke(main, ["predict", "--help"]).output.replace("\n", "").replace(" ", "")
+    for word in (*TYPES, *STACKS, *CHECKPOINTING):
+        assert word in said

@@ -495,3 +495,14 @@ def test_wrong_words_are_one_line(tmp_path, arguments, message, monkeypatch):
     done = CliRunner().invoke(main, ["sweep", str(grid), *arguments])
     assert done.exit_code == 2
     assert message in done.stderr.splitlines()[-1]
+
+
+def test_words_are_checked_on_the_gpus_of_clusters():
+    grid = {"workloads": "llama3-8b:h100,seq2048,mxfp8", "clusters": "nccl:b200x8", "workers": 8, "plans": "fsdp2"}
+    (found,) = osf.sweep(grid)
+    assert found["workload"] == "llama3-8b:b200,seq2048,mxfp8"
+    assert found["step_time_s"] > 0
+    with pytest.raises(UsageError, match="no matrix products in mxfp8"):
+        load_grid({**grid, "clusters": "nccl:h100x8"})
+    both = list(osf.sweep({**grid, "clusters": ["nccl:h100x8", "nccl:b200x8"]}))
+    assert [bool(one["error"]) for one in both] == [True, False]

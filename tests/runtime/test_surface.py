@@ -123,3 +123,8 @@ def test_a_document_keeps_figures_and_names(device):
     }  # fmt: skip
     assert found["source"] == "here"
     assert set(found["products"]) == set(found["attention"]) == set(RATES)
+
+
+def test_rounds_that_time_cut_short_do_not_count(device):
+    samples = list(kernels_to_measure(device))[:4]
+    assert surface._take_turns(device, samples, -1.0) == 0

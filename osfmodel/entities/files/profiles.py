@@ -238,6 +238,12 @@ def _bundled() -> list[Path]:
     return [package / "_profiles", package.parent / "profiles"]
 
 
+def written(path: str) -> tuple[int, ...]:
+    """When a file was written, and its size: what is kept of it holds no longer than that; () without one."""
+    found = Path(path)
+    return (found.stat().st_mtime_ns, found.stat().st_size) if found.is_file() else ()
+
+
 def bundled_file(name: str) -> Path:
     """A file or folder beside the bundled profiles. Raises DataError without it: predictions would differ."""
     for folder in _bundled():

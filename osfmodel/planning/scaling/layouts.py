@@ -19,7 +19,7 @@ from typing import NamedTuple
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.counting.roofline import workload_of
-from osfmodel.counting.training import CHECKPOINTING, NOTHING
+from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_share, show_time
@@ -36,6 +36,8 @@ from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import named_plan
 
 ANY = "any"
+TRIED = (NOTHING, SELECTIVE, FULL)
+"""Activation checkpointing that is tried."""
 WANTED = 5
 """Layouts that are listed, each with other groups."""
 TIE = 0.03
@@ -81,7 +83,7 @@ class Space:
     @property
     def checkpointing(self) -> tuple[str, ...]:
         """The kinds of checkpointing that are tried."""
-        return self.limits["ac"].words if "ac" in self.limits else CHECKPOINTING
+        return self.limits["ac"].words if "ac" in self.limits else TRIED
 
 
 def parse_space(text: str) -> Space:
@@ -96,8 +98,8 @@ def parse_space(text: str) -> Space:
         if name == "ac":
             words = tuple(dict.fromkeys(said.split("|")))
             for word in words:
-                if word not in CHECKPOINTING:
-                    raise UsageError(f"{form}: {suggestion(word, CHECKPOINTING)}")
+                if word not in TRIED:
+                    raise UsageError(f"{form}: {suggestion(word, TRIED)}")
             limits[name] = Limit(0, words=words)
         elif not re.fullmatch("[1-9][0-9]{0,5}", said):
             raise UsageError(f"{form}: {part.strip()!r} needs a whole number from 1 on")

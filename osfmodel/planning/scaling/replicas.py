@@ -24,7 +24,7 @@ from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import ideal_time, workload_of
 from osfmodel.counting.stacks import STACKS, learned
 from osfmodel.counting.training import BUDGET, FULL, SELECTIVE, TrainingSetup
-from osfmodel.counting.words import model_of, on_gpu, parse_words
+from osfmodel.counting.words import gpu_said, model_of, on_gpu, parse_words
 from osfmodel.engine.alike import kept
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_time
@@ -105,7 +105,7 @@ def on_gpu_of(workload: str, cluster: str) -> str:
     gpu = gpu_in_words(cluster)
     if not gpu or not in_words(workload):
         return workload
-    said = parse_words(workload).setting.gpu
+    said = gpu_said(workload)
     own = gpu_name(gpu_of(said).called) if in_file(said) else said
     return workload if not own or same_chip(own, gpu) else on_gpu(workload, gpu)
 

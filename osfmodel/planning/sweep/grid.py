@@ -176,9 +176,11 @@ def _checked(given: Mapping[str, Any], name: str) -> Grid:
     if (least := prod(sizes) * len(asked)) > MOST_POINTS:
         raise UsageError(f"{name}: {least:,} points or more: {TOO_MANY}")
     clusters = {str(one): _within(name, "clusters", load_cluster, one) for one in values["clusters"]}
-    workloads = [_within(name, "workloads", load_workload, one) for one in values["workloads"]]
-    for pair in product(values["effects"], workloads, clusters.values()):
-        _within(name, "effects", _with_effects, *pair)
+    crossed = [_crossed(name, str(one), clusters) for one in values["workloads"]]
+    workloads = [workload for own in crossed for workload, _ in own]
+    for effects, own in product(values["effects"], crossed):
+        for pair in own:
+            _within(name, "effects", _with_effects, effects, *pair)
     _within(name, "batch_sizes", _batches, values, workloads)
     remarks: list[str] = []
     counts = {title: tuple(_counts(name, asked, cluster, remarks)) for title, cluster in clusters.items()}
@@ -189,6 +191,19 @@ def _checked(given: Mapping[str, Any], name: str) -> Grid:
     if "tokens" in settings and any(one.sample_tokens is None for one in workloads):
         raise UsageError(f"{name}: tokens: a workload does not say how many tokens a sample has: give samples")
     return grid
+
+
+def _crossed(name: str, words: str, clusters: Mapping[str, Cluster]) -> list[tuple[Workload, Cluster]]:
+    """A workload as it is on each cluster. Raises what is wrong with it if that is so on all of them."""
+    found, problem = [], None
+    for title, cluster in clusters.items():
+        try:
+            found.append((_within(name, "workloads", lambda: load_workload(on_gpu_of(words, title))), cluster))  # noqa: B023
+        except OsfError as error:
+            problem = problem or error
+    if problem and not found:
+        raise problem
+    return found
 
 
 def _listed(name: str, key: str, given: Any) -> list[Any]:

@@ -120,6 +120,9 @@ def measured_surface(seconds: float, tell: Callable[[str], None], doubt: Callabl
     for place, (names, own) in enumerate(groups.items()):
         _first_pass(device, own, time.monotonic() + (first - time.monotonic()) / (len(groups) - place))
         tell(f"{' in '.join(names)}: {sum(bool(one.seconds) for one in own)} of {len(own)} sizes")
+    for (kind, dtype), own in groups.items():
+        if not any(one.seconds for one in own):
+            doubt(f"no {kind} in {dtype} ran here: words cannot name that type with the file")
     known = [one for own in groups.values() for one in own if one.seconds]
     rounds = _take_turns(device, known, end)
     width = median(spread(one.seconds[1:]) for one in known)
@@ -129,7 +132,7 @@ def measured_surface(seconds: float, tell: Callable[[str], None], doubt: Callabl
         doubt(f"{len(known)} kernels were timed {how_many(rounds, 'time')} each, which is few: give more --seconds")
     said = f"{len(known)} kernels in {rounds} rounds, which spread by {width:.0%}; {machine(device.device)}"
     made = f"osf bench --kernels on {datetime.now(timezone.utc):%Y-%m-%d}: {said}"
-    return document(device, known, (launch, host, bandwidth), made)
+    return {**document(device, known, (launch, host, bandwidth), made), "spread": round(width, 4)}
 
 
 def _first_pass(device: MeasuredDevice, samples: Sequence[KernelSample], until: float) -> None:
@@ -144,11 +147,11 @@ def _first_pass(device: MeasuredDevice, samples: Sequence[KernelSample], until: 
 
 
 def _take_turns(device: MeasuredDevice, samples: Sequence[KernelSample], end: float) -> int:
-    """Measure all samples by turns until the end; rounds that began."""
+    """Measure all samples by turns until the end; rounds that were done."""
     for number in range(MOST):
         for one in samples:
             if time.monotonic() > end:
-                return number + 1
+                return number
             one.take(device)
     return MOST
 
