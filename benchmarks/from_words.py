@@ -187,7 +187,8 @@ Half width of the band, median: {half:.0%}. Coverage by source, mean: {covered:.
 is known in {right}.
 
 * NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 1.8 times between containers of one year.
-* `mosaicml-2023` of January ran torch 1.12, and took longer than in April.
+* `mosaicml-2023` of January ran torch 1.12, and took longer than in April. `mosaicml-h100` is the only source with
+  FlashAttention 1 on H100: the rate that is assumed without it is too low.
 * Left out are {limited} rows of torchao on B200 whose power was limited: they take {least:.1f} to {most:.1f} times as
   long as predicted.
 
@@ -224,8 +225,9 @@ Utilisation (MFU) by `Workload.ideal_time`, over the source's own column.
 
 {utilised}
 
-MosaicML counts 6 P + 12 layers x width x tokens operations for each token. Positions are among its parameters P: they
-are the difference in small models with long sequences. The other formulas are not published beside the figures.
+Modalities takes 312 TFLOPS for Leonardo's A100, which has 358. MosaicML counts 6 P + 12 layers x width x tokens
+operations for each token. Positions are among its parameters P: they are the difference in small models with long
+sequences. The other formulas are not published beside the figures.
 """
 
 
