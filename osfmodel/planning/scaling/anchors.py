@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from osfmodel.cost.faster_network import Change, faster_network
+from osfmodel.cost.nccl import unpaced
 from osfmodel.cost.nccl_constants import MIDDLE_PACE
 from osfmodel.engine.band_values import bundled_distances
 from osfmodel.engine.bands import LEAST, NEAREST, PER_DOUBLING, Band, around, distances_for
@@ -165,8 +166,8 @@ def computing(factors: Factors, inside: bool) -> float:
 
 
 def with_factors(cluster: Cluster, factors: Factors) -> Cluster:
-    """The cluster with a network of another bandwidth and pace; steps of NCCL's begin at the middle of machines."""
-    if cluster.nccl is not None and cluster.nccl.pace is None and cluster.nccl.nic_bandwidth is not None:
+    """The cluster with a network of another bandwidth and pace; where this is unknown, from the middle of machines."""
+    if cluster.nccl is not None and cluster.nccl.nic_bandwidth is not None and unpaced(cluster.nccl):
         cluster = replace(cluster, nccl=replace(cluster.nccl, pace=MIDDLE_PACE))
     return faster_network(cluster, Change(factors[1]), Change(factors[2]))
 
