@@ -88,9 +88,9 @@ def test_a_healthy_machine_is_never_blamed(machine, seed):
 def test_a_cliff_is_found_where_bus_bandwidth_falls():
     measured = measured_of("ib")
     octaves = measured.each(lambda curve: curve.octaves)
-    ill = with_shift(measured, np.where(octaves >= 25, math.log(2.5), 0.0))
+    ill = with_shift(measured, np.where(octaves >= 27, math.log(2.5), 0.0))
     (first, *_) = hypotheses_of(ill, peers(ill))
-    assert (first.name, first.words) == ("cliff", "from 32.00 MiB on")
+    assert (first.name, first.words) == ("cliff", "from 128.0 MiB on")
     assert not list(NETWORK_FAULTS["cliff"].variants(measured)), "no fall of bus bandwidth, no cliff"
 
 

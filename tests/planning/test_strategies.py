@@ -24,7 +24,7 @@ from osfmodel.solve.solution import MemoryLimit
 GIB = 2**30
 BLOCKS = [Layer(f"layers.{i}.{part}.weight", 3e-3, 6e-3, 50_000_000) for i in range(8) for part in "ab"]
 MODEL = Workload("like-bert", (Layer("emb.weight", 2e-4, 2e-4, 125_000_000), *BLOCKS), 8, update_time=1e-3)
-NODES = load_cluster("nccl:v100x8,25Gbps")
+NODES = load_cluster("nccl:v100x8,20Gbps")
 
 
 def chosen(limit=None, counts=(32,), workload=MODEL, cluster=NODES, **more):
@@ -46,7 +46,7 @@ def test_ddp_stays_where_it_fits_and_nothing_is_faster_beyond_doubt():
     assert last.base.name == "ddp"
     assert last.fastest.name == "hsdp"
     assert last.chance.low < 0 < last.chance.high
-    assert made.verdict.startswith("Leave it at DDP unless you can measure: hsdp is predicted to take 1.2% less time")
+    assert made.verdict.startswith("Leave it at DDP unless you can measure: hsdp is predicted to take 1.7% less time")
     assert made.tuning.target == "ddp"
 
 
