@@ -151,7 +151,7 @@ DISTURBED = 5.0
 
 
 def ladders(folder: Path) -> list[Ladder]:
-    """Those of Modalities, InternEvo and nanotron (no pipelines) with three numbers of GPUs or more."""
+    """Runs of Modalities, InternEvo and nanotron (no pipelines) with three numbers of GPUs or more."""
     found: dict[tuple[str, str, str, str, int], dict[int, tuple[int, float]]] = {}
 
     def rows(path: str) -> list[dict[str, str]]:
