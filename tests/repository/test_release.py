@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import sys
 
 import pytest
+import yaml
 
+from osfmodel.entities.version import __version__
 from tests.conftest import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FILES = (".ci/release", ".ci/lib.sh", ".ci/smoke", "CHANGELOG.md", "CITATION.cff", "osfmodel/entities/version.py")
 
@@ -72,3 +81,28 @@ def test_a_tree_with_changes_is_refused(tree):
     done = release(tree)
     assert done.returncode == 1
     assert "the working tree has changes: commit or stash them" in done.stderr
+
+
+def test_what_publishes_agrees_with_the_project():
+    """Versions, dependencies and Pythons are written once more for conda and for the workflow."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = yaml.safe_load((ROOT / ".ci/conda/recipe.yaml").read_text(encoding="utf-8"))
+    wanted = {re.sub(r"\s", "", one.partition(";")[0]) for one in project["dependencies"]}
+    assert {one.replace(" ", "") for one in recipe["requirements"]["run"]} == {
+        *wanted,
+        f"python{project['requires-python']}",
+    }
+    assert recipe["context"]["version"] == __version__
+    assert recipe["build"]["python"]["entry_points"] == [f"{name} = {of}" for name, of in project["scripts"].items()]
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
+    pythons = [one.rpartition(" ")[2] for one in project["classifiers"] if ":: 3." in one]
+    assert jobs["quick"]["strategy"]["matrix"]["python"] == pythons
+    assert any(step.get("run") == ".ci/run" for step in jobs["everything"]["steps"])
+
+
+@pytest.mark.parametrize("name", ["bug", "prediction"])
+def test_issues_ask_for_the_command_and_its_output(name):
+    form = yaml.safe_load((ROOT / f".github/ISSUE_TEMPLATE/{name}.yml").read_text(encoding="utf-8"))
+    labels = " ".join(part["attributes"]["label"].lower() for part in form["body"] if part.get("validations"))
+    assert "command" in labels
+    assert "output" in labels
