@@ -41,6 +41,7 @@ HOW_TO = {
     "import": ("../reference/formats.md",),
     "profile": ("../how-to/profile-a-model.md",),
     "list": ("../how-to/use-in-notebooks.md",),
+    "mcp": ("../how-to/use-from-an-agent.md",),
 }
 """Pages that show a command at work; those that are not there are left out."""
 

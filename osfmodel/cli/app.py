@@ -72,6 +72,7 @@ COMMANDS = {
     "list": CommandEntry(
         "osfmodel.cli.listing:list_command", "list bundled workloads, clusters, plans, targets, formats ..."
     ),
+    "mcp": CommandEntry("osfmodel.cli.mcp:mcp_command", "serve predict, tune, scale, memory and explain to agents"),
 }
 """The commands, in the order in which ``osf --help`` lists them."""
 

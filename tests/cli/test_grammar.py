@@ -19,7 +19,7 @@ def bench(tmp_path_factory):
 
 def test_the_grammar_has_all_commands_and_options():
     """A command that is added, or an option of one, is drawn."""
-    assert {*COMMANDS} - {*ARGUMENTS} == {"bench", "profile", "run"}, "these train or need PyTorch"
+    assert {*COMMANDS} - {*ARGUMENTS} == {"bench", "mcp", "profile", "run"}, "these train, need PyTorch, or serve"
     found = {name for command in ARGUMENTS for name, one in options_of(command).items() if not one.is_flag}
     assert found - {*OPTIONS} == set()
     assert not {*OPTIONS} & LEFT_OUT

@@ -153,6 +153,7 @@ def lines_of(page: Path) -> list[str]:
 
 OTHERS = {
     "osf predict my-model.json --cluster my-wires.json --workers 8": "the timeline that stands in has 2",
+    "osf mcp": "it serves until its input ends",
     "osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786": "no scheduler is there",
 }
 """Lines for which no stand-in serves, and why."""
