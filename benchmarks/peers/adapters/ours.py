@@ -35,7 +35,9 @@ def _ask(row: PeerRow) -> Answer:
     except UsageError as error:
         raise UnsaidError(str(error)) from None
     band, peak = point.band, point.best.peak
-    return Answer(point.time, peak.bytes if peak else None, (band.low, band.high) if band else None)
+    held = getattr(point.best, "reserved", None) if row.reserved else None
+    memory = held or (peak.bytes if peak else None)
+    return Answer(point.time, memory, (band.low, band.high) if band else None)
 
 
 @lru_cache(maxsize=32)
