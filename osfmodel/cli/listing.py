@@ -16,7 +16,8 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
 from osfmodel.counting import in_words
 from osfmodel.counting.parts import parts_of
-from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words, remarks
+from osfmodel.counting.remarks import remarks
+from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words
 from osfmodel.engine import ENGINES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS

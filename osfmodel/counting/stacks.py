@@ -71,7 +71,17 @@ STACKS: Mapping[str, Stack] = {
     EAGER: Stack("PyTorch as it is", False, 0, 100 * LAUNCHED, EAGER, FLASH, False, True, (10, 4), unfused=True),
     COMPILE: Stack("PyTorch with compiled blocks", False, 0, 40 * LAUNCHED, COMPILE, FLASH, False, True, (10, 4)),
     "te": Stack(
-        "Transformer Engine as in Megatron", True, 8, 60 * LAUNCHED, "te", CUDNN, True, False, (6, 0), casts=True, core=True
+        "Transformer Engine as in Megatron",
+        True,
+        8,
+        60 * LAUNCHED,
+        "te",
+        CUDNN,
+        True,
+        False,
+        (6, 0),
+        casts=True,
+        core=True,
     ),
     "nanotron": Stack(
         "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.6e-3

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from osfmodel.counting import library
 from osfmodel.counting.config import Config, OptionError
 from osfmodel.counting.families import MODEL_FAMILIES, ModelFamily
-from osfmodel.counting.finetuning import ADDED_TO, MOST_RANK, FineTuning, fine_tuned
+from osfmodel.counting.finetuning import MOST_RANK, FineTuning, fine_tuned
 from osfmodel.counting.kernels import gpu_of, in_file
 from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.stacks import EAGER, STACKS, USUAL_STACKS
-from osfmodel.counting.training import TrainingSetup, checkpointing_of
+from osfmodel.counting.training import CHECKPOINTING, TrainingSetup, checkpointing_of
 from osfmodel.entities.display import brief
-from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import gpu_name
 from osfmodel.entities.lookup import did_you_mean, letters, model_and_rest, nearest, suggestion
@@ -140,8 +140,6 @@ def _decoded(content: bytes) -> Mapping[str, Any]:
     return found
 
 
-PREDICTING = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-"""Fields with a number of layers for multi-token prediction."""
 TYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "tf32", "fp8": "float8",
     "fp8=rowwise": "float8-rowwise", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
@@ -321,44 +319,3 @@ def _by_library(config: Config, tokens: int, problem: OptionError) -> Model:
     except UsageError:
         install = f"pip install 'osfmodel[{library.OTHERS[1]}]'"
         raise DataError(f"{problem}: to count it by its class of transformers: {install}") from None
-
-
-@lru_cache(maxsize=16)
-def remarks(text: str) -> tuple[str, ...]:
-    """Remarks on samples that are longer than the configuration's positions, on weights that are quantised, on layers
-    that are left out, and on how the model was counted."""
-    try:
-        words = parse_words(text)
-        config = configuration(words.model)
-        longest = family_of(config).longest(config)
-        model = model_of(words)
-    except OsfError:
-        return ()
-    said = []
-    stack = words.setting.stack
-    if stack in USUAL_STACKS.values() and stack not in text:
-        said.append(f"{words.model} is counted as it was trained, by {STACKS[stack].said}: others with stack=NAME")
-    if longest and (words.sequence or 0) > longest:
-        reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
-        said.append(f"{reach}: samples of {words.sequence:,} are counted as if they reached that far")
-    if words.tuning and words.tuning.everywhere and config.word("model_type") in ADDED_TO:
-        said.append(
-            "PEFT adds the adapters of experts to their weights in each forward: a second copy of these is kept for "
-            "backward, and no less of them is computed than in full training"
-        )
-    if words.inputs:
-        from osfmodel.counting.library.inputs import unsampled  # not loaded for others
-
-        said += unsampled(words.inputs)
-    if config.fields.get("quantization_config") and not (words.tuning and words.tuning.packed):
-        frozen = words.tuning and words.tuning.rank
-        how = "in the type of computation: qlora=R has 4 bits" if frozen else "as trained in full"
-        said.append(f"the weights of {words.model} are quantised (quantization_config): counted {how}")
-    for name in PREDICTING:
-        layers = [found for part in library.parts(config) if isinstance(found := part.get(name), int) and found > 0]
-        if layers and not any("mtp" in one.name for one in model.modules):
-            what = f"{layers[0]} for multi-token prediction ({name})"
-            said.append(
-                f"of the layers of {words.model} {what}, which its class in transformers leaves out, are not counted"
-            )
-    return (*said, *model.notes)

@@ -77,7 +77,7 @@ class Gpu:
     @property
     def clock(self) -> float:
         """The clock that its power allows, over that of the chip elsewhere: by the cube root, as voltage follows it."""
-        return self.power ** (1 / 3)
+        return float(self.power ** (1 / 3))
 
     def network(self, gpus: int) -> float:
         """Bytes per second of network of each of ``gpus`` GPUs in usual machines."""

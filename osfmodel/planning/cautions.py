@@ -200,7 +200,7 @@ def _other_device(found: Finished) -> Iterator[Words]:
 
 def _in_words(found: Finished) -> Iterator[Words]:
     if in_words(found.workload.name):
-        from osfmodel.counting.words import remarks  # not loaded for a profile
+        from osfmodel.counting.remarks import remarks  # not loaded for a profile
 
         yield from ({"said": said} for said in remarks(found.workload.name))
 

@@ -17,8 +17,9 @@ from osfmodel.counting.families import MODEL_FAMILIES
 from osfmodel.counting.finetuning import TARGETS, FineTuning, fine_tuned
 from osfmodel.counting.groups import Parallelism, shard_of
 from osfmodel.counting.modules import Model, Product, embedding, head, linear
+from osfmodel.counting.remarks import remarks
 from osfmodel.counting.roofline import PACKED
-from osfmodel.counting.words import model_of, parse_words, remarks
+from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.strategies.fully_sharded import ShardedStep
 from tests.conftest import ROOT

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli.app import main
 from osfmodel.counting import library
+from osfmodel.counting.remarks import remarks
 from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.training import CHECKPOINTING
-from osfmodel.counting.words import TYPES, model_of, parse_words, remarks
+from osfmodel.counting.words import TYPES, model_of, parse_words
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 

@@ -11,7 +11,8 @@ import osfmodel as osf
 from osfmodel.counting import library
 from osfmodel.counting.config import Config
 from osfmodel.counting.library import inputs
-from osfmodel.counting.words import model_of, parse_words, remarks
+from osfmodel.counting.remarks import remarks
+from osfmodel.counting.words import model_of, parse_words
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

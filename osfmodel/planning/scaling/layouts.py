@@ -83,7 +83,7 @@ class Space:
     @property
     def checkpointing(self) -> tuple[str, ...]:
         """The kinds of checkpointing that are tried."""
-        return self.limits["ac"].words if "ac" in self.limits else TRIED
+        return self.limits.get("ac", Limit(0, words=TRIED)).words
 
 
 def parse_space(text: str) -> Space:
@@ -180,7 +180,7 @@ class LayoutSearch:
                 continue
             if (point := self._point(layout, made())) is not None:
                 kept = {NO: misfits, TIGHT: tight}.get(point.fits or "", fitting)
-                better = _lacks_less if point.fits == NO else _faster
+                better = _lacks_less if point.fits == NO else lambda one, other: one.time < other.time
                 before = kept.get(layout.groups)
                 if before is None or better(point, before[1]):
                     kept[layout.groups] = layout, point
@@ -268,10 +268,6 @@ def _shards(name: str) -> bool:
     """Whether a named plan shards parameters."""
     rule = named_plan(name)
     return isinstance(rule, PlanRule) and rule.objective.strategy in SHARDED
-
-
-def _faster(one: ScalePoint, other: ScalePoint) -> bool:
-    return one.time < other.time
 
 
 def _lacks_less(one: ScalePoint, other: ScalePoint) -> bool:

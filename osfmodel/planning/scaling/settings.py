@@ -58,6 +58,6 @@ def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
     """The settings of a point's job, of a workload in words. Raises UsageError for a portion that is checkpointed."""
     how, kinds = parse_words(curve.workload.name).setting, tuple(curve.groups.document.items())
     if how.portion != 1:
-        raise UsageError("--for has no settings yet for a portion that is checkpointed: give ac=none, selective or full")
+        raise UsageError("--for has no settings for a portion that is checkpointed: give ac=none, selective or full")
     batch, samples, tokens = point.workload.batch_size or 1, point.samples or 1, point.workload.sample_tokens
     return JobSettings(kinds, batch, samples, point.accumulated, tokens, how.checkpointing, how.dtype, how.stack)
