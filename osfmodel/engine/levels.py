@@ -117,9 +117,11 @@ class _Moments:
         self.lasting = {hold.owner for hold in program.holds if not hold.passing}
 
     def place(self, instant: Instant) -> Place:
+        """The place of an instant among all events."""
         return self.places[instant.ended][instant.operation]
 
     def begun(self, hold: Hold) -> Place:
+        """The place from which a hold holds its bytes."""
         first = max(map(self.place, hold.since)) if hold.since else ALWAYS
         return first if hold.latest is None else min(first, self.place(hold.latest))
 

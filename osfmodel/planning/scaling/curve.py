@@ -14,7 +14,7 @@ from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_ti
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.anchors import Taught
-from osfmodel.planning.scaling.strategies import StrategyRow
+from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import need
 from osfmodel.solve.solution import MemoryLimit
@@ -82,6 +82,11 @@ class ScalePoint:
     def time(self) -> float:
         """Seconds of a step."""
         return self.best.time
+
+    @property
+    def reserved(self) -> int | None:
+        """Bytes that PyTorch's allocator takes, simulated near the limit of memory."""
+        return reserved_near(self.best, self.ranks)
 
     @cached_property
     def band(self) -> Band | None:

@@ -6,24 +6,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from osfmodel.counting import in_words
 from osfmodel.counting.training import FULL
 from osfmodel.counting.words import parse_words
 from osfmodel.engine.levels import Footprint
+from osfmodel.engine.run import SIMULATED, LongRun
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import shortfall
+from osfmodel.solve.room import reserved_for, shortfall
 from osfmodel.solve.verdicts import NO, TIGHT, YES
 
 REPLICATED_PLAN = "ddp"
 """The strategy to stay with where no other is faster beyond doubt."""
+
+
+NEAR = 0.7
+"""Part of a GPU's memory from which on PyTorch's allocator is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,28 @@ class StrategyRow:
     def time(self) -> float:
         """Seconds of a step."""
         return self.prediction.iteration_time
+
+
+def reserved_near(row: StrategyRow, workers: int) -> int | None:
+    """Bytes that PyTorch's allocator takes for a strategy where a GPU has room: simulated from NEAR of the limit on.
+
+    Below that, and where nobody knows what the optimizer keeps, as published runs did. It gives free segments back
+    before memory runs out, so that more than the limit may be taken and still fit.
+    """
+    if row.peak is None or row.limit is None or row.peak.bytes < NEAR * row.limit:
+        return row.reserved
+    workload = row.prediction.bound.question.workload
+    return row.reserved if workload.state_bytes is None else reserved_for(workload, *shorter(row.prediction), workers)
+
+
+def shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
+    """The plan and the step of a prediction; of many micro-batches only some, which have the same peak."""
+    plan, timeline = prediction.plan, prediction.timeline
+    run = timeline.run
+    if plan.sharding is None or not isinstance(run, LongRun):
+        return plan, timeline
+    short = replace(plan, sharding=replace(plan.sharding, micro_batches=SIMULATED))
+    return short, run.short.timeline(timeline.compute_time)
 
 
 @dataclass(frozen=True, slots=True)

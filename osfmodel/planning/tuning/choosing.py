@@ -17,24 +17,21 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import gain_doubt
 from osfmodel.engine.memory import known
-from osfmodel.engine.run import SIMULATED, LongRun
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
-from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import Form
-from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.predictions import Given, PricedSubject, compare
 from osfmodel.planning.results import WORTHWHILE, Chance, Prediction, Tuning
-from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, StrategyTuning, possible
+from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, StrategyTuning, possible, shorter
 from osfmodel.planning.tuning.chances import chance, plan_times
 from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import peak_of, reserved_for
+from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
 from osfmodel.solve.verdicts import TIGHT, YES, chance_to_fit, reserved_of, safe_bytes, setup_of, verdict_of
 from osfmodel.targets import ALIASES, CONFIG_TARGETS
@@ -45,8 +42,6 @@ STRATEGY_PLANS: Mapping[str, int] = MappingProxyType(
     {"ddp": 0, "zero-1": 4, "zero-2": 5, "fsdp2": 1, "fsdp2:keep": 3, "hsdp": 2}
 )
 """Named plans of the strategies as they are shown, and the turn of each: the first that fits is taken."""
-NEAR = 0.7
-"""Part of a GPU's memory from which on PyTorch's allocator is simulated."""
 KEPT = "fsdp2:keep"
 """The plan with reshard_after_forward=False."""
 TARGETS: Mapping[str, str] = MappingProxyType({**ALIASES, KEPT: "fsdp2"})
@@ -164,28 +159,6 @@ def strategy_row(
         return StrategyRow(prediction, peak, reserved=reserved)
     chance_of_room = chance_to_fit(reserved, limit.bytes, setup)
     return StrategyRow(prediction, peak, verdict_of(chance_of_room), chance_of_room, reserved, limit.bytes)
-
-
-def reserved_near(row: StrategyRow, workers: int) -> int | None:
-    """Bytes that PyTorch's allocator takes for a strategy where a GPU has room: simulated from NEAR of the limit on.
-
-    Below that, and where nobody knows what the optimizer keeps, as published runs did. It gives free segments back
-    before memory runs out, so that more than the limit may be taken and still fit.
-    """
-    if row.peak is None or row.limit is None or row.peak.bytes < NEAR * row.limit:
-        return row.reserved
-    workload = row.prediction.bound.question.workload
-    return row.reserved if workload.state_bytes is None else reserved_for(workload, *shorter(row.prediction), workers)
-
-
-def shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
-    """The plan and the step of a prediction; of many micro-batches only some, which have the same peak."""
-    plan, timeline = prediction.plan, prediction.timeline
-    run = timeline.run
-    if plan.sharding is None or not isinstance(run, LongRun):
-        return plan, timeline
-    short = replace(plan, sharding=replace(plan.sharding, micro_batches=SIMULATED))
-    return short, run.short.timeline(timeline.compute_time)
 
 
 def _chance(workload: Workload, cluster: Cluster, workers: int, mine: Prediction, theirs: Prediction) -> Chance:

@@ -14,7 +14,6 @@ from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.anchors import NAMES, Taught
 from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.goals import Answer, Cheapest
-from osfmodel.planning.tuning.choosing import reserved_near
 from osfmodel.show.document import Result
 from osfmodel.show.plans import band_column, three_digits, what_if_part
 from osfmodel.show.table import Column, Sheet, amount, column, csv_row, json_row, listed_rows
@@ -49,7 +48,7 @@ POINT: tuple[Column[ScalePoint], ...] = (
         lambda point: None if point.best.peak is None else point.best.peak.bytes,
         show_bytes,
     ),
-    column("reserved_memory_bytes", None, lambda point: reserved_near(point.best, point.ranks)),
+    column("reserved_memory_bytes", None, lambda point: point.reserved),
     column("fits", "fits", lambda point: point.fits),
     column("fits_chance", None, lambda point: point.best.chance),
     column("cost_per_hour", "per hour", lambda point: point.cost_per_hour, amount),
