@@ -46,7 +46,7 @@ PUBLISHED = ("mosaicml-h100",)
 GPUS = {"A100-40GB": "a100-40gb", "A100-64GB": "a100-64gb", "A100-80GB": "a100", "H100-80GB": "h100"}
 """Names in words, by those in the sources."""
 STACKS = {"fms-fsdp": "compile", "mosaicml-2023": "composer", "mosaicml-h100": "composer"}
-"""Those of the sources that are not eager."""
+"""The sources that are not eager."""
 HEADS = {768: 12, 1024: 16, 1536: 12, 2048: 16, 2560: 20, 7168: 56}
 """Heads by width of the model, where they are not 128 wide; modalities-2.7b has 32 of 80."""
 

@@ -60,7 +60,7 @@ NOTHING_YET = PeaksFile(
     dict.fromkeys(KINDS, 1.0),
     [PeakCell(kind, [0.0] * len(LEVELS), 0, []) for kind in KINDS],
 )
-"""What is known before any peak is judged."""
+"""Everything known before any peak is judged."""
 LLAMA = (
     '{"model_type": "llama", "hidden_size": %d, "intermediate_size": %d, "num_hidden_layers": %d, "vocab_size": %d, '
     '"rms_norm_eps": 1e-5, "tie_word_embeddings": false, "max_position_embeddings": 262144, '

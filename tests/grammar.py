@@ -198,6 +198,7 @@ NOUNS: Mapping[str, Noun] = {
                  ("H100", "zero2", "gpt-2", "infiniband", "resnet50", *OTHER_GPUS)),
     "text": Noun(("mine", "my model"), ("", "a/b")),
     "scaling": Noun(("weak", "strong"), ("Weak", "linear")),
+    "layout": Noun(("any", "tp=1,cp=1,pp=1,ac=none"), ("tp<8", "some", "dp=2")),
     "jobs": Noun(("1",), ("0", "two", "-1")),
     "fit": Noun(("piecewise", "hockney", "ring"), ("linear", "nccl", "tabulated", "lstsq", "protocols", "Ring")),
 }  # fmt: skip
@@ -219,7 +220,7 @@ OPTIONS: Mapping[str, str] = {
     "--name": "text", "--tolerance": "tolerance", "--baseline": "data", "--candidate": "data", "--keeper": "keeper",
     "--also": "workload", "--best": "goal", "--influence": "goal", "--where": "where", "--into": "table",
         "--jobs": "jobs",
-    "--trace": "trace", "--scaling": "scaling", "--anchors": "log",
+    "--trace": "trace", "--scaling": "scaling", "--anchors": "log", "--layout": "layout",
 }  # fmt: skip
 """Kind of thing that the value of an option names."""
 

@@ -54,7 +54,7 @@ class HeldPlan(NamedTuple):
 
 
 class KeptBytes(NamedTuple):
-    """What is assumed of memory beside the plan: executor of the gradients, optimizer, bytes of each communicator."""
+    """Assumptions on memory beside the plan: executor of the gradients, optimizer, bytes of each communicator."""
 
     keeper: str | None
     optimizer: str | None

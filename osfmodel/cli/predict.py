@@ -92,7 +92,7 @@ def predict_command(
 
     WORKLOAD is a bundled name, a file, or words, for which nothing has to be measured:
     MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8|fp8=rowwise|mxfp8|nvfp4]
-    [,ac=none|selective|full][,stack=eager|compile|te|nanotron|composer]. MODEL is an architecture
+    [,ac=none|selective|full|budget:B][,stack=eager|compile|te|nanotron|composer]. MODEL is an architecture
     ('osf list architectures'), a Hugging Face config.json, its folder, the name of a model whose config.json is in
     Hugging Face's cache, timm/NAME, diffusers/CLASS, or a module:function that returns a torch.nn.Module (its inputs
     by ,input=FILE); GPU a name of 'osf list gpus', or a file of osf bench --kernels.

@@ -14,7 +14,7 @@ import click
 
 from osfmodel.cli.anchors import anchors_in
 from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
-from osfmodel.cli.groups import ARGUMENTS, Decorator, GroupedCommand, OptionGroup
+from osfmodel.cli.groups import ARGUMENTS, READ, Decorator, GroupedCommand, OptionGroup
 from osfmodel.cli.options import (
     Subject,
     TargetName,
@@ -101,6 +101,7 @@ def _group(name: str, said: str) -> Decorator:
 @click.option(
     "--anchor",
     "anchors",
+    type=READ,
     multiple=True,
     metavar="N=STEP|FILE",
     help="A measured step with N GPUs: 64=0.61s, 64=5762tok/s/gpu, 64=210samples/s, or 64=FILE, a trainer's log; or a "
@@ -270,7 +271,7 @@ def _curve(
 def _options(
     what_if: WhatIf, workload: Workload, price: float | None, asked: Mapping[str, Any], groups: Parallelism
 ) -> ScaleOptions:
-    """What the options say, of one combination."""
+    """The options of one combination."""
     for name in asked["plan_names"]:
         if name.endswith(".json") or os.path.isfile(name):
             raise UsageError(f"--plan {name}: osf scale compares named plans only: name a plan, or osf predict it")

@@ -121,7 +121,9 @@ def _paced(shape: NcclShape, place: Placement, collective: str, corrections: Cor
 
 def unpaced(shape: NcclShape) -> bool:
     """Whether neither machine nor fabric has a measured pace."""
-    return shape.pace is None and not known.by_generation(fabric_of(shape).pace, _generation(shape))
+    paces = fabric_of(shape).pace
+    unknown = paces is known.BETWEEN_SLOW_AND_FAST or not known.by_generation(paces, _generation(shape))
+    return shape.pace is None and unknown
 
 
 def _crowd(shape: NcclShape, place: Placement, collective: str) -> float:

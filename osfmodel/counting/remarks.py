@@ -1,4 +1,4 @@
-"""What to know about how a workload in words was counted."""
+"""Remarks on how a workload in words was counted."""
 
 from __future__ import annotations
 

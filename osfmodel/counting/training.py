@@ -63,7 +63,7 @@ class TrainingSetup:
 
 
 def checkpointing_of(part: str) -> tuple[str, float]:
-    """What is checkpointed, and the portion, as in ``ac=full``, ``ac=full:8/32`` or ``ac=budget:0.5``.
+    """The kind of checkpointing and its portion, as in ``ac=full``, ``ac=full:8/32`` or ``ac=budget:0.5``.
 
     Raises UsageError for another part of a workload in words.
     """

@@ -40,6 +40,9 @@ GLOO, NODE, NODES, SHARDED_NODES = "gloo", "one node", "several nodes", "several
 sharded parameters."""
 LEAST = 0.02
 """Smallest part by which a band goes beyond the prediction on each side: repeats of one run differ by about as much."""
+ALONE = 0.05
+"""The same where a single group of sources was seen, which does not tell how others differ: assumed. Two that ran the
+same strategy on several nodes differ by 0.03 to 0.06."""
 PER_DOUBLING = 0.1
 """Part by which prices are more doubtful for each doubling of a size or worker count beyond those measured: held-out
 worker counts of fitted tables (docs/reference/fits.md) are off by about as much."""
@@ -245,6 +248,8 @@ def _distances(kind: str, without: str, runs: Sequence[JudgedRun]) -> Distances:
     below = [math.log(run.fast / run.measured) for run in runs]
     above = [math.log(run.measured / run.slow) for run in runs]
     groups = len({run.group for run in runs})
+    if groups == 1:
+        below, above = ([max(value, ALONE) for value in values] for values in (below, above))
     parts = [1 - (1 - level) / 2 * groups / (groups + 1) for level in LEVELS]
     ends = [tuple(weighed(values, shares, part) for part in parts) for values in (below, above)]
     return Distances(kind, without, ends[0], ends[1], len(runs), tuple(sorted({run.source for run in runs})))

@@ -1,4 +1,4 @@
-"""What PyTorch's caching allocator reserves for a step: its holds, taken and given back in their order.
+"""The memory that PyTorch's caching allocator reserves for a step: its holds, taken and given back in their order.
 
 An optimizer makes its state in the first update, out of what that step has left free: blocks that it cuts are too small
 for what they held before, so that the second step reserves more. All-gathers take memory of a stream of their own.

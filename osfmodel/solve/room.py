@@ -47,7 +47,7 @@ def largest_part(level: Footprint) -> str:
 
 
 def need(level: Footprint, limit: int, reserved: int | None = None) -> str:
-    """What a plan needs of the limit, and its largest part; no sentence's end.
+    """The need of a plan against the limit, and its largest part; no sentence's end.
 
     reserved: what PyTorch takes for it, which is said where the rest would fit
     """
@@ -58,7 +58,7 @@ def need(level: Footprint, limit: int, reserved: int | None = None) -> str:
 
 
 def shortfall(level: Footprint, plan: Plan, limit: int, repeated: bool = False, reserved: int | None = None) -> str:
-    """What a plan needs of the limit, its largest part, and the setting that helps; no sentence's end.
+    """The need of a plan against the limit, its largest part, and the setting that helps; no sentence's end.
 
     repeated: whether all blocks are repeated in backward already
     """

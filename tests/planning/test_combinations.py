@@ -92,14 +92,14 @@ def test_each_of_several_plans_is_shown():
 
 
 def test_answers_say_the_combination_that_they_are_of():
-    found = json.loads(ran(*JOB, "--tp", "1", "--tp", "2", "--target-time", "300ms", "--json"))
+    found = json.loads(ran(*JOB, "--tp", "1", "--tp", "2", "--target-time", "350ms", "--json"))
     goals = {one["goal"]: one["predicted"] for one in found["answers"] if one["asks"] == "workers"}
-    assert goals == {"a step of 300 ms with --tp 1": None, "a step of 300 ms with --tp 2": 8}
+    assert goals == {"a step of 350 ms with --tp 1": None, "a step of 350 ms with --tp 2": 8}
 
 
 def test_the_cheapest_machine_is_looked_for_among_all_combinations():
     machines = ["--cluster", "nccl:a100x8,200Gbps", "--price", "2", "--tp", "1", "--tp", "2"]
-    found = json.loads(ran(*JOB, *machines, "--target-time", "300ms", "--json"))
+    found = json.loads(ran(*JOB, *machines, "--target-time", "350ms", "--json"))
     assert [len(one["combinations"]) for one in found["machines"]] == [4, 4]
     assert found["cheapest"][0]["predicted"] == {"cluster": f"{CLUSTER} with --tp 2", "workers": 8, "price": 16.0}
 

@@ -1,4 +1,4 @@
-"""What makes a step fit that does not: every command that is printed is run, and fits."""
+"""Changes that make a step fit that does not: every command that is printed is run, and fits."""
 
 import json
 import shlex

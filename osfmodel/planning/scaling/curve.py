@@ -161,7 +161,7 @@ class ScalePoint:
         return None if self.hours is None or self.cost_per_hour is None else self.hours * self.cost_per_hour
 
     def lacking(self, limit: int) -> str:
-        """What the best strategy needs, in a sentence without full stop; ``rescues`` has the remedies."""
+        """The need of the best strategy, in a sentence without full stop; ``rescues`` has the remedies."""
         assert self.best.peak is not None
         return f"{self.best.name} {need(self.best.peak, limit, self.best.reserved)}"
 
@@ -267,7 +267,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 
 def _preferred(point: ScalePoint) -> tuple[bool, float]:
-    """What is best is first sure to fit, then fast."""
+    """The turn of a point: those that surely fit first, then the fastest."""
     return point.fits in (None, YES), _rate(point)
 
 

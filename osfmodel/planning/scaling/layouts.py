@@ -1,4 +1,4 @@
-"""Which layout for N GPUs: groups inside a replica, strategy, micro-batch and checkpointing, searched best first.
+"""The layout for N GPUs: groups inside a replica, strategy, micro-batch and checkpointing, searched best first.
 
 Every layout waits in a queue with a bound that its step cannot beat, and the one with the least bound is looked at
 next. First that is the whole model's computation, shared evenly. Then the shard of a GPU is counted: its computation,
@@ -50,7 +50,7 @@ NAMES = {short: kind for kind, short in OPTIONS.items()}
 
 
 class Limit(NamedTuple):
-    """What a layout may have of one thing: a number, at most a number, or one of some words."""
+    """The values that a layout may have of one thing: a number, at most a number, or one of some words."""
 
     most: int
     least: int = 1

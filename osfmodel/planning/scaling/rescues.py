@@ -1,4 +1,4 @@
-"""What makes a step fit that does not, or only perhaps: each change with the time that it costs, as a command.
+"""Changes that make a step fit that does not, or only perhaps: each with the time that it costs, as a command.
 
 Every change is predicted, and only those that surely fit are kept. Alone they are a smaller micro-batch with more of
 them, activation checkpointing, another strategy, tensor parallelism, and more GPUs; where none is enough, they come on
@@ -85,7 +85,7 @@ class Rescuer:
         return []
 
     def _bases(self, start: Tried) -> Iterator[Tried]:
-        """What changes come on top of."""
+        """The job that changes come on top of."""
         yield start
         every = tuple(dict.fromkeys((*start.plans, *STRATEGY_PLANS)))
         if in_words(start.name) and parse_words(start.name).setting.checkpointing != FULL:
