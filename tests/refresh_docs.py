@@ -1,8 +1,7 @@
 """Make the pages that are made from the code, and put the real outputs into examples and notebooks of README and docs.
 
 ``python -m tests.refresh_docs``, or with the names of pages, ``docs/faq.md`` or ``docs/notebooks/x.ipynb``, for these
-only. Then read the difference: a changed output is a changed claim. Lines of three dots stay, with what stands before
-them.
+only. Then read the difference: a changed output is a changed claim. Lines of three dots stay.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import os
 import shlex
 import sys
 import tempfile
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -20,6 +20,25 @@ from osfmodel.ledger.check import check
 from tests.generated_pages import ACCURACY, accuracy_page, command_pages, schema_pages
 from tests.notebooks import NOTEBOOKS, executed, text_of
 from tests.repository.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
+
+DOTS = "...\n"
+
+
+def excerpt(expected: str, output: str) -> str:
+    """The output with the lines left out that ``expected`` leaves out: of each part that it shows the most alike."""
+    lines, made, at = output.splitlines(keepends=True), [], 0
+    for number, part in enumerate(expected.split(DOTS)):
+        shown = part.splitlines(keepends=True)
+        starts = range(at, len(lines) - len(shown) + 1) if number else [0]
+        at = max(starts, key=lambda start: alike(shown, lines[start:]), default=at)
+        made.append("".join(lines[at : at + len(shown)]))
+        at += len(shown)
+    return DOTS.join(made)
+
+
+def alike(shown: list[str], lines: list[str]) -> float:
+    """The likeness of lines one by one, in all."""
+    return sum(SequenceMatcher(None, one, other).ratio() for one, other in zip(shown, lines, strict=False))
 
 
 def refreshed(text: str) -> str:
@@ -33,9 +52,7 @@ def refreshed(text: str) -> str:
                 continue
             output = CliRunner().invoke(main, shlex.split(command, comments=True)[1:]).output
             if expected and not matches(expected, output):
-                head, dots, tail = expected.partition("...\n")
-                real = "".join(output.splitlines(keepends=True)[: head.count("\n")]) + dots + tail if dots else output
-                new = new.replace(expected, real)
+                new = new.replace(expected, excerpt(expected, output) if DOTS in expected else output)
         text = text.replace(block, new)
     return text
 
