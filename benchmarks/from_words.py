@@ -186,6 +186,11 @@ Half width of the band, median: {half:.0%}. Coverage by source, mean: {covered:.
 {medians:.1%}. Of {total} pairs of runs of a source that differ in stack or type alone, and by more than 5 %, the faster
 is known in {right}.
 
+The bars: 10 % for NeMo and each torchtitan run of 8B (held), 8 % for SimuMax, 6 % for MosaicML of April and nanotron
+(held), half a width of 14 % (missed), 85 to 97 % inside (at its edge). SimuMax's row starts from its own measured
+kernels of A100 and B200; without them it is 16 %. NeMo's interleaved pipelines are counted by their chunks, which words
+cannot say: asked by `osf scale` its median is 10.4 %.
+
 * NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 1.8 times between containers of one year.
 * `mosaicml-2023` of January ran torch 1.12, and took longer than in April. `mosaicml-h100` is the only source with
   FlashAttention 1 on H100: the rate that is assumed without it is too low.

@@ -70,7 +70,7 @@ def scale(workload: str, cluster: str, workers: str, options: list[str] | None =
 
 
 def memory(workload: str, options: list[str] | None = None) -> dict[str, Any]:
-    """Peak memory of a training step of a profile under each plan, when it is reached, and who owns it.
+    """Peak memory of a step of a profile, or of words, under each plan, when it is reached, and who owns it.
 
     options: as of `osf memory --help`, such as ["--batch-size", "64"].
     """

@@ -80,7 +80,7 @@ class KeptBytes(NamedTuple):
 @click.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the profile's.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
 @click.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel).")
-@click.option("--memory", metavar="SIZE", help="Memory of a GPU (16GiB). Default: that of the GPU in words.")
+@click.option("--memory", metavar="SIZE", help="Of a GPU (16GiB). Default: what CUDA and NCCL leave of it.")
 @GROUPS.option("--tp", type=int, default=1, metavar="N", help="Tensor parallelism.")
 @GROUPS.option("--cp", type=int, default=1, metavar="N", help="Context parallelism.")
 @GROUPS.option("--pp", type=int, default=1, metavar="N", help="Pipeline stages; --accumulate: micro-batches.")
@@ -157,16 +157,16 @@ def memory_command(
     reserved = {name: reserved_of(one.memory.peak.bytes, setup) for name, one in found.items()}
     repeated = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == FULL
     chances, lacking = {}, {}
+    usual, least = dict(reserved), math.inf if limit is None else NEAR * limit.bytes
+    reserved |= {name: one.simulated() for name, one in found.items() if one.memory.peak.bytes >= least}
     if limit is not None:
         for name, one in found.items():
-            chances[name] = chance_to_fit(reserved[name], limit.bytes, setup)
+            chances[name] = chance_to_fit(usual[name], limit.bytes, setup)
             lacking[name] = shortfall(one.memory.peak, one.plan, limit.bytes, repeated, reserved[name])
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
     where += f" with {what.words}" * bool(what.words) + f" with {groups.words}" * (groups != Parallelism())
     said = [UNPADDED for one in found.values() if unpadded(workload, one.plan)]
     said += [sentence for one in found.values() for sentence in unsharded(workload, one.plan)]
-    least = math.inf if limit is None else NEAR * limit.bytes
-    reserved |= {name: one.simulated() for name, one in found.items() if one.memory.peak.bytes >= least}
     predicted = MemoryPredicted(
         workload.name,
         workload.batch_size,

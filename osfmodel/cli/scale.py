@@ -46,7 +46,7 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.scale.result import Scaled, ScaledMachines
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.named_plans import named_plan
+from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
 
 TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
@@ -237,6 +237,8 @@ def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -
         raise UsageError(f"--layout searches by itself: leave {option} out, or leave --layout out")
     workload, cluster = load_subject(subject)
     options = _options(subject.what_if, workload, price, asked, Parallelism())
+    if asked["target"] in NAMED_PLANS and not asked["plan_names"]:
+        options = replace(options, plans=(asked["target"],))
     counts = sorted(parse_workers(asked["workers"], cluster))
     curve = scale_layouts(subject.workload_name, cluster, counts, options, asked["layout"])
     tuning = None if asked["target"] is None else settings(curve, asked["target"])

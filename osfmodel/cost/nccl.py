@@ -122,7 +122,7 @@ def _paced(shape: NcclShape, place: Placement, collective: str, corrections: Cor
 def unpaced(shape: NcclShape) -> bool:
     """Whether neither machine nor fabric has a measured pace."""
     paces = fabric_of(shape).pace
-    unknown = paces is known.BETWEEN_SLOW_AND_FAST or not known.by_generation(paces, _generation(shape))
+    unknown = paces is known.ASSUMED_PACE or not known.by_generation(paces, _generation(shape))
     return shape.pace is None and unknown
 
 

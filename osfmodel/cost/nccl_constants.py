@@ -9,7 +9,7 @@ Sources, named at each constant:
 * OFI: aws/aws-ofi-nccl, src/platform-aws.cpp (latency that the plugin reports, protocols that it leaves on).
 * GCP: NCCL's settings for GPUDirect-TCPXO on A3 Mega machines, as published with jobs there (allenai/OLMo and others).
 
-Of measured collectives HOST_SHARE, CROWDED and EFA's pace were taken; other fitted values are in osfmodel.cost.nccl.
+Of measured collectives HOST_SHARE, CROWDED, PACES and EFA's pace were taken; others fitted are in osfmodel.cost.nccl.
 """
 
 from __future__ import annotations
@@ -185,13 +185,18 @@ class NetworkFabric(NamedTuple):
 
 
 ALL = {"": PROTOCOLS}
-BETWEEN_SLOW_AND_FAST = {"": 22 * US}
-"""Pace where the machine is not known: the geometric middle of 6 and 84 microseconds, the fastest and the slowest of
-published machines, between which bands reach. Runs on Leonardo are nearer so than with the tuner's pace."""
+PACES = (6 * US, 84 * US)
+"""Seconds that a step of an all-gather or a reduce-scatter between nodes took on published machines, at the least and
+at the most; bands reach from one to the other."""
+MIDDLE_PACE = math.sqrt(PACES[0] * PACES[1])
+ASSUMED_PACE = {"": MIDDLE_PACE}
+"""Pace where the machine is not known: the geometric middle. Runs on Leonardo are nearer so than with the tuner's."""
 BETWEEN_NODES: Mapping[str, NetworkFabric] = {
-    "ib": NetworkFabric({"": 0.0}, ALL, True, True, "InfiniBand (latencies: NCCL's tuner)", pace=BETWEEN_SLOW_AND_FAST),
+    "ib": NetworkFabric(
+        {"": 0.0}, ALL, True, True, "InfiniBand (latencies: NCCL's tuner; pace: middle of published)", pace=ASSUMED_PACE
+    ),
     "roce": NetworkFabric(
-        {"": 0.0}, ALL, True, True, "RDMA over Ethernet (latencies as ib)", pace=BETWEEN_SLOW_AND_FAST
+        {"": 0.0}, ALL, True, True, "RDMA over Ethernet (latencies and pace as ib)", pace=ASSUMED_PACE
     ),
     "efa": NetworkFabric(
         {"volta": 150 * US, "blackwell": 35 * US, "": 75 * US},
@@ -228,12 +233,6 @@ placement group, and 10 inside one. EFA's pace and crowd: means of 256 MiB on 2 
 20 %, a cloud of many jobs whose repeats differ five-fold; assumed for its other generations and TCPXO."""
 NIC_SHARE = 0.96
 """Fraction of a NIC's rate that NCCL reaches: TOPO NET_BW, 12 GB/s of 100 Gbit/s."""
-
-
-PACES = (6 * US, 84 * US)
-"""Seconds that a step of an all-gather or a reduce-scatter between nodes took on published machines, at the least and
-at the most. MIDDLE_PACE is between them, as factors go."""
-MIDDLE_PACE = math.sqrt(PACES[0] * PACES[1])
 
 
 def by_generation(values: Mapping[str, Value], generation: str) -> Value:

@@ -73,10 +73,11 @@ def checkpointing_of(part: str) -> tuple[str, float]:
     if not colon and how != BUDGET:
         return how, 1.0
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:/([0-9]{1,6}))?", text)
-    portion = float(match[1]) / max(1e-9, float(match[2] or 1)) if match and how != NOTHING else -1.0
+    whole = float(match[2] or 1) if match else 0.0
+    portion = float(match[1]) / whole if match and whole and how != NOTHING else -1.0
     if not 0 <= portion <= 1:
         raise UsageError(
-            f"{part!r}: write ac=full:8/32 to checkpoint the first 8 of every 32 blocks, or ac=budget:0.5 to keep half"
+            f"{part!r}: write ac=full:8/32 to checkpoint 8 of 32 blocks, the first, or ac=budget:0.5 to keep half"
         )
     return how, portion
 

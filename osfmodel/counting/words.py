@@ -145,7 +145,7 @@ TYPES = {
     "fp8=rowwise": "float8-rowwise", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
 }  # fmt: skip
 FORM = (
-    f"write MODEL:GPU[,seqN][,batchN][,{'|'.join(TYPES)}][,ac={'|'.join(CHECKPOINTING)}]"
+    f"write MODEL:GPU[,seqN][,batchN][,{'|'.join(TYPES)}][,ac={'|'.join(CHECKPOINTING)}:P]"
     f"[,stack={'|'.join(STACKS)}][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]][,input=FILE]"
 )
 SPELLINGS = {

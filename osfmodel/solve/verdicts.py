@@ -70,7 +70,7 @@ def setup_of(profiled: bool, groups: tuple[int, int, int] = (1, 1, 1)) -> str:
 
 
 def reserved_of(size: int, setup: str) -> int:
-    """Bytes that PyTorch's caching allocator reserves at most in a step that holds ``size`` bytes at its peak."""
+    """Bytes that PyTorch's caching allocator usually reserves in a step that holds ``size`` bytes at its peak."""
     return round(size * bundled_peaks().reserved[setup])
 
 

@@ -135,11 +135,12 @@ class Taught:
         before: without anchors
         inside: whether all are on one node
 
-        For each doubling beyond the anchors PER_DOUBLING more is doubted.
+        For each doubling beyond the anchors PER_DOUBLING more is doubted, and as much as anchors are missed by.
         """
         counts = [count for count, _ in self.misses]
         measured = workers in counts
-        low = high = PER_DOUBLING * max(0.0, math.log2(workers / max(counts)))
+        beyond = PER_DOUBLING * max(0.0, math.log2(workers / max(counts)))
+        low = high = math.hypot(beyond, *(math.log1p(miss) for _, miss in self.misses))
         for pair in self.edges:
             changes = [math.log(timed(factors) / time) for factors in pair]
             low, high = math.hypot(low, min(0.0, *changes)), math.hypot(high, max(0.0, *changes))

@@ -52,7 +52,7 @@ class ScalePoint:
     training: the whole training
     inside:   whether all are on one node
     groups:   parallelism inside a replica
-    taken:    whether it is the one to take at this number of GPUs; both are set in ``combinations`` only
+    taken:    whether it is the one to take at this number of GPUs, in ``combinations`` only
     taught:   the error band with what several anchors showed
     """
 
@@ -163,7 +163,7 @@ class ScalePoint:
     def lacking(self, limit: int) -> str:
         """The need of the best strategy, in a sentence without full stop; ``rescues`` has the remedies."""
         assert self.best.peak is not None
-        return f"{self.best.name} {need(self.best.peak, limit, self.best.reserved)}"
+        return f"{self.best.name} {need(self.best.peak, limit, self.reserved)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ WANTED = 5
 TIE = 0.03
 """Part of a step's time by which a layout must be faster than one with fewer ways of parallelism to be taken."""
 LARGEST_BATCH = 32
-"""Samples of a micro-batch above which none is tried."""
+"""Largest micro-batch that is tried, in samples."""
 LEAST_TOKENS = 4096
 """Tokens of a sample that each GPU of a context group keeps at least: shorter ones gain nothing by it."""
 NAMES = {short: kind for kind, short in OPTIONS.items()}
@@ -200,7 +200,7 @@ class LayoutSearch:
         """The whole model's computation of a step, shared evenly between the GPUs of a replica, and the bubble."""
         key = layout.batch, layout.checkpointing
         if key not in self._whole:
-            setting = replace(parse_words(self.words).setting, batch=layout.batch, checkpointing=layout.checkpointing)
+            setting = parse_words(self.text(layout)).setting
             whole = workload_of(self.model, setting, self.words)
             self._whole[key] = whole.forward_time + whole.backward_time
         rounds = layout.accumulated + layout.groups.pipeline - 1
@@ -284,17 +284,17 @@ def simplest(found: Sequence[tuple[Layout, ScalePoint]]) -> int:
 
 def decides(found: Sequence[tuple[Layout, ScalePoint]], taken: int) -> list[str]:
     """A remark on the layout to take against the next best, or the fastest, and on what makes the difference."""
-    if len(found) < 2 or found[0][1].fits == NO:
-        return []
+    if found[0][1].fits == NO:
+        return [f"no layout within these limits fits on {found[0][1].workers} GPUs: --layout any tries all of them"]
     (layout, point), (other, against) = found[taken], found[0 if taken else 1]
     longer = {what: against_time - own for what, own, against_time in _parts(point, against)}
-    what = max(longer, key=lambda name: abs(longer[name]))
-    sign, part = ("more", against.time / point.time - 1) if against.time >= point.time else (
-        "less", 1 - against.time / point.time)  # fmt: skip
-    way = f"{other.groups.words or 'data parallelism alone'} takes {show_share(part)} {sign} time"
+    more = against.time / point.time - 1
+    what = max(longer, key=lambda name: longer[name] if more >= 0 else -longer[name])
+    by = f"{show_share(abs(more))} {'more' if more >= 0 else 'less'} time"
     why = f"{show_time(abs(longer[what]))} {'more' if longer[what] >= 0 else 'less'} {what}"
     near = " (within the tie: fewer ways of parallelism are taken)" if taken else ""
-    return [f"on {point.workers} GPUs {way} than {layout.groups.words or 'data parallelism alone'}{near}: {why}"]
+    one, two = (each.groups.words or "data parallelism alone" for each in (other, layout))
+    return [f"on {point.workers} GPUs {one} takes {by} than {two}{near}: {why}"]
 
 
 def _parts(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
@@ -331,20 +331,20 @@ def scale_layouts(
     model = model_of(parsed)
     experts = max((module.experts for module in model.modules), default=0)
     points, listed, notes = [], [], []
+    if "ep" in space.limits and not experts:
+        raise UsageError(f"--layout ep: {model.name} has no experts: leave it out")
     for gpus in counts:
         samples = options.what_if.global_batch or gpus * parsed.setting.batch
         search = LayoutSearch(words, cluster, gpus, samples, options)
-        layouts = list(candidates(space, cluster, model.tokens, experts, gpus, samples))
-        found = search.best(layouts)
+        found = search.best(layouts := list(candidates(space, cluster, model.tokens, experts, gpus, samples)))
         if not found:
             raise UsageError(
-                f"--layout: no layout of {gpus} GPUs for {samples} samples a step: give a --global-batch that "
-                f"{gpus} divides, or other limits"
+                f"--layout: no layout of {gpus} GPUs for {samples} samples a step: limits and groups must divide them"
             )
         taken = simplest(found)
         points.append(found[taken][1])
         listed += [replace(point, taken=place == taken) for place, (_, point) in enumerate(found)]
-        notes += decides(found, taken)
+        notes += decides(found, taken) if len(found) > 1 or found[0][1].fits == NO else []
         notes.append(
             f"{len(layouts):,} layouts of {gpus} GPUs for {samples:,} samples a step: {search.counted} counted, "
             f"{search.predicted} predicted, the others cannot be faster or do not fit"

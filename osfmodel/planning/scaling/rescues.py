@@ -14,7 +14,7 @@ from typing import Any
 
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
-from osfmodel.counting.training import CHECKPOINTING, FULL
+from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import parse_words, with_parts
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import OsfError
@@ -34,6 +34,9 @@ GOALS = ("--target-scaling", "--target-time", "--target-tokens-per-s", "--budget
 DROPPED = (*GOALS, "--anchor", "--output", "-o", "--format", "-f", "--json")
 """Options of a command that a changed one leaves out: goals, and an anchor that was measured without it."""
 FLAGS = ("--json",)
+
+REPEATED = {NOTHING: 0, SELECTIVE: 1, BUDGET: 1, FULL: 2}
+"""Kinds of checkpointing by how much they repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class Rescuer:
         """The job that changes come on top of."""
         yield start
         every = tuple(dict.fromkeys((*start.plans, *STRATEGY_PLANS)))
-        if in_words(start.name) and parse_words(start.name).setting.checkpointing != FULL:
+        if in_words(start.name) and _repeated(start.name) < REPEATED[FULL]:
             start = start.but(f"ac={FULL}", name=with_parts(start.name, ac=f"ac={FULL}"))
             yield start
         one = next(reversed(list(self._smaller(start))), start)
@@ -100,9 +103,8 @@ class Rescuer:
         if base.changes:
             yield iter((base,))
         yield self._smaller(base)
-        for how in CHECKPOINTING[1:] if in_words(base.name) else ():
-            now = parse_words(base.name).setting.checkpointing
-            if CHECKPOINTING.index(how) > CHECKPOINTING.index(now):
+        for how in (SELECTIVE, FULL) if in_words(base.name) else ():
+            if REPEATED[how] > _repeated(base.name):
                 yield iter((base.but(f"ac={how}", name=with_parts(base.name, ac=f"ac={how}")),))
         others = tuple(name for name in STRATEGY_PLANS if name not in base.plans)
         if others:
@@ -205,3 +207,9 @@ def _without(arguments: Sequence[str], names: Sequence[str]) -> Iterator[str]:
             yield one
         elif not equals and name not in FLAGS:
             next(rest, None)
+
+
+def _repeated(words: str) -> float:
+    """The place in REPEATED of a workload in words; a part of its blocks is less than all."""
+    setting = parse_words(words).setting
+    return REPEATED[setting.checkpointing] - (setting.portion < 1) * 0.5
