@@ -9,6 +9,7 @@ that PyTorch reads while it is imported.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib.util
 import json
@@ -88,7 +89,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended just now, and its server has seen that already
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it at once."""
