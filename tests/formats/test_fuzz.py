@@ -469,7 +469,8 @@ def test_damaged_files_through_the_command_line(fuzz):
     count, accepted, refused, found = (int(cell) for cell in total.split("|")[2:6])
     assert count == 60 == accepted + refused
     assert found == 0
-    assert accepted > 4
+    assert accepted > 0  # how many moves with the samples that there are
+    assert refused > 0
 
 
 def _raised(error):
