@@ -315,6 +315,23 @@ def test_settings_are_those_of_tune(curve, cluster):
     assert made.config["param_dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("taken", "target", "said"),
+    [
+        ("fsdp2", "fsdp2", ""),
+        ("hsdp", "torchtitan", ""),
+        ("fsdp2", "ddp", "these settings of ddp are not of fsdp2, which the table takes: --plan ddp shows their step"),
+        ("fsdp2", "accelerate", "not of fsdp2, which the table takes: --plan ddp shows"),
+        ("ddp", "deepspeed", "not of ddp, which the table takes: --plan deepspeed shows"),
+        ("ddp", "fsdp2", "not of ddp, which the table takes: --plan fsdp2 shows"),
+    ],
+)
+def test_settings_of_another_strategy_than_that_of_the_table_say_so(taken, target, said):
+    small, cluster = osf.load_workload("llama3.2-1b:h100,seq4096,batch4,bf16"), osf.load_cluster("nccl:h100x8,100Gbps")
+    warned = settings(scale(small, cluster, [64], ScaleOptions((taken,))), target).warnings
+    assert [said in one for one in warned if "the table takes" in one] == [True] * bool(said)
+
+
 def run(*args: str):
     return CliRunner().invoke(main, ["scale", *args])
 

@@ -11,15 +11,17 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.plan import Plan
 from osfmodel.planning.predictions import compare
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import in_stages, of_each_gpu
-from osfmodel.planning.tuning.choosing import strategy_row
+from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategy_row
 from osfmodel.planning.tuning.tune import tune, tuned_rule
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Limits, PlanRule
 from osfmodel.solve.verdicts import NO
 from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
 from osfmodel.targets.target import JobSettings
 
 
@@ -38,6 +40,11 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     workload = of_each_gpu(curve.workload, curve.groups, curve.what_if, last.workers)
     cluster = strided(curve.cluster, curve.groups.tensor)
     found = tune(workload, cluster, last.ranks, target, limits)
+    taken = last.best.prediction.plan
+    if last.fits != NO and not _alike(found.plan, taken, last.ranks):
+        said = f"these settings of {target} are not of {last.best.name}, which the table takes"
+        shown = f"--plan {_name_of(found.plan, target)} shows their step"
+        found = replace(found, warnings=(*found.warnings, f"{said}: {shown}"))
     if curve.limit is not None:
         rule = in_stages((target, tuned_rule(found)), curve.groups)
         (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
@@ -52,6 +59,18 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
             found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
         )
     return found.under(replace(curve.what_if, accumulate=last.accumulated))
+
+
+def _name_of(plan: Plan, target: str) -> str:
+    """The named plan that predicts the settings of a target."""
+    kinds = {kind.objective.strategy: name for name in STRATEGY_PLANS if isinstance(kind := named_plan(name), PlanRule)}
+    return target if target in NAMED_PLANS else kinds.get(plan.strategy, target)
+
+
+def _alike(one: Plan, other: Plan, ranks: int) -> bool:
+    """Whether two plans keep and exchange gradients under one strategy, and shard between as many ranks."""
+    each = [None if plan.sharding is None else plan.sharding.ranks(ranks) for plan in (one, other)]
+    return one.objective.strategy == other.objective.strategy and each[0] == each[1]
 
 
 def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
