@@ -88,7 +88,7 @@ def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, tuple[int, floa
     for (model, gpus), own in groupby(rows, lambda one: one.group):
         words = f"{MODELS[model]}:h100,seq{TOKENS},batch1,bf16,stack=nanotron"
         plans = ("zero-1", "ddp")
-        each = {one: LayoutSearch(words, cluster, gpus, SAMPLES, osf.ScaleOptions((one,))) for one in plans}
+        each = {one: LayoutSearch(words, cluster, gpus, osf.ScaleOptions((one,))) for one in plans}
         for row in own:
             point = each[row.plan].price(row.layout)
             turn = ("yes", "tight", "no").index(point.fits or "yes") if point else 3

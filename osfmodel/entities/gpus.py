@@ -130,6 +130,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
         _gpu("GeForce RTX 2080 Ti", (11, 616, 11_264), ("volta", "host", 0, 3), (100, 2), fp32=13.4, fp16=53.8),
     "a100": _gpu("A100 SXM 80GB", (80, 2039, 81_920), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
     "a100-40gb": _gpu("A100 SXM 40GB", (40, 1555, 40_960), A100, (200, 1), fp32=19.5, tf32=156, bf16=312),
+    # 124 multiprocessors of the chip, where the others have 108: rates are 124/108 of theirs.
     "a100-64gb": _gpu("A100 SXM 64GB of Leonardo", (64, 1640, 65_536), A100, (200, 1), fp32=22.4, tf32=179, bf16=358),
     "a100-pcie":
         _gpu("A100 PCIe 80GB", (80, 1935, 81_920), pairs("ampere", 240), (200, 2), fp32=19.5, tf32=156, bf16=312),

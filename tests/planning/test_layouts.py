@@ -30,7 +30,7 @@ ROOMS = (80 << 30, 24 << 30, 14 << 30)
 
 def search(room: int, words: str = WORDS) -> tuple[LayoutSearch, list[Layout]]:
     """A search of a small space on 8 GPUs, and its layouts."""
-    made = LayoutSearch(words, load_cluster(CLUSTER), 8, 16, ScaleOptions(limit=MemoryLimit(room)))
+    made = LayoutSearch(words, load_cluster(CLUSTER), 8, ScaleOptions(limit=MemoryLimit(room)))
     experts = max((module.experts for module in made.model.modules), default=0)
     return made, list(candidates(parse_space(SPACE), made.cluster, 4096, experts, 8, 16))
 

@@ -27,6 +27,7 @@ def points(*words):
          "--global-batch", "128", "--accumulate", "2"],
         ["mpt-7b:a100-40gb,seq4096,batch8", "--cluster", A100, "--workers", "8", "--plan", "fsdp2", "--price", "2"],
         ["llama3-8b:h100,seq8192,batch2,bf16", "--cluster", H100, "--workers", "8", "--memory", "60GB"],
+        ["olmoe-1b-7b:h100,seq4096,bf16", "--cluster", H100, "--workers", "16", "--plan", "ddp"],
         ["resnet50-memory", "--cluster", "v100-10gbe", "--workers", "16", "--plan", "ddp", "--memory", "2.7GiB"],
     ],
 )  # fmt: skip
@@ -53,6 +54,17 @@ def test_checkpointing_is_no_remedy_where_all_is_repeated_already():
     tuned = CliRunner().invoke(main, ["tune", *asked[:-2], "--for", "any"]).stdout
     assert "Nothing fits" in tuned
     assert "activation checkpointing" not in tuned
+
+
+def test_experts_are_shared_where_a_model_has_some():
+    asked = ["--cluster", H100, "--workers", "16", "--plan", "ddp"]
+    with_experts, without = (
+        [one["change"] for one in points(f"{name}:h100,seq4096,batch2,bf16", *asked)["remedies"]]
+        for name in ("olmoe-1b-7b", "llama3-8b")
+    )
+    assert any("--ep" in change for change in with_experts)
+    assert without
+    assert not any("--ep" in change for change in without)
 
 
 def test_what_fits_has_no_remedies_and_people_see_the_commands_of_what_does_not():

@@ -85,6 +85,12 @@ class Space:
         """The kinds of checkpointing that are tried."""
         return self.limits.get("ac", Limit(0, words=TRIED)).words
 
+    def besides(self, words: str) -> Space:
+        """The space with the checkpointing of a workload in words, such as ``full:8/32``, where there is no limit."""
+        parts = [part.strip() for part in words.split(",")]
+        own = [part.removeprefix("ac=") for part in parts if part.startswith("ac=")]
+        return Space({"ac": Limit(0, words=tuple(dict.fromkeys((*TRIED, *own)))), **self.limits})
+
 
 def parse_space(text: str) -> Space:
     """``any``, or limits such as ``tp<=8,pp=1,ac=none|full``. Raises UsageError."""
@@ -136,12 +142,11 @@ def candidates(space: Space, cluster: Cluster, tokens: int, experts: int, gpus: 
 class LayoutSearch:
     """The search for one number of GPUs.
 
-    words:   the workload in words, whose micro-batch and checkpointing are replaced
-    samples: of all GPUs and micro-batches together
+    words: the workload in words, whose micro-batch and checkpointing are replaced
     """
 
-    def __init__(self, words: str, cluster: Cluster, gpus: int, samples: int, options: ScaleOptions) -> None:
-        self.words, self.cluster, self.gpus, self.samples, self.options = words, cluster, gpus, samples, options
+    def __init__(self, words: str, cluster: Cluster, gpus: int, options: ScaleOptions) -> None:
+        self.words, self.cluster, self.gpus, self.options = words, cluster, gpus, options
         self.subjects = PricedSubjects()
         self.counted = self.predicted = 0
         parsed = parse_words(words)
@@ -282,7 +287,7 @@ def simplest(found: Sequence[tuple[Layout, ScalePoint]]) -> int:
     return min(near, key=lambda place: (len(found[place][0].groups.document), found[place][0].groups.gpus, place))
 
 
-def decides(found: Sequence[tuple[Layout, ScalePoint]], taken: int) -> list[str]:
+def remarks_on_choice(found: Sequence[tuple[Layout, ScalePoint]], taken: int) -> list[str]:
     """A remark on the layout to take against the next best, or the fastest, and on what makes the difference."""
     if found[0][1].fits == NO:
         return [f"no layout within these limits fits on {found[0][1].workers} GPUs: --layout any tries all of them"]
@@ -327,7 +332,7 @@ def scale_layouts(
         raise UsageError(
             f"--layout: {words!r} is a profile of one GPU: give a workload in words, such as llama3-8b:h100"
         )
-    space, parsed = parse_space(limits), parse_words(words)
+    space, parsed = parse_space(limits).besides(words), parse_words(words)
     model = model_of(parsed)
     experts = max((module.experts for module in model.modules), default=0)
     points, listed, notes = [], [], []
@@ -335,7 +340,7 @@ def scale_layouts(
         raise UsageError(f"--layout ep: {model.name} has no experts: leave it out")
     for gpus in counts:
         samples = options.what_if.global_batch or gpus * parsed.setting.batch
-        search = LayoutSearch(words, cluster, gpus, samples, options)
+        search = LayoutSearch(words, cluster, gpus, options)
         found = search.best(layouts := list(candidates(space, cluster, model.tokens, experts, gpus, samples)))
         if not found:
             raise UsageError(
@@ -344,10 +349,11 @@ def scale_layouts(
         taken = simplest(found)
         points.append(found[taken][1])
         listed += [replace(point, taken=place == taken) for place, (_, point) in enumerate(found)]
-        notes += decides(found, taken) if len(found) > 1 or found[0][1].fits == NO else []
+        notes += remarks_on_choice(found, taken) if len(found) > 1 or found[0][1].fits == NO else []
         notes.append(
             f"{len(layouts):,} layouts of {gpus} GPUs for {samples:,} samples a step: {search.counted} counted, "
             f"{search.predicted} predicted, the others cannot be faster or do not fit"
+            + (": --global-batch asks for another" if options.what_if.global_batch is None else "")
         )
     workload, task = search.again(found[taken][0])
     curve = curve_of(task, workload, cluster, points, task.limit, notes)

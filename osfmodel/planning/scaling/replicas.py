@@ -290,7 +290,9 @@ def _waiting(workload: Workload, groups: Parallelism) -> float:
     stack = STACKS[words.setting.stack]
     blocks = set(model_of(words).blocks) if stack.handover else set()
     own = len({name for layer in workload.layers for name in around(layer.name) if name in blocks})
-    host = stack.host_time(words.setting.checkpointing == FULL) + stack.handover * groups.tensor
+    again = words.setting.portion if words.setting.checkpointing == FULL else 0.0
+    each = again * stack.host_time(True) + (1 - again) * stack.host_time(False)
+    host = each + stack.handover * groups.tensor
     return max(0.0, own * host - workload.forward_time - workload.backward_time) if own else 0.0
 
 

@@ -1,8 +1,8 @@
 """Changes that make a step fit that does not, or only perhaps: each with the time that it costs, as a command.
 
 Every change is predicted, and only those that surely fit are kept. Alone they are a smaller micro-batch with more of
-them, activation checkpointing, another strategy, tensor parallelism, and more GPUs; where none is enough, they come on
-top of full checkpointing, and then of a single sample too. The samples of a step stay, but with more GPUs.
+them, activation checkpointing, another strategy, tensor or expert parallelism, and more GPUs; where none is enough,
+they come on top of full checkpointing, and then of a single sample too. The samples of a step stay, but with more GPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE
-from osfmodel.counting.words import parse_words, with_parts
+from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.workload import Workload
@@ -110,6 +110,7 @@ class Rescuer:
         if others:
             yield iter((base.but("another strategy", plans=others),))
         yield self._tensor(base)
+        yield self._experts(base)
         factors = (2**power for power in range(1, MOST_FACTOR.bit_length()))
         counts = [base.workers * factor for factor in factors if base.workers * factor <= MOST_GPUS]
         yield (base.but(f"{count} GPUs", workers=count) for count in counts)
@@ -131,6 +132,16 @@ class Rescuer:
             count = base.accumulate * size // base.groups.tensor
             groups = replace(base.groups, tensor=size)
             yield base.but(f"--tp {size} and {count} micro-batch{'es' * (count > 1)}", groups=groups, accumulate=count)
+            size *= 2
+
+    def _experts(self, base: Tried) -> Iterator[Tried]:
+        """Larger expert-parallel groups of a model with experts."""
+        if not in_words(base.name):
+            return
+        experts = max((module.experts for module in model_of(parse_words(base.name)).modules), default=0)
+        size = 2 * base.groups.expert
+        while size <= experts:
+            yield base.but(f"--ep {size}", groups=replace(base.groups, expert=size))
             size *= 2
 
     def _made(self, point: ScalePoint, tried: Tried) -> Rescue | None:
