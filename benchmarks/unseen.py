@@ -4,8 +4,8 @@
 
 ``profiles/published/torchtitan.csv`` has the figures of benchmarks/ in pytorch/torchtitan (BSD-3-Clause): tokens per
 second and memory of Llama 3.1 8B, 70B and 405B with FSDP2, tensor, pipeline and context parallelism. Its H100 have
-HBM2e of 2.4 TB/s and 500 W, where the data sheet has 3.35 TB/s and 700 W: they are slower than words say. Memory there
-is what PyTorch's allocator reserved; ours is of live bytes.
+HBM2e of 2.4 TB/s and 500 W, where the data sheet has 3.35 TB/s and 700 W: ``h100-96gb`` in words. Memory is what
+PyTorch's allocator reserved, and is predicted to reserve.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ from osfmodel.planning.scaling.curve import ScalePoint
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.solution import MemoryLimit
 
 RUNS = Path(__file__).parent.parent / "profiles" / "published" / "torchtitan.csv"
-ROOM = MemoryLimit(10**13)
-"""No limit: those runs had cards of their own."""
 
 
 class Unseen(NamedTuple):
@@ -50,12 +47,12 @@ def judged() -> Iterator[Unseen | str]:
             except UsageError as error:
                 yield str(error)
                 continue
-            rate, peak = point.rate_per_gpu, point.best.peak
-            assert peak is not None
+            rate, reserved = point.rate_per_gpu, point.reserved
+            assert reserved is not None
             measured, band = float(row["tokens_per_s_per_gpu"]), point.band
             slower = rate / measured
             inside = None if band is None else 1 + band.below <= slower <= 1 + band.above
-            yield Unseen(row, slower - 1, peak.bytes / 2**30 / float(row["memory_gib"]) - 1, inside)
+            yield Unseen(row, slower - 1, reserved / 2**30 / float(row["memory_gib"]) - 1, inside)
 
 
 def predicted(row: dict[str, str]) -> ScalePoint:
@@ -65,7 +62,7 @@ def predicted(row: dict[str, str]) -> ScalePoint:
     groups = Parallelism(int(row["tp"]), int(row["pp"]), int(row["cp"]))
     workload = load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)
     what_if = WhatIf(accumulate=int(row["micro_batches"]))
-    options = ScaleOptions(("fsdp2",), ROOM, what_if, groups=groups)
+    options = ScaleOptions(("fsdp2",), what_if=what_if, groups=groups)
     return scale(workload, cluster, [int(row["gpus"])], options).points[0]
 
 

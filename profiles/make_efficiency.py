@@ -74,12 +74,12 @@ stands for all of these: no run of them had FlashAttention. FlashAttention 2 has
 slow); both at the clocks of products."""
 CLOCK = 0.85
 SUSTAINED = {("a100", "bfloat16"): 0.92, ("b200", "bfloat16"): 0.72}
+MEASURED = "simumax"
 """Starting values of clocks: CLOCK, but where products of both, measured one after the other as in training, were
-published (SimuMax's kernels, not its steps): medians of three kinds are 0.93, 0.93, 0.89 and 0.74, 0.75, 0.69."""
+published (SimuMax's kernels, not its steps): medians of three kinds are 0.93, 0.93, 0.89 and 0.74, 0.75, 0.69. They
+are left out with its steps."""
 PAIRED = ("torchao",)
 """Sources of which the ratios of recipes alone are learned from."""
-LIMITED = (("torchao", "b200"),)
-"""Sources and GPUs that were limited in power: their steps are not predicted."""
 DRAWN, SOFT = 0.1, 0.05
 """Weight with which logarithms are drawn to their starting values (a source's is 1), and the relative error from
 which the loss grows as the error, not as its square."""
@@ -123,6 +123,7 @@ class Row(NamedTuple):
     stages: of its pipeline
     turns:  times of the slowest stage that a step takes
     rest:   seconds of a step that are not in ``turns``
+    asked:  ``turns`` as ``osf scale`` counts them, which knows no interleaved pipelines
     """
 
     source: str
@@ -131,11 +132,17 @@ class Row(NamedTuple):
     turns: float
     rest: float
     seconds: float
+    asked: float
 
     def computing(self, taught: Learned) -> float:
         """Seconds of a step's computation, and of collectives that nothing overlaps."""
         clock = Roofline.of(self.setting, taught)
         return self.turns * max(sum(part.seconds(clock) for part in stage) for stage in self.stages)
+
+    @property
+    def as_asked(self) -> Row:
+        """The run as ``osf scale`` is asked for it."""
+        return self._replace(turns=self.asked)
 
     def missed(self, taught: Learned) -> float:
         """ln(predicted / measured)."""
@@ -243,32 +250,22 @@ def row_of_stated(one: Stated) -> Row:
             stages.append((shard.model, beside))
     parts = tuple(parts_of(*stage) for stage in stages)
     turns = one.micro_batches + (one.groups.pipeline - 1) / one.chunks
-    row = Row(one.source, setting, parts, turns, 0.0, one.seconds)
-    plain = row._replace(turns=one.micro_batches + one.groups.pipeline - 1)
-    return row._replace(rest=predicted(one, START) - plain.computing(START))
+    row = Row(one.source, setting, parts, turns, 0.0, one.seconds, one.micro_batches + one.groups.pipeline - 1)
+    return row._replace(rest=predicted(one, START) - row.as_asked.computing(START))
 
 
 def row_of_run(one: RunInWords) -> Row:
     """The row of a run of a ledger's source: a part of whose blocks may be recomputed."""
     parts = tuple(part._replace(again=one.recomputed) for part in parts_of(one.model, {}))
-    row = Row(one.source, one.setting, (parts,), one.stated.micro_batches, 0.0, one.run.iteration_time)
+    turns = one.stated.micro_batches
+    row = Row(one.source, one.setting, (parts,), turns, 0.0, one.run.iteration_time, turns)
     return row._replace(rest=step_time(one, workload_in_words(one, START)) - row.computing(START))
 
 
 @cache
 def rows() -> tuple[Row, ...]:
     """All runs that are predicted from words; the clocks of those of PAIRED are not learned from."""
-    return (*map(row_of_run, learning_runs()), *(row for row in map(row_of_stated, stated()) if not _limited(row)))
-
-
-@cache
-def limited_rows() -> tuple[Row, ...]:
-    """The runs on GPUs that were limited in power, of which ratios alone say something."""
-    return tuple(row for row in map(row_of_stated, stated()) if _limited(row))
-
-
-def _limited(row: Row) -> bool:
-    return (row.source, row.setting.gpu) in LIMITED
+    return (*map(row_of_run, learning_runs()), *map(row_of_stated, stated()))
 
 
 VALUES = (
@@ -279,20 +276,24 @@ VALUES = (
 """Values that are learned: kind, GPU or stack, type or field."""
 
 
-def begin(value: tuple[str, str, str]) -> float:
-    """The value at which the search begins, and to which it is drawn."""
+def begin(value: tuple[str, str, str], clocks: Mapping[tuple[str, str], float]) -> float:
+    """The value at which the search begins, and to which it is drawn; ``clocks``: SUSTAINED, or none of them."""
     kind, name, field = value
     if kind == "attention":
         return ATTENTION[name][field]
-    return SUSTAINED.get((name, field), CLOCK) if kind == "clocks" else float(getattr(PASSES[name], field))
+    return clocks.get((name, field), CLOCK) if kind == "clocks" else float(getattr(PASSES[name], field))
 
 
-def decoded(values: Sequence[float], recipes: Mapping[str, float] = MappingProxyType({})) -> Learned:
+def decoded(
+    values: Sequence[float],
+    recipes: Mapping[str, float] = MappingProxyType({}),
+    starts: Mapping[tuple[str, str], float] = SUSTAINED,
+) -> Learned:
     """Clocks, attention and passes from values in the order of VALUES: logarithms of factors on starting values."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for value, own in zip(VALUES, values, strict=True):
         kind, name, field = value
-        found.setdefault(kind, {}).setdefault(name, {})[field] = begin(value) * math.exp(own)
+        found.setdefault(kind, {}).setdefault(name, {})[field] = begin(value, starts) * math.exp(own)
     clocks, attention, passes = found["clocks"], found["attention"], found["passes"]
     passes[EAGER]["casts"] = passes[COMPILE]["casts"]
     for library in (FLASH, FLASH_1):
@@ -344,37 +345,44 @@ def _alike(row: Row) -> Hashable:
 def learn(keep: Callable[[Row], bool]) -> Learned:
     """Clocks, attention, passes and recipes from the runs that ``keep`` accepts."""
     own = [row for row in rows() if keep(row)]
-    recipes = recipes_of([*own, *filter(keep, limited_rows())])
-    return decoded(_values(own, recipes, _from_all()), recipes)
+    recipes = recipes_of(own)
+    if any(row.source == MEASURED for row in own):
+        return decoded(_values(own, recipes, _from_all()), recipes)
+    return decoded(_values(own, recipes, [0.0] * len(VALUES), {}), recipes, {})
 
 
 @cache
 def _from_all() -> tuple[float, ...]:
     """The values that all runs teach, from which those of fewer are searched for."""
-    return _values(rows(), recipes_of([*rows(), *limited_rows()]), [0.0] * len(VALUES))
+    return _values(rows(), recipes_of(rows()), [0.0] * len(VALUES))
 
 
-def _values(accepted: Sequence[Row], recipes: Mapping[str, float], first: Sequence[float]) -> tuple[float, ...]:
+def _values(
+    accepted: Sequence[Row],
+    recipes: Mapping[str, float],
+    first: Sequence[float],
+    starts: Mapping[tuple[str, str], float] = SUSTAINED,
+) -> tuple[float, ...]:
     """The values in the order of VALUES that these runs teach, found from ``first``."""
     own = [row for row in accepted if row.source not in PAIRED]
     shares = Counter(row.source for row in own)
 
     def misses(values: Sequence[float]) -> list[float]:
-        taught = decoded(values, recipes)
+        taught = decoded(values, recipes, starts)
         errors = [row.missed(taught) / math.sqrt(shares[row.source]) for row in own]
         return errors + [DRAWN * value for value in values]
 
-    highest = [-math.log(begin(value)) if value[0] == "clocks" else math.inf for value in VALUES]
+    highest = [-math.log(begin(value, starts)) if value[0] == "clocks" else math.inf for value in VALUES]
     result = least_squares(misses, first, bounds=(-math.inf, highest), loss="soft_l1", f_scale=SOFT, max_nfev=20)
     return tuple(result.x)
 
 
 def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
-    """The runs by group, with ln(predicted / measured) of their steps, learned without the group."""
+    """The runs by group, with ln(predicted / measured) of their steps as asked, learned without the group."""
     found: dict[str, list[tuple[Row, float]]] = {}
     for name in dict.fromkeys(map(group, rows())):
         without = learn(lambda row, name=name: group(row) != name)  # type: ignore[misc]
-        found[name] = [(row, row.missed(without)) for row in rows() if group(row) == name]
+        found[name] = [(row, row.as_asked.missed(without)) for row in rows() if group(row) == name]
     return found
 
 
@@ -386,13 +394,13 @@ def kind_of(row: Row) -> str:
     return EXPERTS if experts else DENSE
 
 
-def doubt_of(errors: Iterable[tuple[Row, float]]) -> float:
-    """The half width, over or under, that holds PART of the runs, each source weighing the same."""
+def doubt_of(errors: Iterable[tuple[Row, float]], level: float = PART) -> float:
+    """The half width, over or under, that holds ``level`` of the runs, each source weighing the same."""
     found = [(row.source, abs(miss)) for row, miss in errors]
     shares = Counter(source for source, _ in found)
     sizes = sorted((size, 1 / shares[source] / len(shares)) for source, size in found)
     held = list(accumulate(weight for _, weight in sizes))
-    return math.expm1(next(size for (size, _), part in zip(sizes, held, strict=True) if part >= PART))
+    return math.expm1(next(size for (size, _), part in zip(sizes, held, strict=True) if part >= level))
 
 
 def document() -> dict[str, Any]:
@@ -400,7 +408,7 @@ def document() -> dict[str, Any]:
     found = learn(lambda row: True)
     apart = [one for own in held_out(lambda row: row.source).values() for one in own]
     elsewhere = [one for own in held_out(lambda row: generation(row.setting.gpu)).values() for one in own]
-    kinds = dict.fromkeys(kind_of(row) for row, _ in apart)
+    kinds = dict.fromkeys(kind for row, _ in apart if (kind := kind_of(row)) != ANY)
     doubts = {kind: doubt_of(one for one in apart if kind_of(one[0]) == kind) for kind in kinds}
     rounded = partial(_rounded, digits=3)
     return {

@@ -102,7 +102,7 @@ def ways(
     nvls = shape.nvls and (place.nodes == 1 or fabric_of(shape).nvls)
     if nvls and collective == "all_reduce" and place.fullest > 2:
         found["NVLS" if place.nodes == 1 else "NVLSTree", "Simple"] = _nvls(shape, place, corrections)
-    measured = _paced(shape, place, collective, corrections) > 0 and shape.pace is None
+    measured = _paced(shape, place, collective, corrections) > 0 and shape.pace is None and not unpaced(shape)
     pipeline = 0.0 if measured else _pipeline(shape, place, corrections)
     more = _crowd(shape, place, collective) if corrections.at_scale else 1.0
     return {

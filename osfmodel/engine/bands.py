@@ -40,9 +40,9 @@ GLOO, NODE, NODES, SHARDED_NODES = "gloo", "one node", "several nodes", "several
 sharded parameters."""
 LEAST = 0.02
 """Smallest part by which a band goes beyond the prediction on each side: repeats of one run differ by about as much."""
-ALONE = 0.05
-"""The same where a single group of sources was seen, which does not tell how others differ: assumed. Two that ran the
-same strategy on several nodes differ by 0.03 to 0.06."""
+ALONE = 0.045
+"""The same where a single group of sources was seen, which does not tell how others differ: nine in ten runs of the
+median group lie this far outside their doubts on one node, and 0.03 on several (six groups each)."""
 PER_DOUBLING = 0.1
 """Part by which prices are more doubtful for each doubling of a size or worker count beyond those measured: held-out
 worker counts of fitted tables (docs/reference/fits.md) are off by about as much."""

@@ -162,7 +162,7 @@ def test_owners_of_internevo_are_all_ranks_or_those_of_a_node():
 @pytest.mark.parametrize(
     ("source", "middle", "high"),
     [
-        ("mosaicml-2023", 0.026, 0.11),
+        ("mosaicml-2023", 0.025, 0.11),
         ("modalities-leonardo", 0.025, 0.27),
         ("internevo", 0.025, 0.24),
         ("fms-fsdp", 0.105, 0.145),
@@ -181,13 +181,13 @@ def pairs():
 
 
 def test_the_faster_of_two_ways_to_shard_is_known(pairs):
-    """Pairs that differ by more than 3 %: the sign of seven tenths; ratios within 10 % in the median of each source."""
+    """Pairs that differ by more than 3 %: the sign of 13 of 15; ratios within 5 % in the median of each source."""
     signs = [pair.right for pair in pairs if pair.differs]
     assert len(pairs) == 23
     assert len(signs) == 15
-    assert sum(signs) >= 0.7 * len(signs)
+    assert sum(signs) >= 13
     for source in ("modalities-leonardo", "internevo"):
-        assert median(abs(pair.error) for pair in pairs if pair.source == source) <= 0.1
+        assert median(abs(pair.error) for pair in pairs if pair.source == source) <= 0.05
 
 
 def test_the_page_shows_the_pairs(pairs):

@@ -91,7 +91,7 @@ def measured(task: AnchoredTask, workload: Workload, anchor: Anchor) -> tuple[An
             f"allows none below {show_predicted_time(ideal)}: check the unit and the GPU"
         )
     name = point.best.name
-    return AnchoredStep(anchor.workers, target, timed(task, workload, anchor.workers, name)), name, task
+    return AnchoredStep(anchor.workers, target, timed(task, workload, anchor.workers, name), name), name, task
 
 
 def banded(task: AnchoredTask, learned: Taught, workload: Workload, point: ScalePoint) -> ScalePoint:

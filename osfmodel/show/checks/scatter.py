@@ -223,12 +223,16 @@ def plot_check(checked: Iterable[Checked], path: str, found: Mapping[float, floa
     coverage that was found by the one that is stated.
     Raises UsageError for a suffix other than .png or .svg, or where matplotlib is missing.
     """
+    plot_scatter(scatter(checked), path, found)
+
+
+def plot_scatter(picture: Scatter, path: str, found: Mapping[float, float] = MappingProxyType({})) -> None:
+    """Plot clouds of runs, and coverage where some was ``found``. Raises as :func:`plot_check`."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {path!r}: the name must end in {' or '.join(SUFFIXES)}")
-    judged = list(checked)
     figure = figure_of((12 if found else 7, 7), constrained=bool(found))
     axes = figure.subplots(1, 2) if found else [figure.subplots()]
-    show_in_axes(axes[0], scatter(judged))
+    show_in_axes(axes[0], picture)
     if found:
         show_reliability(axes[1], found)
     save(figure, path)
