@@ -116,6 +116,16 @@ def test_what_the_search_decides_cannot_be_given(more: list[str], said: str) -> 
     assert len(made.stderr.splitlines()) == 1
 
 
+def test_of_tight_layouts_the_one_to_take_is_expected_to_be_fastest() -> None:
+    for room in (7, 8, 10):
+        made, layouts = search(room * 2**30)
+        found = [point for _, point in made.best(layouts)]
+        assert {point.fits for point in found} == {"tight"}
+        expected = [point.best.expected_time for point in found]
+        assert expected == sorted(expected)
+        assert all(one > point.time for one, point in zip(expected, found, strict=True))
+
+
 def test_a_profile_has_no_layout() -> None:
     made = run("scale", "resnet50-v100", "--cluster", CLUSTER, "--workers", "8", "--layout", "any")
     assert made.exit_code

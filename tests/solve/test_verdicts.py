@@ -27,6 +27,7 @@ from osfmodel.solve.verdicts import (
     reserved_of,
     safe_bytes,
     setup_of,
+    slowed,
     verdict_of,
 )
 
@@ -90,3 +91,7 @@ def test_a_source_was_judged_without_itself():
 def test_the_file_is_what_its_command_makes(tmp_path):
     subprocess.run([sys.executable, ROOT / "profiles/make_peaks.py", tmp_path], check=True)
     assert (tmp_path / "peaks.json").read_bytes() == (ROOT / "profiles/peaks.json").read_bytes()
+
+
+def test_a_step_is_expected_to_take_longer_where_memory_may_not_be_enough():
+    assert [slowed(chance) for chance in (1.0, 0.95, 0.5, 0.25, 0.01)] == pytest.approx([1, 1, 3.1, 4.15, 1])

@@ -18,7 +18,7 @@ from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import need
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import NO, TIGHT, YES
+from osfmodel.solve.verdicts import GIVEN_BACK, NO, TIGHT, YES
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,8 @@ class ScaleCurve:
         none = ", ".join(span for name, span in spans if not name)
         tight = [point.workers for point in self.points if point.fits == TIGHT]
         said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
-        said.append(f"Memory is tight on {_listed(tight)}." if tight else "")
+        slower = f"nine published runs that ran short took about {GIVEN_BACK:g} times as long"
+        said.append(f"Memory is tight on {_listed(tight)}: {slower}." if tight else "")
         return " ".join(filter(None, said))
 
 
@@ -258,8 +259,8 @@ def combined(curves: Sequence[ScaleCurve], listed: bool) -> ScaleCurve:
 
 
 def _rate(point: ScalePoint) -> float:
-    """The rate of each GPU; 0 if nothing fits."""
-    return 0.0 if point.fits == NO else point.rate_per_gpu
+    """The rate of each GPU to expect; 0 if nothing fits."""
+    return 0.0 if point.fits == NO else point.rate_per_gpu * point.time / point.best.expected_time
 
 
 def _listed(counts: Sequence[int]) -> str:

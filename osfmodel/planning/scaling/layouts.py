@@ -185,16 +185,22 @@ class LayoutSearch:
                 continue
             if (point := self._point(layout, made())) is not None:
                 kept = {NO: misfits, TIGHT: tight}.get(point.fits or "", fitting)
-                better = _lacks_less if point.fits == NO else lambda one, other: one.time < other.time
+                better = (
+                    _lacks_less
+                    if point.fits == NO
+                    else lambda one, other: one.best.expected_time < other.best.expected_time
+                )
                 before = kept.get(layout.groups)
                 if before is None or better(point, before[1]):
                     kept[layout.groups] = layout, point
         if fitting or tight:
-            return sorted((fitting or tight).values(), key=lambda one: one[1].time)[:wanted]
+            return sorted((fitting or tight).values(), key=_expected)[:wanted]
         for _, layout, workload in sorted(large, key=lambda one: one[0])[:wanted]:
             if (point := self._point(layout, workload)) is not None:
                 misfits.setdefault(layout.groups, (layout, point))
-        return sorted(misfits.values(), key=lambda one: one[1].best.peak.bytes if one[1].best.peak else 0)[:wanted]
+        near = [one for one in misfits.values() if one[1].fits != NO]
+        lacking = sorted(misfits.values(), key=lambda one: one[1].best.peak.bytes if one[1].best.peak else 0)
+        return (sorted(near, key=_expected) or lacking)[:wanted]
 
     def text(self, layout: Layout) -> str:
         """The workload in words under a layout."""
@@ -273,6 +279,11 @@ def _shards(name: str) -> bool:
     """Whether a named plan shards parameters."""
     rule = named_plan(name)
     return isinstance(rule, PlanRule) and rule.objective.strategy in SHARDED
+
+
+def _expected(found: tuple[Layout, ScalePoint]) -> float:
+    """Seconds of a step to expect, longer than predicted where memory is tight."""
+    return found[1].best.expected_time
 
 
 def _lacks_less(one: ScalePoint, other: ScalePoint) -> bool:

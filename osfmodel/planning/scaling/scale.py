@@ -295,5 +295,5 @@ def _taken(rows: Sequence[StrategyRow]) -> StrategyRow:
     if not room:
         return min(rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
     base = min(room, key=lambda row: STRATEGY_PLANS.get(row.name, len(STRATEGY_PLANS)))
-    fastest = min(room, key=lambda row: row.time)
-    return fastest if fastest.time < base.time * (1 - WORTHWHILE) else base
+    fastest = min(room, key=lambda row: row.expected_time)
+    return fastest if fastest.expected_time < base.expected_time * (1 - WORTHWHILE) else base

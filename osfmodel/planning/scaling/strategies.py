@@ -22,7 +22,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import reserved_for, shortfall
-from osfmodel.solve.verdicts import NO, TIGHT, YES
+from osfmodel.solve.verdicts import NO, TIGHT, YES, slowed
 
 REPLICATED_PLAN = "ddp"
 """The strategy to stay with where no other is faster beyond doubt."""
@@ -59,6 +59,11 @@ class StrategyRow:
     def time(self) -> float:
         """Seconds of a step."""
         return self.prediction.iteration_time
+
+    @property
+    def expected_time(self) -> float:
+        """Seconds of a step to expect where memory may not be enough, by which tight strategies are compared."""
+        return self.time * (1.0 if self.chance is None else slowed(self.chance))
 
 
 def reserved_near(row: StrategyRow, workers: int) -> int | None:

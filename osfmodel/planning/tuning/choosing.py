@@ -120,8 +120,8 @@ def _choice(
     if not room:
         return StrategyChoice(workers, rows)
     base = min(room.values(), key=lambda row: STRATEGY_PLANS[row.name])
-    fastest = least(room.values(), lambda row: row.time)
-    if fastest.time > base.time * (1 - WORTHWHILE):
+    fastest = least(room.values(), lambda row: row.expected_time)
+    if fastest.expected_time > base.expected_time * (1 - WORTHWHILE):
         return StrategyChoice(workers, rows, base, base, base)
     found = _chance(workload, cluster, workers, fastest.prediction, base.prediction)
     return StrategyChoice(workers, rows, base, fastest, fastest if found.sure else base, found)
