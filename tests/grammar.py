@@ -212,7 +212,8 @@ OPTIONS: Mapping[str, str] = {
     "--accumulate": "count", "--channels": "degree", "--samples": "amount", "--tokens": "amount", "--price": "price",
     "--price-per-gpu-hour": "price", "--batch-size": "count", "--global-batch": "count", "--optimizer": "optimizer",
     "--communicator": "size", "--density": "part", "--engine": "engine", "--format": "style", "--output": "output",
-    "--steps": "steps", "--model": "workload", "--ddp-logging": "ddp-log", "--target-scaling": "part",
+    "--device": "degree", "--expected": "workload", "--steps": "steps",
+    "--model": "workload", "--ddp-logging": "ddp-log", "--target-scaling": "part",
     "--target-time": "time", "--target-tokens-per-s": "amount", "--budget": "money", "--tp": "degree", "--cp": "degree",
     "--pp": "degree", "--ep": "degree", "--anchor": "anchor", "--host-lead": "lead", "--lines": "snippet",
         "--fit": "fit",
@@ -287,7 +288,8 @@ def drawn(random: Random) -> Draw:
     parts = [("<", valid(random, noun)) for noun in arguments]
     if command == "compare":
         parts = [("<", name) for name in random.sample(random.choice(KINDS), 2)]
-    asked = [name for name in REQUIRED if name in known and (command != "memory" or random.random() < 0.5)]
+    needed = () if command == "explain" else REQUIRED
+    asked = [name for name in needed if name in known and (command != "memory" or random.random() < 0.5)]
     more = random.sample(
         sorted(set(known) - set(REQUIRED)), min(len(known) - len(asked), random.choice((0, 1, 1, 2, 2)))
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import osfmodel as osf
 from tests.conftest import ROOT
-from tests.formats import samples, traces
+from tests.formats import memory_snapshots, samples, traces
 
 WORKLOADS = ("my-model.json", "model.json", "profile.json")
 CLUSTERS = ("my-cluster.json", "cluster.json", "c.json", "my-wires.json", "horovod-wires.json")
@@ -39,6 +39,7 @@ def place(folder: Path) -> None:
         )
     for name, content in _texts().items():
         (folder / name).write_text(content, encoding="utf-8")
+    (folder / "snapshot.pickle").write_bytes(memory_snapshots.pickled(memory_snapshots.trained()))
     (folder / "traces").mkdir()
     with tarfile.open(folder / "traces.tar.gz", "w:gz") as archive:
         for rank in (0, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -41,6 +41,8 @@ from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import chance_to_fit, reserved_of, setup_of, verdict_of
 from osfmodel.targets.named_plans import called, make_plan, named_plan
 
+ALONE = "ring:1us,100GB/s"
+"""A network for a single worker, which needs none."""
 GROUPS = OptionGroup("Parallelism inside a replica")
 
 
@@ -132,7 +134,7 @@ def memory_command(
     what = replace(subject.what_if, accumulate=1) if several else subject.what_if
     if what.words:
         raise UsageError(f"what is kept with {what.words} is not known here: leave {what.options} out")
-    workload, cluster = load_subject(replace(subject, cluster_name=subject.cluster_name or "ring:1us,100GB/s"))
+    workload, cluster = load_subject(replace(subject, cluster_name=subject.cluster_name or ALONE))
     counts = [1] if workers is None else parse_workers(workers, cluster)
     if len(counts) > 1:
         raise UsageError(f"--workers {workers}: give one count, such as --workers {counts[-1]}")
@@ -181,6 +183,23 @@ def memory_command(
         {name: verdict_of(chance) for name, chance in chances.items()},
     )
     emit(style, as_json, output, predicted)
+
+
+def expected_memory(
+    name: str, cluster_name: str | None, workers: str | None, plan: str | None
+) -> tuple[str, Mapping[str, int]]:
+    """(words, bytes by owner at the peak) of a step of the workload as named; without a cluster, of a single worker.
+
+    Raises UsageError for options that lack one another.
+    """
+    if len({cluster_name is None, workers is None}) > 1 or (plan is not None and workers is None):
+        raise UsageError("--expected takes --cluster, --workers and --plan together, or none of them for a single GPU")
+    workload, cluster = load_subject(Subject(name, cluster_name or ALONE))
+    counts = [None] if workers is None else parse_workers(workers, cluster)
+    if len(counts) > 1:
+        raise UsageError(f"--workers {workers}: give one count, such as --workers {counts[-1]}")
+    ((label, held),) = _under_plans(workload, cluster, counts[0], (plan or "ddp",), KeptBytes(None, None, 0))
+    return f"{workload.name}, {label}", held.memory.peak.held
 
 
 def _room(workload: Workload, groups: Parallelism) -> MemoryLimit | None:

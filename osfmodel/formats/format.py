@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.trace import Trace
-from osfmodel.formats import kineto, layers, nsight, own, topology
+from osfmodel.formats import kineto, layers, memory_snapshot, nsight, own, topology
 from osfmodel.formats.collectives import chakra, flight_recorder, inspector, nccl_tests, tables
 from osfmodel.formats.horovod import files
 from osfmodel.formats.source_text import Files, Hints, Noun, Text
@@ -153,6 +153,14 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
             "Nsight Systems' SQLite export, of one rank or of all: steps by NVTX ranges, kernels, NCCL's collectives",
             nsight.ENDINGS,
             nsight.LABEL,
+        ),
+        memory_snapshot.NAME: Format(
+            memory_snapshot.sniff,
+            memory_snapshot.read,
+            "torch.cuda.memory._dump_snapshot's pickle, for osf explain: a GPU's memory, its peak, who owns it",
+            job=memory_snapshot.read_job,
+            endings=memory_snapshot.ENDINGS,
+            label=memory_snapshot.LABEL,
         ),
         "nvidia-topology": Format(
             topology.sniff, topology.read, "nvidia-smi topo -m: one node, with --gpu", label="nvidia-smi topo -m"

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.formats import chakra_traces, flight_dumps, inspector_logs, traces
+from tests.formats import chakra_traces, flight_dumps, inspector_logs, memory_snapshots, traces
 
 DATA = Path(__file__).parent / "data"
 """Files of Horovod 0.28.1 with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
@@ -194,10 +194,11 @@ SAMPLES = SHOWN | {
         "\x14\n\x121.0.2-chakra.0.0.4",
         "\x07\n\x050.0.4",
     ],
+    "memory-snapshot": [memory_snapshots.pickled(memory_snapshots.trained()).decode("utf-8", "replace")],
     "kineto": [traces.text(traces.Job(late=(0, 0), clocks=(0, 0), steps=2))],
 }
 
-BINARY = ("nsight-systems", "chakra")
+BINARY = ("nsight-systems", "chakra", "memory-snapshot")
 """Formats that no text is of: their samples here are a beginning only."""
 
 FACTORS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "alltoall": 1.0}

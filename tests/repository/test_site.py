@@ -105,6 +105,7 @@ OF_ONE_MODULE = {
     "OPPOSITES": "Python's operators of one value",
     "EXPRESSIONS": "expressions that a condition may have",
     "TASKS": "what a process under Horovod does",
+    "OPERATIONS": "those of a pickle that make plain data",
 }
 """Mappings to functions or nouns that do not grow by entries of others, and what they are."""
 

@@ -3,20 +3,15 @@
 A dump has no computation, so it is no trace of steps: its durations give prices by size. They are recorded with
 TORCH_NCCL_ENABLE_TIMING=1; times at which the watchdog looked are none (FlightRecorder.hpp of c10d).
 
-Pickles are read of plain data: dictionaries, lists, numbers and texts. Anything that could run code is refused: every
-opcode is checked before the pickle is loaded. Those that name a class or call anything are not among
-the known, and an index of the memo cannot ask for more memory than the pickle has bytes.
+Pickles are read of plain data only; anything that could run code is refused.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
-import pickletools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from osfmodel.entities.cluster import COLLECTIVES, LIBRARIES, Cluster
 from osfmodel.entities.display import how_many
@@ -39,55 +34,11 @@ from osfmodel.formats.collectives.calls import (
 from osfmodel.formats.kineto.collectives import dtype_of, elements_of, kind_of
 from osfmodel.formats.source_text import Files, Hints, Text
 from osfmodel.formats.streams.archives import limited
+from osfmodel.formats.streams.pickles import is_pickle, plain_data
 
-KNOWN = frozenset({
-    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT",
-    "BININT1", "BININT2", "LONG", "LONG1", "BINFLOAT", "FLOAT", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT",
-    "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "SETITEM",
-    "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET",
-})  # fmt: skip
-"""Opcodes that make plain data."""
-MEMO = ("PUT", "LONG_BINPUT")
 MOST_STEPS = 3_000_000
-"""Maximum opcodes of a pickle: each makes at most one object of some 64 bytes."""
+"""Maximum steps of a pickle."""
 MANY = "more objects than a dump has: record with a smaller TORCH_FR_BUFFER_SIZE"
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that knows no class."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse every class."""
-        raise pickle.UnpicklingError(f"names {module}.{name}")
-
-
-def is_pickle(head: str) -> bool:
-    """Whether a file whose text begins so may be a pickle of protocol 2 to 5."""
-    return head[:1] == "\ufffd" and "\x02" <= head[1:2] <= "\x05"
-
-
-def plain_data(content: bytes) -> Any:
-    """The data in a pickle. Raises DataError for one that is damaged, too large, or holds more than plain data."""
-    try:
-        fault = _fault(content)
-        data = None if fault else _PlainUnpickler(io.BytesIO(content)).load()
-    except Exception as error:  # a damaged pickle may raise nearly any
-        raise DataError(f"is a pickle that is cut off or damaged: {type(error).__name__}") from None
-    if fault:
-        raise DataError(f"is a pickle {fault}")
-    return data
-
-
-def _fault(content: bytes) -> str:
-    """The reason not to load a pickle, as the end of a sentence; "" for one of plain data."""
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if opcode.name not in KNOWN:
-            return f"that holds more than plain data ({opcode.name}), which is not loaded"
-        if count > MOST_STEPS or (opcode.name in MEMO and int(argument or 0) > len(content)):
-            return f"with {MANY}"
-    return ""
-
-
 ENDINGS = (*"0123456789", ".pkl", ".pickle", ".json", ".json.gz")
 """PyTorch names dumps after ranks, such as nccl_trace_rank_0."""
 LARGEST_DUMP = 2**25
@@ -143,7 +94,7 @@ def read_job(files: Files, hints: Hints) -> list[Cluster]:
 
 def _dump(content: bytes) -> Mapping[str, Any]:
     pickled = is_pickle(content[:2].decode("utf-8", "replace"))
-    dump = plain_data(content) if pickled else parse_json(content)
+    dump = plain_data(content, MOST_STEPS, MANY) if pickled else parse_json(content)
     if not isinstance(dump, dict) or not isinstance(dump.get("pg_config", {}), dict):
         raise DataError("is not a dump of the flight recorder: it holds no dictionary with process groups")
     return dump
