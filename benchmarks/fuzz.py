@@ -156,7 +156,8 @@ def imported(form: str) -> Callable[[Pool, Random], Case]:
         files = {"broken.json": packed(pool.one(form, random), random)}
         if random.random() < 0.05 and form in TABLES:
             files["good.json"] = pool.one(form, random)
-        options = some(random, HINTS, 0.03) + (["--workers", "4"] if form == "osu" and random.random() < 0.8 else [])
+        needs = form == "osu" or (form in IMPORT_FORMATS and IMPORT_FORMATS[form].log is not None)
+        options = some(random, HINTS, 0.03) + (["--workers", "2"] if needs and random.random() < 0.8 else [])
         if random.random() < 0.1:
             options += ["--as", random.choice((form, *IMPORT_FORMATS)) if form in IMPORT_FORMATS else "csv-table"]
         if random.random() < 0.02:

@@ -181,6 +181,7 @@ NOUNS: Mapping[str, Noun] = {
     "table": Noun(("sweep.csv", "sweep.jsonl"), ("sweep.txt", "sweep.json", "missing/sweep.csv", "sweep.sqlite",
         "sweep")),
     "grid": Noun(("grid.yaml",), FILES),
+    "prediction": Noun(("predicted.json",), FILES),
     "trace": Noun(("rank0.json", "traces", "traces.tar.gz", "rank0.json.gz"), FILES),
     "log": Noun(("nccl-tests.log", "rank0.json", "timeline.json", "all.log", "n8.log", "traces"), FILES),
     "network": Noun(("azure-a100-hdr", "nccl-tests.log", "emulated-4x1gbit", "this-month.json", "all.log", "h100-node"),
@@ -221,7 +222,7 @@ OPTIONS: Mapping[str, str] = {
     "--name": "text", "--tolerance": "tolerance", "--baseline": "data", "--candidate": "data", "--keeper": "keeper",
     "--also": "workload", "--best": "goal", "--influence": "goal", "--where": "where", "--into": "table",
         "--jobs": "jobs",
-    "--trace": "trace", "--scaling": "scaling", "--anchors": "log", "--layout": "layout",
+    "--trace": "trace", "--prediction": "prediction", "--scaling": "scaling", "--anchors": "log", "--layout": "layout",
 }  # fmt: skip
 """Kind of thing that the value of an option names."""
 

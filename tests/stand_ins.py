@@ -24,6 +24,7 @@ RUNS = ("run.json", "runs.json", "r.json")
 TIMELINES = ("timeline.json", "alone.json", "all.json")
 STEP_TIMES = ("before.csv", "after.csv", "before-2.csv", "after-2.csv")
 JOB = traces.Job(late=(0, 0), clocks=(0, 0), steps=10)
+PREDICTED = {"workers": 8, "strategy": "fsdp2", "step_time_s": 0.5}
 SIZES = [4 * sum(bucket) for bucket in JOB.buckets]
 
 
@@ -63,6 +64,8 @@ def _texts() -> dict[str, str]:
         **{name: samples.log(hosts=hosts, gpus=8) for name, hosts in LOGS.items()},
         **{f"n{8 * hosts}.log": samples.log(hosts=hosts, gpus=8) for hosts in (1, 2)},
         "ddp.json": json.dumps(log),
+        "train.log": "elapsed time per iteration (ms): 510.0 |\n" * 12,
+        "predicted.json": json.dumps({"schema_version": 1, "points": [PREDICTED]}),
         "my-gpu.json": (ROOT / "profiles/kernels/h100.json").read_text(encoding="utf-8"),
         "grid.yaml": "{workloads: resnet50-v100, clusters: v100-10gbe, workers: [8, 16], plans: [ddp, wfbp]}\n",
     }

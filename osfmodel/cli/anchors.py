@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from osfmodel.cli.app import warn
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files.profiles import plain_text, read
 from osfmodel.entities.units import AMOUNTS, parse_time
+from osfmodel.formats.reading import logged_run
 from osfmodel.formats.source_text import Text
-from osfmodel.formats.trainers.logs import logged_run
 from osfmodel.planning.scaling.curve import Anchor
 
 RATE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kMG]?)\s*(tok|tokens|samples)/s(/gpu)?", re.IGNORECASE)
@@ -58,7 +59,9 @@ def parse_anchor(text: str) -> Anchor:
     workers, said = int(match[1]), match[2]
     own = {word.strip(): int(value) for word, _, value in (one.partition("=") for one in match[3].split(",") if one)}
     if os.path.isfile(said):
-        run = logged_run(Path(said))
+        run = logged_run(Path(said), lambda told: warn(f"{said}: {told}"))
+        if run.workers not in (None, workers):
+            raise UsageError(f"--anchor {text!r}: {said} is of {run.workers} GPUs: write {run.workers}={said}")
         return Anchor(workers, run.value, run.unit, own.get("accumulate"), own.get("batch"))
     rate = RATE.fullmatch(said)
     try:

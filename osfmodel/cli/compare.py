@@ -53,9 +53,10 @@ def compare_command(
 
     BASELINE and CANDIDATE hold the same kind of data: profiler traces (a file, or a folder or tar with one for each
     rank), runs (osf run), step times as text, CSV or JSON lines, predictions (osf predict, osf tune or osf scale with
-    --format json), clusters (osf bench), or whatever osf import reads. The verdict is slower, faster, no-difference or
-    cannot-tell, with an interval, and with the smallest change that these steps could have shown. Then come causes,
-    collectives and modules, as far as both files have them, largest change first.
+    --format json), clusters (osf bench), or whatever osf import reads. Step times, a trainer's log, a run and a
+    prediction also go together, with one step each. The verdict is slower, faster, no-difference or cannot-tell, with
+    an interval, and with the smallest change that these steps could have shown. Then come causes, collectives and
+    modules, as far as both files have them, largest change first.
 
     \b
     Exit code:

@@ -101,7 +101,7 @@ def import_command(
     collective: str | None,
     hints: Hints,
 ) -> None:
-    """Read files of other tools: nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, PyTorch's traces.
+    """Read files of other tools: nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, traces, trainer logs.
 
     The result is a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold all
     three, a trace of FSDP also a plan. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for

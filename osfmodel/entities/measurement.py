@@ -13,7 +13,9 @@ CPU_SHARE = "cpu_share"
 """Condition: processor time of the ranks of a machine, over that of its cores."""
 SATURATED = 0.9
 """Share above which ranks are taken to have waited for cores, so that the run says little of the network."""
-OF_ONE_REPEAT = ("repeat", "loss_difference", CPU_SHARE)
+LOGGED, SPREAD = "logged", "spread"
+"""Conditions of a run out of a trainer's log: lines with a step, and half of what lies between quartiles, relative."""
+OF_ONE_REPEAT = ("repeat", "loss_difference", CPU_SHARE, LOGGED, SPREAD)
 """Conditions in which repeats of one plan may differ."""
 OF_ONE_TURN = (
     *OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "collectives", "executor", "hooks", "sent",

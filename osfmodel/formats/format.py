@@ -12,7 +12,8 @@ from osfmodel.formats.collectives import chakra, flight_recorder, inspector, ncc
 from osfmodel.formats.horovod import files
 from osfmodel.formats.source_text import Files, Hints, Noun, Text
 from osfmodel.formats.traces.cautions import nouns_of
-from osfmodel.formats.trainers import deepspeed, megatron, torchtitan, trainer_state
+from osfmodel.formats.trainers import deepspeed, lightning, megatron, torchtitan, trainer_state
+from osfmodel.formats.trainers.steps import LoggedRun, measurement_of
 
 
 class Format(NamedTuple):
@@ -26,6 +27,7 @@ class Format(NamedTuple):
     endings: endings of such files' names, by which they are found in a folder
     label:   name of such a file, for advice if it is given instead of our own: "nccl-tests output"
     runs:    whether it may hold measured runs beside a workload and a cluster, so that --kind chooses
+    log:     (text) -> the steps that a trainer logged; None if it is no such log
     """
 
     sniff: Callable[[str], bool]
@@ -36,6 +38,7 @@ class Format(NamedTuple):
     endings: tuple[str, ...] = ()
     label: str = ""
     runs: bool = False
+    log: Callable[[Text], LoggedRun] | None = None
 
 
 def of_traces(
@@ -54,6 +57,15 @@ def of_traces(
         return nouns_of(trace(files, hints), hints, files.tell)
 
     return Format(sniff, read, summary, trace, job, endings, label, runs=True)
+
+
+def of_log(sniff: Callable[[str], bool], log: Callable[[Text], LoggedRun], summary: str, label: str) -> Format:
+    """A format of a trainer's log: it is imported, compared, checked and taken as an anchor."""
+
+    def read(text: Text, hints: Hints) -> Sequence[Noun]:
+        return measurement_of(log(text), text, hints)
+
+    return Format(sniff, read, summary, label=label, runs=True, log=log)
 
 
 IMPORT_FORMATS: LateTable[Format] = LateTable(
@@ -165,21 +177,17 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
         "nvidia-topology": Format(
             topology.sniff, topology.read, "nvidia-smi topo -m: one node, with --gpu", label="nvidia-smi topo -m"
         ),
-        "torchtitan": Format(
-            torchtitan.sniff, torchtitan.read, "torchtitan's log: steps and rates", label="torchtitan's log", runs=True
-        ),
-        "megatron": Format(
-            megatron.sniff, megatron.read, "Megatron-LM's log, or NeMo's: steps", label="Megatron-LM's log", runs=True
-        ),
-        "trainer-state": Format(
+        "torchtitan": of_log(torchtitan.sniff, torchtitan.log, "torchtitan's log: steps and rates", "torchtitan's log"),
+        "megatron": of_log(megatron.sniff, megatron.log, "Megatron-LM's log, or NeMo's: steps", "Megatron-LM's log"),
+        "trainer-state": of_log(
             trainer_state.sniff,
-            trainer_state.read,
+            trainer_state.log,
             "trainer_state.json of Hugging Face's Trainer: the mean step",
-            label="a Trainer's state",
-            runs=True,
+            "a Trainer's state",
         ),
-        "deepspeed": Format(
-            deepspeed.sniff, deepspeed.read, "DeepSpeed's throughput timer: rates", label="DeepSpeed's log", runs=True
+        "deepspeed": of_log(deepspeed.sniff, deepspeed.log, "DeepSpeed's throughput timer: rates", "DeepSpeed's log"),
+        "lightning": of_log(
+            lightning.sniff, lightning.log, "metrics.csv of Lightning's CSVLogger: steps or rates", "Lightning's CSV"
         ),
         "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
     },

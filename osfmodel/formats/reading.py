@@ -19,6 +19,7 @@ from osfmodel.formats.format import IMPORT_FORMATS, Format
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, shared_stem, silent
 from osfmodel.formats.streams.archives import unpacked
 from osfmodel.formats.streams.trace_files import HEAD, head_of, recognised
+from osfmodel.formats.trainers.steps import LoggedRun
 from osfmodel.formats.unknown import explained, foreign, unlike
 
 NO_HINTS = Hints("")
@@ -214,6 +215,33 @@ def import_content(
     return IMPORT_FORMATS[form or recognise(text)].read(text, hints)
 
 
+def logged_run(path: Path, tell: Callable[[str], None] = silent) -> LoggedRun:
+    """The run that a trainer's log shows. Raises DataError, with the path, for any other file."""
+    form = format_of(path)
+    log = None if form is None else IMPORT_FORMATS[form].log
+
+    def decoded(content: bytes) -> LoggedRun:
+        plain = as_utf8(unpacked(content))
+        if log is None:
+            logs = entries_that(IMPORT_FORMATS, lambda entry: entry.log is not None)
+            raise DataError(unlike(plain) or f"is no log of a trainer that osfmodel reads ({', '.join(logs)})")
+        return log_of(log, plain, path.name, tell)
+
+    return read(path, decoded)
+
+
+def log_of(log: Callable[[Text], LoggedRun], plain: bytes, file: str, tell: Callable[[str], None]) -> LoggedRun:
+    """The run in the content of a log. Raises DataError, also for logs of several trainers in one file."""
+    try:
+        text = Text(file, plain_text(plain), tell=tell)
+    except UnicodeDecodeError:
+        raise DataError("is not text") from None
+    logs = entries_that(IMPORT_FORMATS, lambda entry: entry.log is not None and entry.sniff(text.content[:HEAD]))
+    if len(logs) > 1:
+        raise DataError(f"may be {' or '.join(logs)}: give the log of each by itself")
+    return log(text)
+
+
 def _as_warning(message: str) -> None:
     import warnings
 
@@ -254,6 +282,8 @@ def _command(path: Path, kind: str, entry: Format) -> str:
     """The command that converts it into a file of ``kind``; a run is imported with the files that it names."""
     stem = path.name.partition(".")[0] or kind
     if kind == "measurements":
+        if entry.log:
+            return f"compare it with its prediction: `osf check {path} --prediction FILE`"
         if not entry.runs:
             return "no runs are imported from that: leave it out, or give a file of osf run"
         return f"run `osf import {path} -o {path.with_name(stem)}/`, and give the {kind} file in that folder"

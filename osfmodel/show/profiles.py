@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.files.documents import document_of
-from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.measurement import LOGGED, SPREAD, UNKNOWN, Measurement
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import ParameterGroup
 from osfmodel.entities.units import show_rate
@@ -156,6 +156,15 @@ class FileContent:
         return Sheet(repr(self.noun)[1:-1], [table])
 
 
+def _logged(run: Measurement) -> str:
+    """A clause on the steps of a trainer's log: their spread, and how many lines were kept; "" for other runs."""
+    told = dict(run.conditions)
+    if not run.warm_ups or LOGGED not in told:
+        return ""
+    spread = f" (median; spread {float(told[SPREAD]):.2%})" if SPREAD in told else ""
+    return f"{spread}: {len(run.samples)} of {told[LOGGED]} logged lines kept, {run.warm_ups} of warm-up left out"
+
+
 def summary(noun: Workload | Cluster | Measurement | Plan) -> str:
     """One line about the content of a profile."""
     if isinstance(noun, Measurement):
@@ -163,7 +172,8 @@ def summary(noun: Workload | Cluster | Measurement | Plan) -> str:
         what = f"{how_many(len(noun.samples), 'iteration')}{plan} with {how_many(noun.workers, 'worker')}"
         buckets = [len(value.split()) for key, value in noun.conditions if key == "buckets"]
         formed = "".join(f" in {how_many(count, 'message')}" for count in buckets)
-        return f"measurement: {what}, {show_time(noun.iteration_time)}{' each' * (len(noun.samples) > 1)}{formed}"
+        each = " each" * (len(noun.samples) > 1)
+        return f"measurement: {what}, {show_time(noun.iteration_time)}{each}{formed}{_logged(noun)}"
     if isinstance(noun, Workload):
         size, tensors = show_bytes(noun.gradient_bytes), how_many(len(noun.gradients), "tensor")
         return f"workload {noun.name}: {tensors}, {size}, {show_time(noun.compute_time)} per iteration"

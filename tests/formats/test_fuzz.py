@@ -24,12 +24,11 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import documents, profiles
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, load_trace, recognise
 from osfmodel.formats.source_text import LARGEST_JSON, LARGEST_TABLE, Text, silent
-from osfmodel.formats.trainers.logs import TRAINER_LOGS
 from tests.conftest import ROOT
 from tests.formats import damage, samples, traces
 from tests.formats.damage import memory
 
-HINTS = Hints("mine", workers=4, gpu="l40s")
+HINTS = Hints("mine", workers=2, gpu="l40s")
 CONTENTS = [sample for group in samples.SAMPLES.values() for sample in group]
 PIECES = [
     "", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{", "}", "[", "]", '"', "null", "true", "1e999", "nan", "N/A", "0",
@@ -456,7 +455,8 @@ def test_the_samples_that_are_damaged_are_good(fuzz, tmp_path):
         elif sample.kind == "bands":
             assert profiles.read(path, decode_bands)
         else:
-            told = HINTS if sample.kind in ("osu", "nvidia-topology", *TRAINER_LOGS) else Hints("mine")
+            needs = sample.kind in ("osu", "nvidia-topology") or IMPORT_FORMATS[sample.kind].log
+            told = HINTS if needs else Hints("mine")
             assert import_file(path, told, tell=silent)
 
 

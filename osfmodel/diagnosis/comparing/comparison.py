@@ -9,13 +9,14 @@ from statistics import fmean
 
 from osfmodel.diagnosis.comparing.readings import (
     BY_SIZE,
-    COMPARABLE,
     EXACT,
     PRICES,
     STEPS,
     CollectiveUse,
     Reading,
     Timed,
+    in_band,
+    shared_kind,
 )
 from osfmodel.diagnosis.comparing.statistics import (
     FASTER,
@@ -177,20 +178,14 @@ def compare_readings(
     Raises UsageError if kinds differ or the two sides have nothing in common.
     """
     require_tolerance(tolerance)
-    first = candidates[0]
-    for one in (*baselines, *candidates):
-        if one.kind != first.kind:
-            raise UsageError(
-                f"{one.name} holds {COMPARABLE[one.kind]}, {first.name} {COMPARABLE[first.kind]}: "
-                "compare files of one kind"
-            )
+    kind = shared_kind((*baselines, *candidates))
     pairs = _paired(baselines, candidates)
     changes = [_changed(old, new, tolerance, len(pairs)) for old, new in pairs]
     changes.sort(key=lambda one: (WORST_FIRST.index(one.change.verdict), -abs(one.change.median)))
     return RunComparison(
         tuple(one.name for one in baselines),
         tuple(one.name for one in candidates),
-        first.kind,
+        kind,
         tolerance,
         tuple(changes),
         tuple(_collectives(baselines, candidates)),
@@ -220,7 +215,8 @@ def _paired(baselines: Sequence[Reading], candidates: Sequence[Reading]) -> list
 
 def _changed(old: Sequence[Timed], new: Sequence[Timed], tolerance: float, comparisons: int) -> TimedChange:
     parts = tuple(_differences([one.parts for one in old], [one.parts for one in new]))
-    name, how = new[0].name, new[0].how
+    hows = {one.how for one in (*old, *new)}
+    name, how = new[0].name, STEPS if STEPS in hows else new[0].how
     before, after = ([run for one in side for run in one.runs] for side in (old, new))
     if how == EXACT:
         change = exact_change(*(fmean(run.median for run in runs) for runs in (before, after)))
@@ -304,17 +300,21 @@ def _mean(uses: Sequence[CollectiveUse]) -> CollectiveUse | None:
 
 
 def _facts(baselines: Sequence[Reading], candidates: Sequence[Reading]) -> Iterator[Fact]:
+    kinds = len({one.kind for one in (*baselines, *candidates)})
     for name in dict.fromkeys(name for one in (*baselines, *candidates) for name in one.facts):
         old, new = (
             list(dict.fromkeys(one.facts.get(name, "not stated") for one in side)) for side in (baselines, candidates)
         )
-        if old != new:
+        if old != new and (kinds == 1 or "not stated" not in (*old, *new)):
             yield Fact(name, " or ".join(old), " or ".join(new))
 
 
 def _remarks(one: TimedChange, baselines: Sequence[Reading], candidates: Sequence[Reading]) -> Iterator[str]:
     """Limits of the comparison: the noise floor, single runs, slow steps, and things on one side only."""
     change = one.change
+    for side, time in ((baselines, change.candidate), (candidates, change.baseline)):
+        if one.how == STEPS and (said := in_band([timed for file in side for timed in file.subjects], time)):
+            yield f"{show_time(time)} is {said}"
     if change.noise:
         yield (
             f"a change of less than {show_share(change.noise)} would not show in these times"

@@ -1,24 +1,24 @@
 """The content of a file as ``osf compare`` sees it: things with times, and the parts that they are made of.
 
-Here osfmodel's own nouns and results are read: runs, clusters, workloads, predictions.
+Here osfmodel's own nouns are read: runs, clusters, workloads; and the logs of trainers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from osfmodel.cost import cost_of, worker_counts
 from osfmodel.diagnosis.comparing.statistics import StepSeries
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
-from osfmodel.entities.errors import CostError, DataError, require_count, require_name, require_time
+from osfmodel.entities.errors import CostError, DataError, UsageError, require_count, require_name, require_time
 from osfmodel.entities.lookup import require
 from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.entities.modules import module_of
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.collectives.clusters import factor
+from osfmodel.formats.trainers.steps import LoggedRun
 
 STEPS, EXACT, PAIRS, PRICES = "steps", "exact", "pairs", "prices"
 """Ways to compare times: repeated steps with noise; predictions without any; measured times by size; prices by size."""
@@ -27,11 +27,16 @@ COMPARABLE: Mapping[str, str] = {
     "trace": "profiler traces of a job",
     "runs": "measured runs",
     "times": "step times",
+    "rates": "rates of training without the batch of a step",
     "prediction": "predictions",
     "cluster": "prices of collectives",
     "workload": "the computation of a workload",
 }
-"""Kinds of content that can be compared, each only with its own, and what they hold."""
+"""Kinds of content that can be compared, each with its own, and what they hold."""
+OF_STEPS = ("runs", "times", "prediction")
+"""Kinds that are compared with each other too, by the one step that each file has."""
+STEP = "step"
+"""Name of the step of a job that has no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Timed:
     how:   STEPS, EXACT, PAIRS or PRICES
     parts: seconds of the parts that a usual step is made of, by cause; empty if not known
     sizes: bytes of the collectives of BY_SIZE
+    band:  of a prediction, seconds from which and to which its error band reaches
     """
 
     name: str
@@ -50,6 +56,7 @@ class Timed:
     how: str = STEPS
     parts: Mapping[str, float] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
+    band: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of what is compared")
@@ -217,63 +224,55 @@ def workload_reading(workload: Workload, name: str) -> Reading:
     return Reading(name, "workload", (subject,), modules=modules_of(workload), facts=facts)
 
 
-def prediction_reading(document: Mapping[str, Any], name: str) -> Reading:
-    """The step times in a result of ``osf predict``, ``osf tune`` or ``osf scale``. Raises DataError."""
-    rows = [*_predicted(document), *_tuned(document), *_scaled(document)]
-    facts = {key: str(document[key]) for key in ("workload", "cluster") if isinstance(document.get(key), str)}
-    return Reading(name, "prediction", tuple(rows), facts=facts)
+def log_reading(run: LoggedRun, name: str) -> Reading:
+    """The steps of a trainer's log after the warm-up; without their times, seconds of a sample or a token."""
+    facts = {} if run.batch is None else {"global_batch": str(run.batch)}
+    if run.seconds:
+        return Reading(name, "times", (Timed(STEP, (StepSeries(run.seconds),)),), facts=facts)
+    each = run.unit.partition("s/")[0] + (" of a GPU" if run.unit.endswith("/gpu") else "")
+    return Reading(name, "rates", (Timed(each, (StepSeries(tuple(1 / one for one in run.values)),)),), facts=facts)
 
 
-def holds_prediction(document: Mapping[str, Any]) -> bool:
-    """Whether it is a result of ``osf predict``, ``osf tune`` or ``osf scale``."""
-    return any(key in document for key in ("predictions", "sweep", "default_iteration_time_s", "points"))
+def shared_kind(readings: Sequence[Reading]) -> str:
+    """The kind to compare readings as: their own, or step times for several of OF_STEPS.
+
+    Raises UsageError for kinds that do not go together, for rates in several units, and for files with several steps
+    where kinds differ.
+    """
+    first = readings[-1]
+    for one in readings:
+        if one.kind != first.kind and not {one.kind, first.kind} <= set(OF_STEPS):
+            raise UsageError(
+                f"{one.name} holds {COMPARABLE[one.kind]}, {first.name} {COMPARABLE[first.kind]}: "
+                "compare files of one kind"
+            )
+        if one.kind == "rates" and one.subjects[0].name != first.subjects[0].name:
+            raise UsageError(
+                f"{one.name} has the rate of a {one.subjects[0].name}, {first.name} that of a "
+                f"{first.subjects[0].name}: compare logs with one unit"
+            )
+    if all(one.kind == first.kind for one in readings):
+        return first.kind
+    for one in readings:
+        the_step(one)
+    return "times"
 
 
-def _predicted(document: Mapping[str, Any]) -> Iterator[Timed]:
-    for entry in _rows(document, "sweep") or [document]:
-        for row in _rows(entry, "predictions"):
-            time, compute = _time(row, "iteration_time_s"), _time(entry, "compute_time_s")
-            exposed = _time(row, "exposed_communication_s")
-            parts = {
-                "compute": compute,
-                "exposed communication": exposed,
-                "effects of communication on computation": max(0.0, time - compute - exposed),
-            }
-            yield _exact(f"{row.get('plan', 'plan')}, {entry.get('workers')} workers", time, parts)
+def the_step(reading: Reading) -> Timed:
+    """The only thing with a time in a file. Raises UsageError for several."""
+    if len(reading.subjects) > 1:
+        raise UsageError(
+            f"{reading.name} holds {how_many(len(reading.subjects), 'step')}, such as {reading.subjects[0].name}: "
+            "give a file of the one meant, by one --workers and one --plan"
+        )
+    return reading.subjects[0]
 
 
-def _tuned(document: Mapping[str, Any]) -> Iterator[Timed]:
-    rows = [one for one in [document, *_rows(document, "sweep")] if "default_iteration_time_s" in one]
-    for row in rows:
-        for which in ("default", "tuned"):
-            label = f"{document.get('target', 'target')} {which}, {row.get('workers')} workers"
-            yield _exact(label, _time(row, f"{which}_iteration_time_s"))
-
-
-def _scaled(document: Mapping[str, Any]) -> Iterator[Timed]:
-    for row in _rows(document, "points"):
-        if row.get("step_time_s") is not None:
-            yield _exact(f"{row.get('strategy')}, {row.get('workers')} workers", _time(row, "step_time_s"))
-
-
-def _exact(label: str, time: float, parts: Mapping[str, float] | None = None) -> Timed:
-    return Timed(label, (StepSeries((time,)),), EXACT, parts or {})
-
-
-def _rows(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """The list of objects under ``key``; [] without one. Raises DataError for anything else."""
-    rows = document.get(key, [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{key} is not a list of objects")
-    return rows
-
-
-def _time(row: Mapping[str, Any], key: str) -> float:
-    """The number of seconds under ``key``. Raises DataError for anything else."""
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{key} is {value!r:.40}: a number of seconds is needed")
-    try:
-        return float(value)
-    except OverflowError:
-        raise DataError(f"{key} is {str(value)[:20]}...: a number of seconds is needed") from None
+def in_band(side: Sequence[Timed], time: float) -> str:
+    """A clause on whether a measured time lies within the error band of a prediction; "" without one."""
+    bands = [one.band for one in side if one.band is not None]
+    if not bands:
+        return ""
+    low, high = bands[0]
+    inside = "inside" if low <= time <= high else "outside"
+    return f"{inside} the prediction's error band, {show_time(low)} to {show_time(high)}"

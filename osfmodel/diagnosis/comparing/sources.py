@@ -16,14 +16,15 @@ from typing import Any
 
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
+from osfmodel.diagnosis.comparing.predictions import holds_prediction, prediction_reading
 from osfmodel.diagnosis.comparing.readings import (
+    STEP,
     CollectiveUse,
     Reading,
     Timed,
     cluster_reading,
-    holds_prediction,
+    log_reading,
     modules_of,
-    prediction_reading,
     runs_reading,
     workload_reading,
 )
@@ -42,11 +43,11 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import Step, Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, import_job, is_job, load_trace
+from osfmodel.formats.reading import log_of
 from osfmodel.formats.source_text import Hints, Text, is_number, silent, stem
 from osfmodel.formats.streams.archives import unpacked
 from osfmodel.formats.traces.entities import workload_of
 from osfmodel.formats.traces.usual import step_times, usual_steps, with_shared_steps
-from osfmodel.formats.trainers.logs import TRAINER_LOGS
 
 COLUMN = re.compile(
     r"(?:step|iteration|iter|train|batch)?[ _]?(?:time|duration|seconds|latency)(?:[ _(]*(s|ms|us|ns)\)?)?"
@@ -147,10 +148,6 @@ def _in_json(text: Text) -> Iterator[tuple[int, str, float]]:
 
 def _run(row: Mapping[str, Any]) -> str:
     return next((str(row[name]) for name in RUN if name in row), "")
-
-
-STEP = "step"
-"""Name of the step of a job that has no other."""
 
 
 def trace_reading(trace: Trace, name: str) -> Reading:
@@ -277,11 +274,8 @@ def _decoded(name: str, form: str | None, content: bytes, tell: Callable[[str], 
     lines = rest and first.rstrip().endswith(b"}")  # each line is an object of its own
     if form == OWN and not lines:
         return _own(name, content)
-    if form is not None and form in TRAINER_LOGS:
-        run = TRAINER_LOGS[form](Text(name, plain_text(content)))
-        if not run.seconds:
-            raise DataError(f"is a log of {run.trainer} with rates, and no times of steps")
-        return Reading(name, "times", (Timed(STEP, (StepSeries(run.seconds),)),))
+    if form is not None and (log := IMPORT_FORMATS[form].log) is not None:
+        return log_reading(log_of(log, content, name, lambda said: tell(f"{name}: {said}")), name)
     if form is not None and form != OWN:
         return _imported(name, import_content(content, name, Hints(stem(name)), form, tell))
     try:

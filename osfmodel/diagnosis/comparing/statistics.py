@@ -65,6 +65,8 @@ SHOWN = 10.0
 """Largest relative change that is shown as a number."""
 WARM = 1.5
 """Multiple of the median of the others from which a first step counts as warm-up."""
+SHORTEST = 1e-15
+"""Seconds below which there is no step."""
 BLOCKS_FROM = 8
 """Number of steps from which blocks of them tell whether they vary several in a row."""
 
@@ -85,8 +87,8 @@ class StepSeries:
             raise DataError("a run without steps cannot be compared")
         for time in self.times:
             require_time(time, "a step time")
-            if not time:
-                raise DataError("a step took no time at all")
+            if not SHORTEST < time < 1 / SHORTEST:
+                raise DataError(f"a step took {time:g} s, as none does: check the unit")
 
     def __repr__(self) -> str:
         return brief(self, f"{len(self.times)} steps, median {self.median:.4g} s")
@@ -197,7 +199,7 @@ def step_change(
 
 def _half(interval: tuple[float, float]) -> float:
     """Half of an interval of relative changes: the smallest change that would be beyond zero."""
-    return math.sqrt((1 + interval[1]) / (1 + interval[0])) - 1
+    return math.sqrt((1 + interval[1]) / max(1 + interval[0], SHORTEST)) - 1
 
 
 def _verdict(sure: tuple[float, float], calm: tuple[float, float], tolerance: float) -> str:

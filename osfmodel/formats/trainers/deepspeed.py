@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from osfmodel.entities.measurement import Measurement
-from osfmodel.formats.source_text import Hints, Text
-from osfmodel.formats.trainers.steps import LoggedRun, measurement_of, run_of
+from osfmodel.formats.source_text import Text
+from osfmodel.formats.trainers.steps import LoggedRun, logged_lines, run_of
 
 RATE = re.compile(r"\bCurrSamplesPerSec ?= {0,8}([0-9]{1,15}(?:\.[0-9]{1,18})?)")
 
@@ -19,13 +18,8 @@ def sniff(head: str) -> bool:
 def log(text: Text) -> LoggedRun:
     """The rates of the lines. Raises DataError."""
     rates: list[float] = []
-    for number, line in text.lines():
+    for number, line in logged_lines(text, RATE):
         if (found := RATE.search(line)) is not None:
             rates.append(text.number(number, found[1]))
             text.limit(number, len(rates))
     return run_of("deepspeed", rates, "samples/s")
-
-
-def read(text: Text, hints: Hints) -> list[Measurement]:
-    """The run as a measurement. Raises DataError: the log has no times of steps."""
-    return measurement_of(log(text), text, hints)

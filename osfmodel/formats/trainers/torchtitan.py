@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from osfmodel.entities.measurement import Measurement
-from osfmodel.formats.source_text import Hints, Text
-from osfmodel.formats.trainers.steps import LoggedRun, measurement_of, run_of
+from osfmodel.formats.source_text import Text
+from osfmodel.formats.trainers.steps import LoggedRun, logged_lines, run_of
 
 COLOUR = re.compile("\x1b\\[[0-9;]{0,20}m")
 STEP = re.compile(r"\bstep: {0,8}([0-9]{1,12})\b")
@@ -31,7 +30,7 @@ def log(text: Text) -> LoggedRun:
     rates: list[float] = []
     times: list[tuple[int, float]] = []
     writer = None
-    for number, raw in text.lines():
+    for number, raw in logged_lines(text, RATE):
         line = _plain(raw)
         step, rate = STEP.search(line), RATE.search(line)
         rank = RANK.match(line)
@@ -52,8 +51,3 @@ def log(text: Text) -> LoggedRun:
 def _seconds(when: re.Match[str]) -> float:
     hours, minutes, seconds, thousandths = map(int, when.groups())
     return hours * 3600 + minutes * 60 + seconds + thousandths / 1e3
-
-
-def read(text: Text, hints: Hints) -> list[Measurement]:
-    """The run as a measurement. Raises DataError."""
-    return measurement_of(log(text), text, hints)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.measurement import Measurement
-from osfmodel.formats.source_text import Hints, Text, parse
-from osfmodel.formats.trainers.steps import LoggedRun, measurement_of, run_of
+from osfmodel.formats.source_text import Text, parse
+from osfmodel.formats.trainers.steps import LoggedRun
 
 
 def sniff(head: str) -> bool:
@@ -30,7 +29,8 @@ def log(text: Text) -> LoggedRun:
         raise DataError("has no train_runtime with its steps: it is written when the training ends")
     seconds = runtime / steps
     rate = _number(last, "train_samples_per_second")
-    return run_of("trainer", (seconds,), "s", batch=round(rate * seconds) or None if rate else None)
+    batch = round(rate * seconds) or None if rate else None
+    return LoggedRun("trainer", (seconds,), "s", (seconds,), batch)
 
 
 def _key(last: Mapping[str, Any]) -> str:
@@ -43,8 +43,3 @@ def _number(row: Mapping[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise DataError(f"{key} is {str(value)[:40]}: a number is needed")
     return float(value)
-
-
-def read(text: Text, hints: Hints) -> list[Measurement]:
-    """The run as a measurement. Raises DataError."""
-    return measurement_of(log(text), text, hints)
