@@ -294,26 +294,16 @@ def _gains(cells: Sequence[Cell]) -> Iterator[str]:
 HEAD = """\
 # FSDP2 between emulated hosts
 
-Steps of real `fully_shard` over gloo, between network namespaces whose links are shaped. Settings were drawn by a seed
-that was fixed before. Each network was measured with `osf bench`, and nothing is fitted to the steps. `blocking` is
-FSDP2 over gloo as it is: each collective holds up the host. `overlapping` launches collectives in the background, one
-at a time. Each setting ran under one group per block and under the groups that the planner found, by turns. Cells in
-which ranks used more than 90 % of the cores, or whose repeats differ by more than 5 %, do not count.
+Steps of real `fully_shard` over gloo, between network namespaces whose links are shaped, at settings drawn by a seed.
+Networks were measured with `osf bench`; nothing is fitted to the steps. `blocking` is FSDP2 over gloo as it is,
+`overlapping` launches collectives in the background. Each ran under one group per block and under planned groups, by
+turns. Cells in which ranks used more than 90 % of the cores, or whose repeats differ by more than 5 %, do not count.
 
 Steps take longer than predicted, the more so the more ranks share the cores: likely the host's work between
-collectives, which the model leaves out. A real model's computation is measured with the same shards and nothing sent.
-
-Raw runs are in `benchmarks/live_sharded`. `python benchmarks/live_sharded.py benchmarks/live_sharded` measures what is
-missing there, `--page` writes this page, and `--show` prints every cell. The table has those that are off by more than
-10 %.
+collectives, which the model leaves out. `python benchmarks/live_sharded.py benchmarks/live_sharded` measures what is
+missing there, `--page` writes this page, and `--show` prints every cell.
 
 """
-
-
-def beyond(row: str) -> bool:
-    """Whether a row of the table is its head, or has an error of more than 10 %."""
-    error = row.split("|")[5].partition("%")[0].strip()
-    return error == "error" or abs(float(error)) > 10
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -333,8 +323,7 @@ def main(words: Sequence[str] | None = None) -> None:
         measure(arguments.folder, settings, arguments.only)
     lines = list(show(arguments.folder, settings))
     if arguments.page:
-        table = [line for line in lines[: lines.index("")] if not line.strip("|-") or beyond(line)]
-        PAGE.write_text(HEAD + "\n".join([*lines[lines.index("") + 1 :], "", *table]) + "\n")
+        PAGE.write_text(HEAD + "\n".join(lines[lines.index("") + 1 :]) + "\n")
     print("\n".join(lines))
 
 

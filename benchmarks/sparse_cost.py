@@ -23,7 +23,7 @@ from osfmodel.entities.effects import NO_EFFECTS  # noqa: E402
 from osfmodel.entities.errors import require_count  # noqa: E402
 from osfmodel.entities.units import parse_bytes, parse_time  # noqa: E402
 
-WORKERS, RATES = (8, 16, 32, 64), (1, 10, 100)
+WORKERS, RATES = (8, 64), (1, 10, 100)
 """Ranks, and Gbit/s of the link of each."""
 
 

@@ -393,10 +393,7 @@ def keep(runs: Sequence[Trained]) -> None:
     beside.replace(KEPT)
 
 
-HEAD = (
-    "| optimizer | density | held-out loss | against dense | within 1 % | accuracy | sent |\n"
-    "|---|---|---|---|---|---|---|"
-)
+HEAD = "| optimizer | density | held-out loss | against dense | within 1 % | sent |\n|---|---|---|---|---|---|"
 
 
 class Against(NamedTuple):
@@ -445,7 +442,6 @@ def table(runs: Sequence[Trained], problem: str) -> Iterator[str]:
         cells.append(f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else ""))
         cells.append("| " if way.density is None else against(runs, problem, way, "validation").cells)
         dense = next(row for row in chosen(runs, problem, Way(way.optimizer, None)).values())
-        cells.append(f"{mean(row.accuracy for row in rows):.1%}")
         cells.append(f"{rows[0].sent:,.0f} B" + ("" if way.density is None else f", {rows[0].sent / dense.sent:.1%}"))
         yield "| " + " | ".join(cells) + " |"
 
@@ -464,12 +460,9 @@ def page() -> Iterator[str]:
 
 Small real problems, trained by [the executor](../how-to/train-under-a-plan.md) on {RANKS} ranks of one machine over
 gloo, with dense and with [sparse](../reference/sparse.md) buckets, on the CPU (Python {found["python"]}, torch
-{found["torch"]}). Written by `python benchmarks/sparse_training.py --train`.
-
-Settings are those of the dense run for every density; learning rates were chosen by dense runs alone. Tensors of fewer
-than {TINY:,} elements travel densely. **Loss** is held-out cross entropy: mean ± standard deviation over the seeds.
-**Against dense** compares with the dense run of the same seed: mean (least to greatest). **Within 1 %**: whether that
-mean is, and of how many seeds it is true. **Sent** is per rank and step, and as a part of the dense run's."""
+{found["torch"]}; `python benchmarks/sparse_training.py --train`). Settings are those of the dense run. Tensors of fewer
+than {TINY:,} elements travel densely. **Loss** is held-out cross entropy over the seeds; **against dense** compares
+with the dense run of the same seed: mean (least to greatest). **Sent** is per rank and step."""
     if missing := jobs(runs):
         yield f"{len(missing)} of {len(jobs([]))} trainings are missing: `--train` makes them."
     for name, problem in PROBLEMS.items():
@@ -479,9 +472,7 @@ mean is, and of how many seeds it is true. **Sent** is per rank and step, and as
         rates = ", ".join(f"{rate:g} ({OPTIMIZERS[key]})" for key, rate in sorted(problem.rates.items()))
         said = (problem.__doc__ or "").strip().partition("\n")[0]
         yield f"\n## {name.capitalize()}\n\n{said} {problem.model.__doc__}"
-        sparsely = first.elements[1] / first.elements[0]
-        yield f"Of the parameters {sparsely:.1%} travel sparsely. {problem.steps:,} steps of {problem.batch} examples,"
-        yield f"learning rate {rates}, weight decay {problem.decay}.\n"
+        yield f"{problem.steps:,} steps of {problem.batch} examples, learning rate {rates}.\n"
         yield from table(runs, name)
 
 

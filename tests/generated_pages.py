@@ -220,8 +220,7 @@ memory (`memory`). `osf check` prints these errors. For times and speed-ups, the
 
 {table}
 
-An error is predicted / measured - 1; *p90* is the 90th percentile; *bias* is the median with its sign, above 0 where
-predictions are too slow.
+An error is predicted / measured - 1; *bias* is the median with its sign, above 0 where predictions are too slow.
 **Only runs on which nothing was fitted count.** The tests fail when a source gets worse.
 
 *As used* is what you get: {sources_used} sources of real machines predicted from the time on one GPU and a network in
@@ -232,16 +231,10 @@ lie inside the 90 % error band, learned without it.
 [![predicted against measured iteration times, and the coverage of error bands](ledger.png)](ledger.png)
 
 `osf check --plot ledger.png` draws this picture: on the left measured times across and predicted times, as used, up; on
-the right the part of runs inside error bands. Ratios (`papers`) and bytes (`memory`) are left out. In a file of yours,
-hollow points are runs compared with the workload and cluster of their own trace: self-consistency, no predictions.
+the right the part of runs inside error bands. In a file of yours, hollow points are runs compared with the workload and
+cluster of their own trace: self-consistency, no predictions.
 
-## What this means for a prediction of yours
-
-* Every prediction carries an **error band** with nine tenths of the runs that are like it. Sources that had no part in
-  the bands are held against them: [how, and how well](reference/bands.md).
-* A prediction is as good as the cluster file. Beyond the measured sizes and worker counts it carries a warning.
-* Your own runs are the best test: `osf run` measures plans and `osf check FILE` compares them with predictions
-  ([how](how-to/run-a-plan.md)).
-* Each source has a page that says what was fitted, and explains its outliers; [the ledger](ledger.md) has the gain of
-  each effect.
+Every prediction carries an [error band](reference/bands.md). It is as good as the cluster file: beyond the measured
+sizes and worker counts it carries a warning. Your own runs are the best test: `osf run` measures plans and
+`osf check FILE` compares them with predictions ([how](how-to/run-a-plan.md)).
 """

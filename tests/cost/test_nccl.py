@@ -685,7 +685,7 @@ def test_the_tables_of_the_page_are_those_printed(report):
     page = (ROOT / "docs/reference/nccl.md").read_text(encoding="utf-8").partition("python benchmarks/nccl_model.py")[2]
     tables = {part.splitlines()[0]: part.splitlines() for part in "\n".join(bench.show(report)).split("\n\n") if part}
     shown = [part.splitlines() for part in page.split("\n\n") if part.startswith("|")]
-    assert len(shown) >= 3
+    assert len(shown) >= 2
     assert {rows[0]: rows for rows in shown}.items() <= tables.items()
 
 

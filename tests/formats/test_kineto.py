@@ -809,7 +809,6 @@ def test_published_traces_predict_their_own_step(published, name):
     assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
 
 
-TRACES_MD = (ROOT / "docs/reference/traces.md").read_text(encoding="utf-8")
 EXPLAINED = ["find-unused", "giant-bucket", "healthy", "input-stall", "slow-link", "slow-rank", "tiny-buckets"]
 
 
@@ -965,13 +964,19 @@ def test_a_larger_message_never_takes_less(times):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_table_in_the_docs_is_what_the_benchmark_prints(published, name, monkeypatch):
-    assert row_of(published(name), monkeypatch) in TRACES_MD.splitlines()
+def test_published_steps_are_put_together_as_the_docs_say(published, name, monkeypatch):
+    assert within_a_percent(row_of(published(name), monkeypatch))
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
-def test_so_it_is_of_recorded_traces(recorded, name, monkeypatch):
-    assert row_of(recorded(name), monkeypatch) in TRACES_MD.splitlines()
+def test_so_are_recorded_ones(recorded, name, monkeypatch):
+    assert within_a_percent(row_of(recorded(name), monkeypatch))
+
+
+def within_a_percent(row):
+    """Whether the error of a row of benchmarks/traces.py is at most 1 %, or the row says what the trace lacks."""
+    *_, error, missing = [cell.strip() for cell in row.split("|")[1:-1]]
+    return abs(float(error.rstrip("%"))) <= 1 if error else missing != ""
 
 
 def row_of(trace, monkeypatch):
