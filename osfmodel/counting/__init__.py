@@ -16,11 +16,12 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
     In words: ``"llama3-8b:h100,seq8192,batch2,bf16"``, an architecture (``osf list architectures``) or the path of a
     Hugging Face ``config.json``, and a GPU (``osf list gpus``, or a file of ``osf bench --kernels``); then the tokens
     of a sample, the samples of a micro-batch, the type of computation, activation checkpointing (``ac=selective``,
-    ``ac=full``, of a part of the blocks ``ac=full:8/32``, by torch's budget ``ac=budget:0.5``), ``stack=compile``
-    or another of ``counting.stacks`` for the software that runs it; for fine-tuning ``lora=16`` or ``qlora=16``
-    (ranks; with ``:all-linear`` behind it beside all linear layers) and ``frozen=embeddings+model.layers.0``. Models
-    are also ``timm/NAME``, ``diffusers/CLASS`` and ``module:function``, with ``input=FILE`` where their inputs are not
-    found. Times are those of measured kernels, with what published runs taught of software, and carry a doubt.
+    ``ac=full``, of a part of the blocks ``ac=full:8/32``, by torch's budget ``ac=budget:0.5``), what the host has
+    (``offload=optimizer+activations``), ``stack=compile`` or another of ``counting.stacks`` for the software that runs
+    it; for fine-tuning ``lora=16`` or ``qlora=16`` (ranks; with ``:all-linear`` behind it beside all linear layers) and
+    ``frozen=embeddings+model.layers.0``. Models are also ``timm/NAME``, ``diffusers/CLASS`` and
+    ``module:function``, with ``input=FILE`` where their inputs are not found. Times are those of measured kernels, with
+    what published runs taught of software, and carry a doubt.
 
     Raises UsageError for an unknown name or impossible words, DataError for a file that cannot be used.
     """

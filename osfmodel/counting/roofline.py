@@ -16,11 +16,22 @@ from typing import Any
 
 from osfmodel.counting.kernels import KernelTimes, attention_work, gpu_of, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product, unnamed
+from osfmodel.counting.offloading import beside_moves, host_share, update_on_host
 from osfmodel.counting.recipes import RECIPES, gathered_type, rate_type, wide_type
 from osfmodel.counting.stacks import STACKS, Learned, Stack, Traffic, fused_columns, learned
-from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE, TrainingSetup, activations, repeated_parts
+from osfmodel.counting.training import (
+    BUDGET,
+    FULL,
+    NOTHING,
+    SELECTIVE,
+    TrainingSetup,
+    activations,
+    activations_away,
+    repeated_parts,
+)
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.gpus import Gpu
+from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment
 from osfmodel.entities.workload import Layer, Workload
@@ -60,15 +71,19 @@ def workload_of(
     besides = {name: (2 * forward, 2 * backward) for name, (forward, backward) in beside.items()}
     longer = plain_sum(map(plain_sum, timed(model, twice, besides).values()))
     experts = any(module.experts for module in model.modules)
-    master = element_bytes(PARAMETERS) * (clock.stack.master and clock.width < element_bytes(PARAMETERS))
+    away = OPTIMIZER in setting.offload
+    master = element_bytes(PARAMETERS) * ((clock.stack.master or away) and clock.width < element_bytes(PARAMETERS))
+    update, moved = ADAM_BYTES * model.trained / clock.gpu.bandwidth, 0.0
+    if away:
+        update, moved = update_on_host(clock.gpu.host, model.trained, ADAM_BYTES)
     return Workload(
         name,
         layers,
         setting.batch,
-        ADAM_BYTES * model.trained / clock.gpu.bandwidth,
+        update,
         clock.kernels.basis(f"{setting.dtype}, batch {setting.batch}"),
-        segments=() if setting.checkpointing == FULL else tuple(_segments(model, layers)),
-        state_bytes=(ADAM_STATE + master) * model.trained,
+        segments=() if setting.checkpointing == FULL or setting.offload else tuple(_segments(model, layers)),
+        state_bytes=0 if away else (ADAM_STATE + master) * model.trained,
         weight_bytes=(1 + clock.stack.twice) * clock.width * model.trained if master else None,
         fixed_bytes=sum(map(clock.frozen, model.modules)) or None,
         profiled_workers=LEARNED_ON,
@@ -77,6 +92,9 @@ def workload_of(
         sample_tokens=model.tokens or None,
         ideal_time=ideal_time(model, setting),
         fixed_share=min(max(2 - longer / whole, 0.0), 1.0),
+        offload=host_share(model, setting.offload, activations_away(model, setting), moved, ADAM_STATE)
+        if setting.offload
+        else None,
     )
 
 
@@ -280,7 +298,7 @@ def timed(
         if block and blocks[block] < host:
             longer = host / blocks[block]
             found[module.name] = found[module.name][0] * longer, found[module.name][1] * longer
-    return found
+    return beside_moves(model, activations_away(model, clock.setting), found, clock.gpu.host.link)
 
 
 def _frozen_beside(model: Model, clock: Roofline) -> dict[str, int]:

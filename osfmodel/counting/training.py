@@ -14,6 +14,7 @@ from osfmodel.counting.stacks import EAGER, STACKS
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.offload import ACTIVATIONS, OFFLOADED
 
 NOTHING, SELECTIVE, FULL, BUDGET = "none", "selective", "full", "budget"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL, BUDGET)
@@ -34,6 +35,7 @@ class TrainingSetup:
     checkpointing: one of CHECKPOINTING
     portion:       of blocks that are checkpointed, the first of them; with a budget, of what each keeps
     stack:         one of STACKS
+    offload:       kinds of OFFLOADED that the host has
     """
 
     gpu: str
@@ -42,14 +44,16 @@ class TrainingSetup:
     checkpointing: str = NOTHING
     portion: float = 1.0
     stack: str = EAGER
+    offload: tuple[str, ...] = ()
     __repr__ = brief
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise UsageError(f"a micro-batch of {self.batch} samples: it must have 1 or more")
-        for said, known in ((self.checkpointing, CHECKPOINTING), (self.stack, STACKS)):
+        kinds = ((kind, OFFLOADED) for kind in self.offload)
+        for said, known in ((self.checkpointing, CHECKPOINTING), (self.stack, STACKS), *kinds):
             if said not in known:
-                raise UsageError(f"{said!r} is no stack or checkpointing: {suggestion(said, known)}")
+                raise UsageError(f"{said!r} is no stack, checkpointing or part to offload: {suggestion(said, known)}")
         gpu_of(self.gpu).rate(rate_type(self.dtype))
 
     @property
@@ -82,11 +86,53 @@ def checkpointing_of(part: str) -> tuple[str, float]:
     return how, portion
 
 
+def offload_of(part: str) -> tuple[str, ...]:
+    """The kinds in ``offload=optimizer`` or ``offload=optimizer+activations``. Raises UsageError for another part."""
+    kinds = part.removeprefix("offload=").split("+")
+    for kind in kinds:
+        if kind not in OFFLOADED or kinds.count(kind) > 1:
+            write = " or ".join(f"offload={one}" for one in (*OFFLOADED, "+".join(OFFLOADED)))
+            raise UsageError(f"{part!r}: write {write}")
+    return tuple(kind for kind in OFFLOADED if kind in kinds)
+
+
 def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[int]]:
     """For each module, bytes of activations that stay after its forward, and all that are there in its backward.
 
     In backward a block has what it repeated besides what stays, and a module the gradients of its input and output.
+    What the host has of a block comes back for its backward, with that of the block before it.
     """
+    whole, saved = _saved(model, setting)
+    away = activations_away(model, setting)
+    stays = [0 if model.block_of(one) in away else own for one, own in zip(model.modules, saved, strict=True)]
+    ahead = dict(zip(list(away)[1:], away.values(), strict=False))
+    again: dict[str, int] = {}
+    for module, own, staying in zip(model.modules, whole, stays, strict=True):
+        again[model.block_of(module)] = again.get(model.block_of(module), 0) + max(0, own - staying)
+    peaks = []
+    for module, before in zip(model.modules, accumulate(stays), strict=True):
+        sizes = (product.rows * max(product.inner, product.columns) for product in module.products)
+        beside = 2 * max(sizes, default=0) * setting.width * (module.passes > 0)
+        if module.logits:
+            beside = module.logits * (module.loss or STACKS[setting.stack].logit)[1]
+        weights = module.elements * setting.width if module.packed or module.through else 0
+        block = model.block_of(module)
+        peaks.append(before + again[block] + ahead.get(block, 0) + beside * setting.batch + weights)
+    return stays, peaks
+
+
+def activations_away(model: Model, setting: TrainingSetup) -> dict[str, int]:
+    """For each block, bytes of activations that the host has from its forward to its backward; empty without any."""
+    found: dict[str, int] = {}
+    if ACTIVATIONS in setting.offload:
+        for module, own in zip(model.modules, _saved(model, setting)[1], strict=True):
+            if block := model.block_of(module):
+                found[block] = found.get(block, 0) + own
+    return found
+
+
+def _saved(model: Model, setting: TrainingSetup) -> tuple[list[int], list[int]]:
+    """For each module, bytes of all activations of its forward, and of those that are saved for backward."""
     stack = STACKS[setting.stack]
 
     def sized(elements: Iterator[float]) -> list[int]:
@@ -107,18 +153,7 @@ def activations(model: Model, setting: TrainingSetup) -> tuple[list[int], list[i
         stays = [
             own - round(own * dropped.get(module.name, 0.0)) for module, own in zip(model.modules, whole, strict=True)
         ]
-    again: dict[str, int] = {}
-    for module, own, staying in zip(model.modules, whole, stays, strict=True):
-        again[model.block_of(module)] = again.get(model.block_of(module), 0) + max(0, own - staying)
-    peaks = []
-    for module, before in zip(model.modules, accumulate(stays), strict=True):
-        sizes = (product.rows * max(product.inner, product.columns) for product in module.products)
-        beside = 2 * max(sizes, default=0) * setting.width * (module.passes > 0)
-        if module.logits:
-            beside = module.logits * (module.loss or stack.logit)[1]
-        weights = module.elements * setting.width if module.packed or module.through else 0
-        peaks.append(before + again[model.block_of(module)] + beside * setting.batch + weights)
-    return stays, peaks
+    return whole, stays
 
 
 def checkpointed(model: Model, setting: TrainingSetup) -> frozenset[str]:

@@ -23,12 +23,13 @@ from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.stacks import EAGER, STACKS, USUAL_STACKS
-from osfmodel.counting.training import CHECKPOINTING, TrainingSetup, checkpointing_of
+from osfmodel.counting.training import CHECKPOINTING, TrainingSetup, checkpointing_of, offload_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import gpu_name
 from osfmodel.entities.lookup import did_you_mean, letters, model_and_rest, nearest, suggestion
+from osfmodel.entities.offload import OFFLOADED
 from osfmodel.entities.workload import Workload
 
 
@@ -146,7 +147,8 @@ TYPES = {
 }  # fmt: skip
 FORM = (
     f"write MODEL:GPU[,seqN][,batchN][,{'|'.join(TYPES)}][,ac={'|'.join(CHECKPOINTING)}:P]"
-    f"[,stack={'|'.join(STACKS)}][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]][,input=FILE]"
+    f"[,stack={'|'.join(STACKS)}][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]]"
+    f"[,offload={'[+'.join(OFFLOADED)}]][,input=FILE]"
 )
 SPELLINGS = {
     **{dtype: short for short, dtype in TYPES.items()},
@@ -155,6 +157,7 @@ SPELLINGS = {
     **{name: "stack=te" for maker in ("megatron", "nemo") for name in (maker, f"stack={maker}")},
 }
 """Other ways to write a part."""
+_OFFLOADS = tuple(f"offload={kind}" for kind in OFFLOADED)
 MOST_TOKENS = 10**8
 
 
@@ -163,7 +166,7 @@ class Words:
     """A workload in words, as parts.
 
     model:    name of an architecture, or path of a configuration
-    setting:  GPU, type of element, batch, checkpointing and compilation
+    setting:  GPU, type of element, batch, checkpointing, compilation, and what the host has
     sequence: tokens of a sample; None for the model's usual
     tuning:   what is trained; None for all
     inputs:   path of a file that describes the inputs of the forward; "" for the usual ones
@@ -280,9 +283,11 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
     if part.startswith("ac="):
         how, portion = checkpointing_of(part)
         return replace(words, setting=replace(setting, checkpointing=how, portion=portion))
+    if part.startswith("offload="):
+        return replace(words, setting=replace(setting, offload=offload_of(part)))
     digits = "".join(filter(str.isdigit, part))
     numbered = [form.format(digits) for form in ("seq{}", "batch{}", "lora={}", "qlora={}") if digits]
-    near = nearest(part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *numbered], 1, 0.6)
+    near = nearest(part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *_OFFLOADS, *numbered], 1, 0.6)
     raise UsageError(f"{part!r} is no part of a workload: {did_you_mean(near) or 'leave it out, or'} {FORM}")
 
 

@@ -72,7 +72,8 @@ def _form(workload: Workload) -> Hashed:
     ]
     segments = [(one.name, one.first, one.last) for one in workload.segments]
     sizes = (workload.state_bytes, workload.weight_bytes, workload.update_bytes, workload.fixed_bytes, workload.fullest)
-    return Hashed((tuple(tensors), tuple(segments), sizes, workload.sent_as, workload.computed_in))
+    host = workload.offload and workload.offload.kinds
+    return Hashed((tuple(tensors), tuple(segments), sizes, host, workload.sent_as, workload.computed_in))
 
 
 def rules_of(plan: Plan) -> Hashed:

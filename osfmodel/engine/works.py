@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, TypeAlias
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.engine.program import Layered, Program
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.rounding import plain_sum
@@ -54,9 +55,9 @@ class Clock:
         """By layer, the seconds of its copy and its hooks; without ``hooks`` there are none."""
         return dict if hooks is None else partial(_added, self.workload, self.effects, hooks)
 
-    def update(self, ranks: int) -> Seconds:
-        """The update of a rank's part."""
-        return self.workload.update_time / ranks, 0
+    def update(self, ranks: int, left: int = 1, beside: bool = False, fetched: int = 0) -> Seconds:
+        """The update of a rank's part, as ``shard_update_time``."""
+        return shard_update_time(self.workload, ranks, left, beside, fetched), 0
 
     def copy_in(self, size: int) -> Seconds:
         """The copy of so many bytes into a buffer."""

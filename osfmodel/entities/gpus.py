@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
@@ -31,6 +32,30 @@ GENERATIONS: Mapping[str, str] = {
 """Generation -> pattern of its GPUs' names, in lower case."""
 
 
+class HostLink(NamedTuple):
+    """A GPU's part of the machine around it.
+
+    link:   bytes per second between its memory and pinned memory of the host, each way
+    memory: bytes per second of the host's memory, of all GPUs alike
+    """
+
+    link: float
+    memory: float
+
+
+HOSTS: Mapping[int, HostLink] = MappingProxyType({
+    0: HostLink(25e9, 51.2e9),
+    3: HostLink(12e9, 19.2e9),
+    4: HostLink(25e9, 51.2e9),
+    5: HostLink(55e9, 76.8e9),
+})  # fmt: skip
+"""By generation of PCIe, 16 lanes for each GPU; 0: not known, as 4. Copies reach 80 to 88 % of the raw 15.8, 31.5 and
+63 GB/s (nvbandwidth on PCIe 5, in NVIDIA's blog: 55.6). Memory, of data sheets: DGX-1 (2 x 4 channels of DDR4-2400),
+DGX A100 (2 x 8 of DDR4-3200), DGX H100 (2 x 8 of DDR5-4800), each among 8 GPUs."""
+GH200, GB200 = HostLink(384e9, 384e9), HostLink(256e9, 256e9)
+"""Grace by NVLink-C2C (450 GB/s each way), bounded by its LPDDR5X: 384 GB/s of 480 GB, 512 GB/s for two Blackwells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU as its data sheet has it, and the machines that usually have it.
@@ -47,6 +72,7 @@ class Gpu:
     tuned_as:   generation whose constants NCCL's tuner takes
     nic, sharing: bytes per second of the fastest usual NIC, and GPUs that share it where a node has 8
     power:      as part of that of the same chip elsewhere: what clocks in training go by
+    host:       its part of the machine
     """
 
     called: str
@@ -62,6 +88,7 @@ class Gpu:
     nic: float
     sharing: int
     power: float = 1.0
+    host: HostLink = HOSTS[0]
     __repr__ = brief
 
     def rate(self, dtype: str) -> float:
@@ -115,7 +142,7 @@ def _gpu(called: str, sheet: tuple[float, float, int], node: Node, nic: tuple[fl
     nvls = fabric == "nvswitch" and generation in ("hopper", "blackwell") and "GH200" not in called
     return Gpu(
         called, MappingProxyType(rates), sheet[1] * GIGA, round(sheet[0] * GIGA), sheet[2] << 20,
-        fabric, link * 1e9, nvls, pcie, generation, nic[0] * GIGA / 8, nic[1],
+        fabric, link * 1e9, nvls, pcie, generation, nic[0] * GIGA / 8, nic[1], host=HOSTS[pcie],
     )  # fmt: skip
 
 
@@ -168,7 +195,9 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
             "H100 NVL", (94, 3938, 95_830), pairs("hopper", 240, 5), (400, 1), fp32=60, tf32=417.5, bf16=835.5,
             fp8=1671,
         ),
-    "gh200": _gpu("GH200 96GB", (96, 4000, 97_871), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
+    "gh200": replace(
+        _gpu("GH200 96GB", (96, 4000, 97_871), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9), host=GH200
+    ),
     "h200": _gpu("H200 SXM", (141, 4800, 143_771), H100, (400, 1), fp32=67, tf32=494.7, bf16=989.4, fp8=1978.9),
     "h200-nvl":
         _gpu(
@@ -179,17 +208,23 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({
         "B200 of HGX", (180, 7700, 183_359), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500,
         mxfp8=4500, nvfp4=9000,
     ),
-    "gb200": _gpu(
-        "GB200, one of its GPUs", (186, 8000, 189_471), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000,
-        mxfp8=5000, nvfp4=10000,
+    "gb200": replace(
+        _gpu(
+            "GB200, one of its GPUs", (186, 8000, 189_471), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000,
+            mxfp8=5000, nvfp4=10000,
+        ),
+        host=GB200,
     ),
     "b300": _gpu(
         "B300 of HGX", (270, 7700, 275_040), B200, (800, 1), fp32=75, tf32=1125, bf16=2250, fp8=4500,
         mxfp8=4500, nvfp4=13500,
     ),
-    "gb300": _gpu(
-        "GB300, one of its GPUs", (279, 8000, 284_208), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000,
-        mxfp8=5000, nvfp4=15000,
+    "gb300": replace(
+        _gpu(
+            "GB300, one of its GPUs", (279, 8000, 284_208), B200, (800, 1), fp32=80, tf32=1250, bf16=2500, fp8=5000,
+            mxfp8=5000, nvfp4=15000,
+        ),
+        host=GB200,
     ),
     "rtx-pro-6000": _gpu(
         "RTX PRO 6000 Blackwell Server", (96, 1597, 97_887), ("blackwell", "pcie", 0, 5), (400, 1),

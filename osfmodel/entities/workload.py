@@ -16,6 +16,7 @@ from osfmodel.entities.errors import (
     require_time,
     require_unique,
 )
+from osfmodel.entities.offload import Offload
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.segments import Segment, require_segments, span_of
 from osfmodel.entities.source import Source
@@ -164,7 +165,7 @@ class Workload:
     sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
     fixed_share:  part of forward and backward that does not grow with the batch, if known
-    fullest:      parameters of the pipeline stage that takes most memory, over those here
+    fullest, offload: parameters of the pipeline stage that takes most memory, over those here; what lies with the host
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -189,6 +190,7 @@ class Workload:
     ideal_time: float | None = None
     fixed_share: float | None = None
     fullest: float = 1
+    offload: Offload | None = None
     recounted: Callable[[int], Workload] | None = field(default=None, repr=False, compare=False)  # in words, by samples
     accumulated: tuple[int, Workload] | None = field(init=False, repr=False, default=None)
     forward_time: float = field(init=False, repr=False, compare=False)
@@ -204,12 +206,11 @@ class Workload:
             raise DataError(f"workload {self.name!r} has no layers")
         for name in ("update_time", "doubt"):
             require_time(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}")
-        for name in ("batch_size", "sample_tokens", "profiled_workers"):
+        sizes = ("state_bytes", "weight_bytes", "update_bytes", "fixed_bytes")
+        for name in ("batch_size", "sample_tokens", "profiled_workers", *sizes):
             if getattr(self, name) is not None:
-                require_count(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}", least=1)
-        for name in ("state_bytes", "weight_bytes", "update_bytes", "fixed_bytes"):
-            if getattr(self, name) is not None:
-                require_count(getattr(self, name), f"{name} of workload {self.name!r}")
+                said, least = (name, 0) if name in sizes else (name.replace("_", " "), 1)
+                require_count(getattr(self, name), f"{said} of workload {self.name!r}", least)
         if sum(layer.frozen_bytes or 0 for layer in self.layers) > (self.fixed_bytes or 0):
             raise DataError(f"workload {self.name!r} has more frozen_bytes than fixed_bytes, of which they are a part")
         for name, value in (("the ideal time", self.ideal_time), ("fullest", self.fullest)):
@@ -228,9 +229,8 @@ class Workload:
         require_count(sum(gradients.sizes), f"gradient bytes of workload {self.name!r} in all")
         if not forward_time + backward_time + self.update_time > 0:
             raise DataError(f"workload {self.name!r} takes no time at all: at least one time must be above 0")
-        object.__setattr__(self, "forward_time", forward_time)
-        object.__setattr__(self, "backward_time", backward_time)
-        object.__setattr__(self, "gradients", gradients)
+        for name, made in (("forward_time", forward_time), ("backward_time", backward_time), ("gradients", gradients)):
+            object.__setattr__(self, name, made)
 
     def __repr__(self) -> str:
         tensors, size = how_many(len(self.gradients), "tensor"), show_bytes(self.gradient_bytes)

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost, serial, transfer
+from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.modules import (
@@ -63,7 +64,8 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     """
     workload, pricing = pricing.loaded(workload)
     if objective.strategy in SHARDING:
-        shards = replace(workload, update_time=workload.update_time / pricing.workers)
+        fetched = objective.strategy in (*SHARDED, FLAT_SHARDED)
+        shards = replace(workload, update_time=shard_update_time(workload, pricing.workers, 1, True, fetched))
         if workload.computed_in:
             return shards.compute_time
         if objective.strategy in (FULLY_SHARDED, FLAT_SHARDED, ZERO_3):

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import serial, transfer
+from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.engine.strategies.padding import exchanged_bytes
 from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import CostError
@@ -162,7 +163,8 @@ def sharded_bound(workload: Workload, pricing: Pricing, rules: GroupRules) -> fl
     one_by_one = plain_sum(
         times * _ShardedLimit(workload, pricing, rules, part).bound() for part, times in parts if times
     )
-    return one_by_one + workload.update_time / rules.sharding.ranks(pricing.workers)
+    copied = count if form.reduce_each else 1, True, 1 if form.keep else count
+    return one_by_one + shard_update_time(workload, rules.sharding.ranks(pricing.workers), *copied)
 
 
 class _Part(NamedTuple):

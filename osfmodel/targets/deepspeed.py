@@ -50,6 +50,7 @@ class DeepSpeedKnobs:
     elements: most elements in a bucket
     overlap:  whether a bucket is reduced while backward goes on
     gather_dtype, reduce_dtype: types in which parameters are gathered and gradients reduced; "" as Sharding says
+    offload:  what the host has: the optimizer, or nothing
     """
 
     elements: int = DEFAULT_ELEMENTS
@@ -57,6 +58,7 @@ class DeepSpeedKnobs:
     stage: int = 1
     gather_dtype: str = ""
     reduce_dtype: str = ""
+    offload: tuple[str, ...] = ()
 
     @property
     def in_backward(self) -> bool:
@@ -181,7 +183,7 @@ def config(knobs: DeepSpeedKnobs) -> dict[str, Any]:
         "contiguous_gradients": True,
         "reduce_scatter": False,
     }
-    return settings(zero, knobs.gather_dtype, knobs.reduce_dtype)
+    return settings(zero, knobs.gather_dtype, knobs.reduce_dtype, knobs.offload)
 
 
 def _words(knobs: DeepSpeedKnobs, workload: Workload) -> dict[str, Any]:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from osfmodel.entities.dtypes import SHORT_NAMES
+from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.workload import Workload
 from osfmodel.targets.target import Accumulation, Launch, SettingsText
 
 
-def settings(zero: Mapping[str, Any], gather_dtype: str, reduce_dtype: str) -> dict[str, Any]:
-    """The settings in DeepSpeed's JSON; ``zero`` are those of ``zero_optimization``.
+def settings(
+    zero: Mapping[str, Any], gather_dtype: str, reduce_dtype: str, offload: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The settings in DeepSpeed's JSON; ``zero`` are those of ``zero_optimization``, ``offload``: what the host has.
 
     Types are stated where the plan states them: that of parameters, and that of reductions.
     """
@@ -21,7 +24,8 @@ def settings(zero: Mapping[str, Any], gather_dtype: str, reduce_dtype: str) -> d
         found[SHORT_NAMES[gather_dtype]] = {"enabled": True}
     if reduce_dtype:
         found["communication_data_type"] = SHORT_NAMES[reduce_dtype]
-    return {**found, "zero_optimization": dict(zero)}
+    host = {"offload_optimizer": {"device": "cpu", "pin_memory": True}} if OPTIMIZER in offload else {}
+    return {**found, "zero_optimization": {**zero, **host}}
 
 
 def document(config: Mapping[str, Any]) -> str:
@@ -63,4 +67,5 @@ def file_of(
         files={".json": lambda knobs, workload: document(config(knobs))},
         caveats=caveats,
         accumulation=ACCUMULATION,
+        offloads=(OPTIMIZER,),
     )

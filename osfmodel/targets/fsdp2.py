@@ -23,6 +23,7 @@ from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, blocks, inside, wrapped
+from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Sharding
 from osfmodel.entities.workload import Workload
@@ -200,7 +201,13 @@ TARGET = Target(
         complete=in_types("float32"),
         unpriced=True,
     ),
-    text=SettingsText(config=config, render=render, caveats=caveats, accumulation=accumulation(EACH, LAST, LAST_KEPT)),
+    text=SettingsText(
+        config=config,
+        render=render,
+        caveats=caveats,
+        accumulation=accumulation(EACH, LAST, LAST_KEPT),
+        offloads=(OPTIMIZER,),
+    ),
     executor=FSDP,
     objective=Objective(strategy=FULLY_SHARDED),
     limits=SIZED,

@@ -124,6 +124,7 @@ class FsdpKnobs:
     gather_dtype, reduce_dtype: types in which parameters are gathered and gradients reduced; "" as Sharding says
     inputs:   reduce-scatters whose inputs are in memory at once
     separate: whether reduce-scatters have a communicator of their own
+    offload:  what the host has: the optimizer, and with it parameters and gradients, or nothing
     """
 
     groups: tuple[tuple[str, ...], ...] | None = None
@@ -135,6 +136,7 @@ class FsdpKnobs:
     reduce_dtype: str = ""
     inputs: int = 1
     separate: bool = False
+    offload: tuple[str, ...] = ()
 
     def freed(self, count: int) -> tuple[bool, ...]:
         """Whether each of ``count`` groups is freed after forward. Raises PlanError for settings of another number."""

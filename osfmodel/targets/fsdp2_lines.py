@@ -29,6 +29,7 @@ def config(knobs: FsdpKnobs) -> dict[str, Any]:
         "reduce_dtype": knobs.reduce_dtype or None,
         "reduce_scatter_max_input_buffers": knobs.inputs,
         "separate_reduce_scatter_group": knobs.separate,
+        **({"offload_policy": "CPUOffloadPolicy()"} if knobs.offload else {}),
     }
 
 
@@ -50,6 +51,7 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
     types = {"param_dtype": TRAINED_IN.get(knobs.gather_dtype, knobs.gather_dtype), "reduce_dtype": knobs.reduce_dtype}
     stated = ", ".join(f"{key}=torch.{dtype}" for key, dtype in types.items() if dtype)
     given = ", mesh=mesh" * hybrid + ", mp_policy=policy" * bool(stated)
+    given += ", offload_policy=CPUOffloadPolicy()" * bool(knobs.offload)
     policy = (FLOAT8 if knobs.gather_dtype in TRAINED_IN else "") + (POLICY.format(types=stated) if stated else "")
     flight = INPUTS.format(count=knobs.inputs) if knobs.inputs > 1 else ""
     flight += SEPARATE if knobs.separate else ""
@@ -58,7 +60,7 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
     kept = [place for place, one in enumerate(freed) if not one]
     return TEMPLATE.format(
         name=workload.name, named=_named(knobs), groups=grouped_text(groups), mesh=policy + mesh,
-        given=given, lists=flight + lists, imports=_imports(hybrid, bool(stated)),
+        given=given, lists=flight + lists, imports=_imports(hybrid, bool(stated), bool(knobs.offload)),
         kept=f"kept = {{{_runs_of(kept)}}}  # groups that stay until backward\n" if mixed else "",
         loop="number, names in enumerate(groups)" if mixed else "names in groups",
         reshard="number not in kept" if mixed else all(freed),
@@ -74,13 +76,14 @@ FLOAT8 = """\
 """
 
 
-def _imports(mesh: bool, policy: bool) -> str:
-    """The imports of the lines, with those of a mesh and of a policy of mixed precision."""
+def _imports(mesh: bool, policy: bool, offload: bool) -> str:
+    """The imports of the lines, with those of a mesh, of a policy of mixed precision and of one for the host."""
+    policies = "CPUOffloadPolicy, " * offload + "MixedPrecisionPolicy, " * policy
     lines = {
         "import os\n": mesh,
         "import torch": policy,
         "from torch.distributed.device_mesh import init_device_mesh": mesh,
-        f"from torch.distributed.fsdp import {'MixedPrecisionPolicy, ' * policy}fully_shard": True,
+        f"from torch.distributed.fsdp import {policies}fully_shard": True,
     }
     return "\n".join(line for line, needed in lines.items() if needed)
 

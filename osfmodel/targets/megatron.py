@@ -22,6 +22,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import MEGATRON
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
+from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.workload import Gradients, Workload
@@ -55,12 +56,14 @@ class MegatronKnobs:
     overlap:     whether buckets are sent during backward
     distributed: whether each rank updates a shard, and gathers parameters in the next forward
     job:         batch, sequence, checkpointing and other parallelism; None if they are not known
+    offload:     what the host has: the distributed optimizer, or nothing
     """
 
     bucket_elements: int | None = None
     overlap: bool = True
     distributed: bool = False
     job: JobSettings | None = None
+    offload: tuple[str, ...] = ()
 
 
 def to_plan(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
@@ -163,10 +166,13 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 def config(knobs: MegatronKnobs) -> dict[str, Any]:
     """Megatron's arguments by name; the size in parameters."""
     shards = {"use_distributed_optimizer": True, "overlap_param_gather": True} if knobs.distributed else {}
+    shards |= dict.fromkeys(ON_HOST, True) if knobs.offload else {}
     size = {"ddp_bucket_size": knobs.bucket_elements}
     return {**_of_job(knobs), **shards, "overlap_grad_reduce": knobs.overlap, **size}
 
 
+ON_HOST = ("optimizer_cpu_offload", "use_precision_aware_optimizer")
+"""Arguments for an optimizer on the host; Megatron asks for the second with the first."""
 DEGREES = {
     "tensor": "tensor_model_parallel_size", "pipeline": "pipeline_model_parallel_size",
     "context": "context_parallel_size", "expert": "expert_model_parallel_size",
@@ -210,6 +216,7 @@ def flags(knobs: MegatronKnobs) -> str:
     """The arguments on a command line."""
     size = "" if knobs.bucket_elements is None else f" --ddp-bucket-size {knobs.bucket_elements}"
     shards = "--use-distributed-optimizer --overlap-param-gather " * knobs.distributed
+    shards += "".join(f"--{name.replace('_', '-')} " for name in ON_HOST) * bool(knobs.offload)
     groups = "".join(
         f"--{name.replace('_', '-')} {'' if value is True else f'{value} '}" for name, value in _of_job(knobs).items()
     )
@@ -316,6 +323,7 @@ SHARDED = Target(
         caveats=distributed_caveats,
         accumulation=Accumulation(accumulate),
         in_job=in_job,
+        offloads=(OPTIMIZER,),
     ),
     launch=TARGET.launch,
     size=SizeKnob("--ddp-bucket-size", partial(MegatronKnobs, distributed=True), elements=True),

@@ -152,6 +152,7 @@ class SettingsText:
     caveats: (workload) -> sentences     assumptions of a prediction for this framework
     accumulation: how gradients of several micro-batches are added up before they are sent
     in_job:  (knobs, JobSettings) -> knobs with the settings of a whole job; None if the lines have none
+    offloads: kinds of OFFLOADED that the lines can say: knobs have a field ``offload`` for them
     """
 
     config: Callable[[Any], dict[str, Any]]
@@ -161,6 +162,15 @@ class SettingsText:
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     accumulation: Accumulation = NOT_TOLD
     in_job: Callable[[Any, JobSettings], Any] | None = None
+    offloads: tuple[str, ...] = ()
+
+    def offloading(self, knobs: Any, workload: Workload) -> tuple[Any, tuple[str, ...]]:
+        """``knobs`` with what the workload has with the host, and sentences on what of that the lines cannot say."""
+        kinds = () if workload.offload is None else workload.offload.kinds
+        said = tuple(kind for kind in kinds if kind in self.offloads)
+        missing = "+".join(kind for kind in kinds if kind not in said)
+        note = f"these lines cannot say offload={missing}: the script must do that itself"
+        return replace(knobs, offload=said) if said else knobs, (note,) if missing else ()
 
     @property
     def endings(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around, blocks, module_of, wrapped
+from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
@@ -48,6 +49,7 @@ class TitanKnobs:
     replicas: ``data_parallel_replicate_degree``
     gather_dtype, reduce_dtype: ``mixed_precision_param`` and ``mixed_precision_reduce``
     job:      batch, sequence, checkpointing and other parallelism; None if they are not known
+    offload:  what the host has: the optimizer, and with it parameters and gradients, or nothing
     """
 
     reshard: str = DEFAULT
@@ -55,6 +57,7 @@ class TitanKnobs:
     gather_dtype: str = "bfloat16"
     reduce_dtype: str = "float32"
     job: JobSettings | None = None
+    offload: tuple[str, ...] = ()
 
 
 def to_plan(knobs: TitanKnobs, workload: Workload, pricing: Pricing) -> Plan:
@@ -159,7 +162,10 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
             "fsdp_reshard_after_forward": knobs.reshard,
             **{f"{kind}_parallel_degree": size for kind, size in sizes.items()},
         },
-        "training": {key: dtype for key, dtype in types.items() if dtype},
+        "training": {
+            **{key: dtype for key, dtype in types.items() if dtype},
+            **({"enable_cpu_offload": True} if knobs.offload else {}),
+        },
     }
     if job is None:
         return found
@@ -237,6 +243,7 @@ TARGET = Target(
         caveats=caveats,
         accumulation=Accumulation(accumulate),
         in_job=in_job,
+        offloads=(OPTIMIZER,),
     ),
     launch=Launch(script="your job config, merged with what this command writes without --lines (-o settings.toml)"),
     executor=FSDP,

@@ -41,6 +41,7 @@ class ZeroThreeKnobs:
     overlap:  whether collectives run beside computation
     fetching: limits by which parameters are fetched and kept
     gather_dtype, reduce_dtype: types in which parameters are gathered and gradients reduced; "" as Sharding says
+    offload:  what the host has: the optimizer, or nothing
     """
 
     elements: int = DEFAULT_ELEMENTS
@@ -48,6 +49,7 @@ class ZeroThreeKnobs:
     fetching: Fetching = Fetching()
     gather_dtype: str = ""
     reduce_dtype: str = ""
+    offload: tuple[str, ...] = ()
 
 
 def to_plan(knobs: ZeroThreeKnobs, workload: Workload) -> Plan:
@@ -157,7 +159,7 @@ def config(knobs: ZeroThreeKnobs) -> dict[str, Any]:
     }
     if limits.most_persistent != Fetching().most_persistent:
         zero["stage3_model_persistence_threshold"] = limits.most_persistent
-    return settings(zero, knobs.gather_dtype, knobs.reduce_dtype)
+    return settings(zero, knobs.gather_dtype, knobs.reduce_dtype, knobs.offload)
 
 
 TEMPLATE = """\

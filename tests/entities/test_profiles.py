@@ -34,6 +34,7 @@ from osfmodel.engine.strategies import strategy_of
 from osfmodel.entities.cluster import Contention
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.documents import document_of
+from osfmodel.entities.offload import Offload
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from tests.conftest import ROOT
@@ -324,6 +325,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         fixed_share=0.25,
         weight_bytes=48,
         fullest=1.5,
+        offload=Offload(("optimizer",), 0.25, 0.5, 13, 14),
     )
     block = Block("a", 0, 3)
     plans = (

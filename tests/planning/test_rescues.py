@@ -75,6 +75,23 @@ def test_what_fits_has_no_remedies_and_people_see_the_commands_of_what_does_not(
     assert "osf scale llama3-8b:h100,seq8192,batch2,bf16,ac=full --cluster" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "asked", "changes"),
+    [
+        ("llama3-70b:h100,seq8192,ac=full", [], ["offload=optimizer"]),
+        ("llama3-70b:h100,seq8192,ac=full,offload=optimizer", ["--memory", "26GB"], ["offload=optimizer+activations"]),
+        ("llama3-8b:h100,seq8192", ["--memory", "70GB"], ["offload=activations"]),
+    ],
+)
+def test_the_host_is_a_remedy_that_adds_to_what_it_has(words, asked, changes):
+    found = points(words, "--cluster", H100, "--workers", "8", "--plan", "fsdp2", *asked)["remedies"]
+    said = [one for one in found if one["change"] in changes]
+    assert [one["change"] for one in said] == changes
+    for one in said:
+        (point,) = points(*shlex.split(one["command"])[2:])["points"]
+        assert point["fits"] == "yes"
+
+
 def test_a_step_keeps_its_samples():
     asked = ["llama3-8b:h100,seq8192,batch4,bf16", "--cluster", H100, "--workers", "64"]
     (before,) = points(*asked)["points"]

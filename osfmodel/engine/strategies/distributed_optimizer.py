@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.optimizers import moments_bytes
+from osfmodel.engine.optimizers import moments_bytes, offloaded
 from osfmodel.engine.program import COMPUTE, Hold, Operation, Program
 from osfmodel.engine.strategies.gathering import GatheringStep, require_only
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
@@ -123,7 +123,8 @@ class OptimizerHoldings(Holdings):
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
         buffers, held = Buffers(self.workload, self.plan, self.workers), super().lasting()
-        weights = sum(buffers.gathered_bytes(one) + buffers.master_bytes(one) for one in self.plan.buckets)
+        masters = 0 if offloaded(self.workload) else sum(map(buffers.master_bytes, self.plan.buckets))
+        weights = sum(map(buffers.gathered_bytes, self.plan.buckets)) + masters
         communicator = self.communicator if self.workers > 1 else 0
         return {
             **held,

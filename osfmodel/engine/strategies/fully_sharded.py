@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.optimizers import offloaded
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import BUFFERS, GRADIENTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep
@@ -118,9 +119,14 @@ class ShardedStep(IssuedStep):
         for number in range(1, self.rules.micro_batches + 1):
             self.last = number == self.rules.micro_batches
             self._micro_batch()
-        self.add("update", COMPUTE, (), ("update", self.ranks), tuple(self.ends))
+        self.add("update", COMPUTE, (), self._updating(), tuple(self.ends))
         link = Stream(link="node") if self.ranks <= self.pricing.per_host else Stream()
         return self.finished({CHANNEL: link, REDUCE: link})
+
+    def _updating(self) -> Work:
+        """The update of a shard; with a host, its copies go beside computation."""
+        count, rules = self.rules.micro_batches, self.rules
+        return "update", self.ranks, count if rules.reduce_each else 1, True, 1 if rules.keep else count
 
     def _micro_batch(self) -> None:
         """Forward and backward. Both begin when all that came before has ended, reduce-scatters included."""
@@ -282,11 +288,13 @@ class ShardedStep(IssuedStep):
         return self.reducing[group]
 
     def own_bytes(self, group: int) -> int:
-        """Bytes of a rank's part of a group, in the type of its parameters."""
-        return self.split_bytes(self.members[group])
+        """Bytes of a rank's part of a group's gradients, in the type of its parameters; with a host, none."""
+        return 0 if offloaded(self.workload) else self.split_bytes(self.members[group])
 
     def shard_bytes(self) -> int:
-        """Bytes of a rank's part of all parameters."""
+        """Bytes of a rank's part of all parameters; with a host, none."""
+        if offloaded(self.workload):
+            return 0
         return sum(self.split_bytes(members) + frozen_bytes(members, self.ranks) for members in self.members)
 
     def in_turn(self) -> Iterable[Operation]:

@@ -25,12 +25,13 @@ from functools import partial
 from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import BROADCAST, Pricing
-from osfmodel.engine.optimizers import state_bytes
+from osfmodel.engine.optimizers import offloaded, state_bytes
 from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
 from osfmodel.engine.strategies.handover import handovers
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, WEIGHTS, Holdings
 from osfmodel.engine.strategies.issued import IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy, completing
+from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import OWNERS
@@ -71,11 +72,15 @@ class ZeroStep(IssuedStep):
             for first, end in self.stretches():
                 self.compute("forward", first, end)
             self._reduced_backward() if self.each or not left else self._backward()
-        update = self.add("update", COMPUTE, (), ("update", self.ranks), tuple(self.reductions))
+        update = self.add("update", COMPUTE, (), self._updating(), tuple(self.reductions))
         self._broadcast(update) if self.owners else self._gather(update)
         made = self.finished()
         # Times of release are in the operations.
         return replace(made, works=()) if any(bucket.release_time for bucket in self.plan.buckets) else made
+
+    def _updating(self) -> Work:
+        """The update of a shard; gradients go to a host beside backward where they are reduced beside it."""
+        return "update", self.ranks, self.rules.micro_batches if self.each else 1, self.rules.asynchronous
 
     def in_turn(self) -> Iterable[Operation]:
         """The operations; a library that blocks is in what each waits for already."""
@@ -222,7 +227,7 @@ class ReducedHoldings(ZeroHoldings):
                 bucket = self.plan.buckets[one.bucket]
                 for block in bucket.blocks:
                     yield Hold(GRADIENTS, block.bytes, (ready[block.layer],), ended)
-                if one.bucket not in seen:
+                if one.bucket not in seen and not offloaded(self.workload):
                     seen.add(one.bucket)
                     yield Hold(GRADIENTS, -(-bucket.size // self.workers), (ended,), self._updated())
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.optimizers import offloaded
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Taken
 from osfmodel.engine.strategies.handover import handovers
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
@@ -104,11 +105,12 @@ class FetchingStep(IssuedStep):
 
     def program(self) -> Program:
         """The whole step: forward and backward of each micro-batch, the update, and the persistent parameters."""
-        self.take(GRADIENTS, self._split(self.own.values(), self._reduced_type))
+        self.take(GRADIENTS, 0 if offloaded(self.workload) else self._split(self.own.values(), self._reduced_type))
         self.take(WHOLE, sum(self._gathered([self.own[name]]) for name in self.staying))
         for _ in range(self.rules.micro_batches):
             self._micro_batch()
-        update = self.add("update", COMPUTE, (), ("update", self.ranks), tuple(self.scatters))
+        work = "update", self.ranks, self.rules.micro_batches, self.rules.asynchronous
+        update = self.add("update", COMPUTE, (), work, tuple(self.scatters))
         for layer in (one for module in self.trace[: len(self.trace) // 2] for one in module.layers):
             if layer.name in self.staying:
                 self._send("all_gather", [layer], self._gathered([layer]), (update,))
@@ -275,7 +277,8 @@ class FetchingStep(IssuedStep):
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters, in their own type as well where they are gathered in another."""
-        masters = [layer for layer in self.own.values() if self._gathered_type(layer) != layer.dtype]
+        wide = () if offloaded(self.workload) else self.own.values()
+        masters = [layer for layer in wide if self._gathered_type(layer) != layer.dtype]
         return self._split(self.own.values(), self._gathered_type) + self._split(masters, lambda layer: layer.dtype)
 
     def buffer_bytes(self) -> int:

@@ -9,9 +9,11 @@ from itertools import groupby
 
 from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import LEAST, Band, band_of, extremes, incomparable
+from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time, show_share
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.anchors import Taught
 from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near
@@ -130,8 +132,19 @@ class ScalePoint:
     def alone(self) -> float:
         """Seconds of a step with perfect scaling: computation, and the worker's part of a sharded update."""
         rules, workload = self.best.prediction.plan.sharding, self.workload
-        ranks = 1 if rules is None else rules.ranks(self.ranks)
-        return self.accumulated * (workload.forward_time + workload.backward_time) + workload.update_time / ranks
+        computed = self.accumulated * (workload.forward_time + workload.backward_time)
+        if rules is None:
+            return computed + workload.update_time
+        fetched = self.best.prediction.plan.strategy in SHARDED
+        return computed + shard_update_time(workload, rules.ranks(self.ranks), 1, True, fetched)
+
+    def host_bytes(self, groups: Parallelism) -> int:
+        """Bytes of its host's memory that a GPU takes; a pipeline's first stage has several micro-batches there."""
+        offload, rules = self.workload.offload, self.best.prediction.plan.sharding
+        if offload is None:
+            return 0
+        shards = 1 if rules is None else rules.ranks(self.ranks)
+        return -(-offload.state_bytes // shards) + min(groups.pipeline, self.accumulated) * offload.activation_bytes
 
     @property
     def scaling_factor(self) -> float:

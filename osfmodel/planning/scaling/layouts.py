@@ -21,6 +21,7 @@ from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words, with_parts
+from osfmodel.engine.optimizers import offloaded
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_share, show_time
 from osfmodel.entities.errors import CostError, DataError, UsageError
@@ -246,7 +247,7 @@ class LayoutSearch:
         state = workload.state_bytes or 0
         ranks = layout.groups.ranks(self.gpus)
         whole = weights if replicated else 0
-        parts = (weights + workload.gradient_bytes + state - whole) / ranks
+        parts = 0 if offloaded(workload) else (weights + workload.gradient_bytes + state - whole) / ranks
         active = max((layer.peak_bytes or 0 for layer in workload.layers), default=0)
         return round(workload.fullest * (whole + parts)) + active
 

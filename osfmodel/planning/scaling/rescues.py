@@ -1,8 +1,9 @@
 """Changes that make a step fit that does not, or only perhaps: each with the time that it costs, as a command.
 
 Every change is predicted, and only those that surely fit are kept. Alone they are a smaller micro-batch with more of
-them, activation checkpointing, another strategy, tensor or expert parallelism, and more GPUs; where none is enough,
-they come on top of full checkpointing, and then of a single sample too. The samples of a step stay, but with more GPUs.
+them, activation checkpointing, offloading, another strategy, tensor or expert parallelism, and more GPUs; where none is enough,
+they come on top of full checkpointing, of both parts with the host, and then of a single sample too. The samples of a
+step stay, but with more GPUs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import OsfError
+from osfmodel.entities.offload import OFFLOADED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, ScalePoint
@@ -94,6 +96,9 @@ class Rescuer:
         if in_words(start.name) and _repeated(start.name) < REPEATED[FULL]:
             start = start.but(f"ac={FULL}", name=with_parts(start.name, ac=f"ac={FULL}"))
             yield start
+        if in_words(start.name) and len(parse_words(start.name).setting.offload) < len(OFFLOADED):
+            both = f"offload={'+'.join(OFFLOADED)}"
+            yield start.but(both, name=with_parts(start.name, offload=both))
         one = next(reversed(list(self._smaller(start))), start)
         yield one
         yield replace(one, plans=every, changes=(*one.changes, "any strategy"))
@@ -106,6 +111,7 @@ class Rescuer:
         for how in (SELECTIVE, FULL) if in_words(base.name) else ():
             if REPEATED[how] > _repeated(base.name):
                 yield iter((base.but(f"ac={how}", name=with_parts(base.name, ac=f"ac={how}")),))
+        yield from self._offloading(base)
         others = tuple(name for name in STRATEGY_PLANS if name not in base.plans)
         if others:
             yield iter((base.but("another strategy", plans=others),))
@@ -114,6 +120,14 @@ class Rescuer:
         factors = (2**power for power in range(1, MOST_FACTOR.bit_length()))
         counts = [base.workers * factor for factor in factors if base.workers * factor <= MOST_GPUS]
         yield (base.but(f"{count} GPUs", workers=count) for count in counts)
+
+    def _offloading(self, base: Tried) -> Iterator[Iterator[Tried]]:
+        """Either part with the host; both come on top of what does not help alone."""
+        given = parse_words(base.name).setting.offload if in_words(base.name) else OFFLOADED
+        for kind in OFFLOADED:
+            if kind not in given:
+                words = f"offload={'+'.join(one for one in OFFLOADED if one in (*given, kind))}"
+                yield iter((base.but(words, name=with_parts(base.name, offload=words)),))
 
     def _smaller(self, base: Tried) -> Iterator[Tried]:
         """Smaller micro-batches, and as many more of them."""

@@ -44,6 +44,10 @@ FITTING = (
     "memory is what a step holds; PyTorch reserves more, which must fit in {} of a GPU: by the errors of published "
     "peaks, yes is a chance of 95 % or more, tight one of 5 to 95 %"
 )
+ON_HOST = (
+    "{words}: {each} of host memory for each GPU, {node} for {gpus} of a node; rates of hosts are data sheets', that "
+    "of the CPU's update assumed: no published run is behind these times"
+)
 PLACED = (
     "FSDP2 with {ranks} ranks for {experts} experts: split along dimension 1, as torchtitan does; give fully_shard "
     "shard_placement_fn=lambda parameter: Shard(1) for experts, or use --ep"
@@ -259,6 +263,15 @@ class ScaleTask:
             yield assumptions(self.options.groups)
             if self.options.groups.tensor > 1:
                 yield from (APART.format(**words) for words in apart(self.cluster))
+        if workload.offload is not None:
+            held = last.host_bytes(self.options.groups)
+            node = min(last.workers, self.cluster.gpus_per_node)
+            yield ON_HOST.format(
+                words=workload.offload.words,
+                each=show_bytes(held),
+                gpus=how_many(node, "GPU"),
+                node=show_bytes(node * held),
+            )
         yield from self.options.what_if.caveats(workload, self.cluster)
 
 

@@ -190,6 +190,8 @@ def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None
             return replace(made, tuned=row, written=lines, endings=text.endings)
     knobs = FsdpKnobs(reshard=False) if chosen.name == KEPT else convert.default_knobs()
     knobs = convert.complete(knobs, workload, (pricing_of(made.cluster, workers, workload),), limits)
+    knobs, unsaid = text.offloading(knobs, workload)
+    made = replace(made, warnings=(*made.warnings, *unsaid))
     return replace(made, written=partial(_lines, written, knobs, None), endings=text.endings)
 
 

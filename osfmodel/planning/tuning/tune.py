@@ -93,7 +93,7 @@ def tune(
     found = settled(task, default)
     task, knobs = found.task, found.knobs
     plan, *_ = task.plans(knobs)
-    knobs = plan if isinstance(knobs, Plan) else knobs
+    knobs, unsaid = (plan, ()) if isinstance(knobs, Plan) else chosen.text.offloading(knobs, workload)
     outcomes = _outcomes(task, knobs, counts, found.optima, default)
     paid, asked = task.pricings, objective.strategy
     said = Finished(workload, cluster, plan, paid, paid, asked, outcomes[0].tuned_time, alone)
@@ -106,7 +106,7 @@ def tune(
         task.target.text.config(knobs),
         task.target.text.render(knobs, workload),
         outcomes,
-        said.warnings(),
+        (*unsaid, *said.warnings()),
         (*remarks_on(found._replace(knobs=knobs), outcomes), *said.caveats()),
         form=task.micro_batches[1],
     )
