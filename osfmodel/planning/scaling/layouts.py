@@ -200,8 +200,8 @@ class LayoutSearch:
             if (point := self._point(layout, workload)) is not None:
                 misfits.setdefault(layout.groups, (layout, point))
         near = [one for one in misfits.values() if one[1].fits != NO]
-        lacking = sorted(misfits.values(), key=lambda one: one[1].best.peak.bytes if one[1].best.peak else 0)
-        return (sorted(near, key=_expected) or lacking)[:wanted]
+        least = sorted(misfits.values(), key=lambda one: one[1].best.peak.bytes if one[1].best.peak else 0)
+        return (sorted(near, key=_expected) or least)[:wanted]
 
     def text(self, layout: Layout) -> str:
         """The workload in words under a layout."""

@@ -1,9 +1,9 @@
 """Changes that make a step fit that does not, or only perhaps: each with the time that it costs, as a command.
 
 Every change is predicted, and only those that surely fit are kept. Alone they are a smaller micro-batch with more of
-them, activation checkpointing, offloading, another strategy, tensor or expert parallelism, and more GPUs; where none is enough,
-they come on top of full checkpointing, of both parts with the host, and then of a single sample too. The samples of a
-step stay, but with more GPUs.
+them, activation checkpointing, offloading, another strategy, tensor or expert parallelism, and more GPUs; where none is
+enough, they come on top of full checkpointing, of both parts with the host, and then of a single sample too. The
+samples of a step stay, but with more GPUs.
 """
 
 from __future__ import annotations
