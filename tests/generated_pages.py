@@ -28,7 +28,7 @@ ACCURACY = DOCS / "accuracy.md"
 HOW_TO = {
     "predict": ("../tutorial.md", "../how-to/ask-what-if.md"),
     "tune": ("../tutorial.md", "../how-to/run-a-plan.md", "../how-to/fit-into-memory.md"),
-    "scale": ("../how-to/scale-from-a-name.md",),
+    "scale": ("../how-to/scale-from-a-name.md", "../how-to/audit-a-job.md"),
     "sweep": ("../how-to/sweep.md",),
     "memory": ("../how-to/fit-into-memory.md",),
     "run": ("../how-to/run-a-plan.md", "../how-to/train-under-a-plan.md", "../how-to/check-horovod.md"),

@@ -138,7 +138,7 @@ class Subject:
             said["compute"] = parse_factor("--compute", said["compute"])
         found = {name: params[name] for name in SUBJECT}
         if isinstance(found["cluster_name"], tuple):
-            found["cluster_name"] = found["cluster_name"][0]
+            found["cluster_name"] = next(iter(found["cluster_name"]), None)
         options = {name: params[name] for name in CHANGES if params.get(name)}
         return Subject(**found, what_if=WhatIf(**said), options=options)
 

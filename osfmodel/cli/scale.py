@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,8 +11,8 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.anchors import anchors_in
 from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
+from osfmodel.cli.audit import audit_asked, require_of_workloads, write_page
 from osfmodel.cli.groups import ARGUMENTS, READ, Decorator, GroupedCommand, OptionGroup
 from osfmodel.cli.options import (
     Subject,
@@ -24,6 +23,7 @@ from osfmodel.cli.options import (
     subject_options,
     warn_of_batches,
 )
+from osfmodel.cli.scaling import goals_of, options_of
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
@@ -31,10 +31,11 @@ from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.units import parse_amount, parse_part, parse_room, parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.scaling.curve import ScaleCurve, TrainingLength, combined
+from osfmodel.formats.jobs.reading import job_at
+from osfmodel.planning.scaling.audit import audit
+from osfmodel.planning.scaling.curve import ScaleCurve, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
 from osfmodel.planning.scaling.layouts import scale_layouts
@@ -42,18 +43,15 @@ from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scaling.rescues import Rescuer
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.scaling.settings import settings
-from osfmodel.planning.what_if import WhatIf
+from osfmodel.show.scale.audit import Audited
 from osfmodel.show.scale.result import Scaled, ScaledMachines
-from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
+from osfmodel.targets.named_plans import NAMED_PLANS
 
 TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
 GOALS = OptionGroup("Goals")
 GROUPS = OptionGroup("Parallelism inside a replica, each repeatable: all combinations")
-HOUR = 3600
-"""Seconds from which --target-time is of the whole training, if its length is known; no step takes so long."""
 LISTED = (*OPTIONS.values(), "batch_size")
 """Parameters of which all combinations are predicted."""
 
@@ -64,8 +62,12 @@ def _group(name: str, said: str) -> Decorator:
 
 
 @click.command(name="scale", cls=GroupedCommand)
-@subject_options(several=True)
-@click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Numbers of GPUs; A..B doubles from A to B.")
+@subject_options(cluster_required=False, several=True)
+@click.option("--workers", metavar="N[,N...|A..B]", help="Numbers of GPUs; A..B doubles from A to B.")
+@click.option(
+    "--model", metavar="MODEL[,PART...]",
+    help="Model of a job's file that names none, and parts of words that go before the file's: llama3-8b,seq4096.",
+)  # fmt: skip
 @plan_option("Named plan; repeatable: each of these, and the best. Default: DDP, ZeRO-1 and 2, FSDP2 and HSDP.", "NAME")
 @click.option(
     "--for",
@@ -132,7 +134,8 @@ def scale_command(
     """Show what more GPUs give: the best strategy, rate, memory and cost of WORKLOAD at each number of them.
 
     WORKLOAD needs no profile: llama3-8b:h100,seq8192,batch2,bf16 is counted from the model's dimensions and the GPU's
-    data sheet. With --anchor measured steps replace what was learned.
+    data sheet. With --anchor measured steps replace what was learned. The file of a job of torchtitan, Megatron-LM,
+    DeepSpeed, Accelerate or Axolotl is audited: its step, the best layout, and the changes that gain most.
 
     \b
     Example:
@@ -146,6 +149,7 @@ def scale_command(
         --price 2.5 --price 1.3 --workers 8..256 --target-tokens-per-s 1M
       osf scale llama3-70b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 64..1024 --tp 8 --accumulate 8
       osf scale llama3-70b:h100,batch1,bf16 --cluster nccl:h100x8,400Gbps --workers 256 --global-batch 512 --layout any
+      osf scale train.toml --cluster nccl:h100x8,400Gbps,ib --workers 64
       osf scale resnet50-v100 --cluster nccl:v100x8,100Gbps/node --workers 1..64 --plan ddp
     """
     form = drawn_form(style, as_json, output)
@@ -153,6 +157,15 @@ def scale_command(
         require_writable(str(output))
     if form is not None and asked["target"] is not None:
         raise UsageError(f"-o {output}: settings go to a file of their own: leave --for out, or give -o another name")
+    job = job_at(subject.workload_name)
+    if job is not None:
+        audited = Audited(audit(*audit_asked(job, subject, machines, prices, asked)), subject.workload_name)
+        if form is not None:
+            write_page(audited, form, str(output))
+        else:
+            emit(style, as_json, output, audited)
+        return
+    require_of_workloads(asked)
     if not machines:
         if len(prices) > 1:
             raise UsageError("--price is given several times: give one for each --cluster")
@@ -169,7 +182,7 @@ def scale_command(
         raise UsageError(
             f"{len(prices)} prices for {1 + len(machines)} clusters: give --price once, or for each of them"
         )
-    goals = _goals(asked)
+    goals = goals_of(asked)
     if goals != Goals() and not prices:
         raise UsageError(UNPRICED)
     subjects = [_elsewhere(subject, name) for name in (str(subject.cluster_name), *machines)]
@@ -232,11 +245,11 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
 def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:
     """The curve of the best layouts, and settings if asked for."""
     given = [name for name in (*LISTED, "anchors") if asked[name]] + ["accumulate"] * (subject.what_if.accumulate > 1)
-    if given or _goals(asked) != Goals():
+    if given or goals_of(asked) != Goals():
         option = f"--{given[0].removesuffix('s').replace('_', '-')}" if given else "a goal"
         raise UsageError(f"--layout searches by itself: leave {option} out, or leave --layout out")
     workload, cluster = load_subject(subject)
-    options = _options(subject.what_if, workload, price, asked, Parallelism())
+    options = options_of(subject.what_if, workload, price, asked, Parallelism())
     if asked["target"] in NAMED_PLANS and not asked["plan_names"]:
         options = replace(options, plans=(asked["target"],))
     counts = sorted(parse_workers(asked["workers"], cluster))
@@ -260,73 +273,14 @@ def _curve(
             raise UsageError(f"--compute would change the collectives of {groups.words} too: leave one of them out")
         workload = replica_workload(subject.workload_name, cluster, groups)
     warn_of_batches(workload, what_if, [groups.replicas(count) for count in whole])
-    options = _options(what_if, workload, price, asked, groups)
-    goals = _goals(asked)
+    options = options_of(what_if, workload, price, asked, groups)
+    goals = goals_of(asked)
     if goals.budget is not None and (price is None or options.training.samples is None):
         length = "--samples" if workload.sample_tokens is None else "--tokens"
         raise UsageError(f"--budget: give --price and {length}, or leave --budget out")
     curve = scale(workload, cluster, whole, options)
     curve = replace(curve, warnings=(*left, *curve.warnings))
     return curve, options, answers(curve, options, goals)
-
-
-def _options(
-    what_if: WhatIf, workload: Workload, price: float | None, asked: Mapping[str, Any], groups: Parallelism
-) -> ScaleOptions:
-    """The options of one combination."""
-    for name in asked["plan_names"]:
-        if name.endswith(".json") or os.path.isfile(name):
-            raise UsageError(f"--plan {name}: osf scale compares named plans only: name a plan, or osf predict it")
-        named_plan(name)
-    options = ScaleOptions(
-        what_if=replace(what_if, global_batch=asked["global_batch"]),
-        limit=_limit(asked["memory"], asked["optimizer"]),
-        training=TrainingLength(_length(workload, asked["tokens"], asked["samples"]), price),
-        anchor=anchors_in(asked["anchors"]) or None,
-        groups=groups,
-    )
-    names = tuple(dict.fromkeys(asked["plan_names"]))
-    return replace(options, plans=names) if names else options
-
-
-def _limit(memory: str | None, optimizer: str | None) -> MemoryLimit | None:
-    if memory is None and optimizer is not None:
-        raise UsageError("--optimizer goes with --memory: give --memory SIZE, or leave --optimizer out")
-    return None if memory is None else MemoryLimit(parse_room(memory), optimizer)
-
-
-def _length(workload: Workload, tokens: str | None, samples: str | None) -> float | None:
-    """Samples of the whole training."""
-    each = workload.sample_tokens
-    if tokens is not None and samples is not None:
-        raise UsageError("--tokens and --samples both say how long the training is: give one of them")
-    if tokens is not None and each is None:
-        raise UsageError(
-            f"--tokens: {workload.name!r} does not say how many tokens a sample has: leave it out and give --samples"
-        )
-    if tokens is not None and each is not None:
-        return parse_amount("--tokens", tokens) / each
-    return None if samples is None else parse_amount("--samples", samples)
-
-
-def _factor(text: str) -> float:
-    try:
-        return parse_part(text)
-    except ValueError:
-        raise UsageError(f"--target-scaling {text!r}: write a number such as 0.9 or 90%") from None
-
-
-def _goals(asked: Mapping[str, Any]) -> Goals:
-    time, rate, budget = asked["target_time"], asked["target_tokens_per_s"], asked["budget"]
-    seconds = None if time is None else parse_time(time)
-    whole = seconds is not None and seconds >= HOUR and (asked["tokens"] or asked["samples"])
-    return Goals(
-        None if asked["target_scaling"] is None else _factor(asked["target_scaling"]),
-        None if whole else seconds,
-        None if rate is None else parse_amount("--target-tokens-per-s", rate),
-        None if budget is None else parse_amount("--budget", budget),
-        seconds / HOUR if whole and seconds else None,
-    )
 
 
 def _write(form: str, made: Scaled, output: str) -> None:

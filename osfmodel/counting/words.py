@@ -7,6 +7,7 @@ that counts it; or a function that returns a module of PyTorch.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -83,7 +84,7 @@ def architecture_name(model: str) -> str:
     ``model`` in lower case where there is none.
     """
     owner, _, last = model.rpartition("/")
-    short = model if "/" in owner or Path(model).exists() else last.lower().removesuffix("-hf")
+    short = model if "/" in owner or os.path.exists(model) else last.lower().removesuffix("-hf")
     known = profiles.names("architecture")  # opt-1.3b and opt-13b have the same letters
     return short if short in known else {letters(one): one for one in known}.get(letters(short), model.lower())
 
@@ -92,9 +93,14 @@ def configuration(model: str) -> Config:
     """The configuration of an architecture by name (:func:`architecture_name`), of a file, of a model on Hugging Face's
     hub in the local cache, or for ``timm/NAME``, ``diffusers/CLASS`` and ``module:function``.
 
+    Other values of its fields follow a plus: ``llama3-8b+num_hidden_layers=16``; so they may a ``model_type``.
+
     Raises UsageError or DataError.
     """
     bundled, name = profiles.names("architecture"), architecture_name(model)
+    first, *changes = model.split("+")
+    if changes and all("=" in change for change in changes):
+        return _with_fields(model, first, changes)
     named = library.maker_config(model)  # timm/resnet50 is not torchvision's
     path = Path(model) if named else bundled.get(name) or Path(model)
     if named or name not in bundled:
@@ -117,6 +123,18 @@ def configuration(model: str) -> Config:
     if not isinstance(inside, Mapping):
         raise DataError(f"{path}: has no 'config' with the fields of a model")
     return Config(name, library.with_type(inside))
+
+
+def _with_fields(model: str, first: str, changes: Iterable[str]) -> Config:
+    """The configuration of an architecture, or the defaults of a ``model_type``, with other values of some fields."""
+    known = architecture_name(first) in profiles.names("architecture") or first not in MODEL_FAMILIES
+    fields = dict(configuration(first).fields) if known else {"model_type": first}
+    for key, _, value in (change.partition("=") for change in changes):
+        try:
+            fields[key] = json.loads(value)
+        except ValueError:
+            fields[key] = value
+    return Config(model, fields)
 
 
 def _not_found(model: str, name: str, bundled: Iterable[str]) -> str:

@@ -1,5 +1,8 @@
 """Executors: the programs that run a plan, with their effects, their memory and the limits of their runs.
 
+At the end are names by which settings of a job go in files of frameworks: targets write them, and readers of jobs read
+them.
+
 To add one: a module in ``runtime/`` and one row here. No other module compares with an executor's name; the tests in
 tests/conformance/test_executors.py run over the table.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from osfmodel.entities.effects import COUNTED, REPLAYED_ON_CPU, Effects
 
@@ -234,3 +237,34 @@ def executor_of(conditions: Mapping[str, str]) -> ExecutorRow:
 def effects_under(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     """The effects that apply to a run of ``osf run`` with these conditions."""
     return executor_of(conditions).effects(effects, conditions)
+
+
+TITAN_DEGREES = {kind: f"{kind}_parallel_degree" for kind in ("tensor", "pipeline", "context", "expert")}
+"""torchtitan's keys of the size of a group, by its kind."""
+CONVERTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "float8": (
+        "float8",
+        {"enable_fsdp_float8_all_gather": True, "precompute_float8_dynamic_scale_for_fsdp": True},
+    ),
+    "float8-rowwise": ("float8", {"recipe_name": "rowwise"}),
+    "mxfp8": ("mx", {"recipe_name": "mxfp8_cublas"}),
+}
+"""torchtitan's converter of linear layers and its settings, by narrow recipe; the head stays in bfloat16."""
+MEGATRON_DEGREES = {
+    "tensor": "tensor_model_parallel_size", "pipeline": "pipeline_model_parallel_size",
+    "context": "context_parallel_size", "expert": "expert_model_parallel_size",
+}  # fmt: skip
+"""Megatron's arguments for the size of a group, by its kind."""
+RECOMPUTED: Mapping[str, dict[str, Any]] = {
+    "selective": {"recompute_granularity": "selective"},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+"""Megatron's arguments for activation checkpointing."""
+PRECISION: Mapping[str, dict[str, Any]] = {
+    "bfloat16": {"bf16": True},
+    "float16": {"fp16": True},
+    "float8": {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4_format": "e2m1", "fp4_recipe": "nvfp4"},
+}
+"""Megatron's arguments for the type of computation."""

@@ -11,7 +11,7 @@ then that of the strategy ``distributed-optimizer``, with ``--overlap-param-gath
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.executors import MEGATRON
+from osfmodel.entities.executors import MEGATRON, MEGATRON_DEGREES, PRECISION, RECOMPUTED
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
 from osfmodel.entities.offload import OPTIMIZER
@@ -173,26 +173,6 @@ def config(knobs: MegatronKnobs) -> dict[str, Any]:
 
 ON_HOST = ("optimizer_cpu_offload", "use_precision_aware_optimizer")
 """Arguments for an optimizer on the host; Megatron asks for the second with the first."""
-DEGREES = {
-    "tensor": "tensor_model_parallel_size", "pipeline": "pipeline_model_parallel_size",
-    "context": "context_parallel_size", "expert": "expert_model_parallel_size",
-}  # fmt: skip
-"""Arguments for the size of a group, by its kind."""
-
-
-RECOMPUTED: Mapping[str, dict[str, Any]] = {
-    "selective": {"recompute_granularity": "selective"},
-    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-}
-"""Arguments for activation checkpointing."""
-PRECISION: Mapping[str, dict[str, Any]] = {
-    "bfloat16": {"bf16": True},
-    "float16": {"fp16": True},
-    "float8": {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": "tensorwise"},
-    "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
-    "nvfp4": {"bf16": True, "fp4_format": "e2m1", "fp4_recipe": "nvfp4"},
-}
-"""Arguments for the type of computation."""
 
 
 def _of_job(knobs: MegatronKnobs) -> dict[str, Any]:
@@ -200,7 +180,7 @@ def _of_job(knobs: MegatronKnobs) -> dict[str, Any]:
     job = knobs.job
     if job is None:
         return {}
-    found: dict[str, Any] = {DEGREES[kind]: size for kind, size in job.groups}
+    found: dict[str, Any] = {MEGATRON_DEGREES[kind]: size for kind, size in job.groups}
     found |= {"sequence_parallel": True} if "tensor" in job.sizes else {}
     found |= {"micro_batch_size": job.batch, "global_batch_size": job.whole}
     found |= {} if job.sequence is None else {"seq_length": job.sequence}

@@ -15,7 +15,7 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError
-from osfmodel.entities.executors import FSDP
+from osfmodel.entities.executors import CONVERTERS, FSDP, TITAN_DEGREES
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around, blocks, module_of, wrapped
 from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.plan import Objective, Plan
@@ -160,7 +160,7 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
             "data_parallel_replicate_degree": knobs.replicas,
             "data_parallel_shard_degree": -1,
             "fsdp_reshard_after_forward": knobs.reshard,
-            **{f"{kind}_parallel_degree": size for kind, size in sizes.items()},
+            **{TITAN_DEGREES[kind]: size for kind, size in sizes.items()},
         },
         "training": {
             **{key: dtype for key, dtype in types.items() if dtype},
@@ -184,17 +184,6 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
             "quantize": {"linear": {kind: {**settings, "filter_fqns": ["output"]}}},
         }
     return found
-
-
-CONVERTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "float8": (
-        "float8",
-        {"enable_fsdp_float8_all_gather": True, "precompute_float8_dynamic_scale_for_fsdp": True},
-    ),
-    "float8-rowwise": ("float8", {"recipe_name": "rowwise"}),
-    "mxfp8": ("mx", {"recipe_name": "mxfp8_cublas"}),
-}
-"""Converter of linear layers and its settings, by narrow recipe; the head stays in bfloat16: ``filter_fqns``."""
 
 
 def in_job(knobs: TitanKnobs, job: JobSettings) -> TitanKnobs:

@@ -104,6 +104,8 @@ OF_ONE_MODULE = {
     "COMPUTED": "Python's arithmetic",
     "OPPOSITES": "Python's operators of one value",
     "EXPRESSIONS": "expressions that a condition may have",
+    "SUMS": "a shell's arithmetic",
+    "TESTS": "a shell's comparisons",
     "TASKS": "what a process under Horovod does",
     "OPERATIONS": "those of a pickle that make plain data",
 }
