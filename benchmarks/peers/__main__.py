@@ -2,11 +2,12 @@
 
     python -m venv peers && . peers/bin/activate
     pip install '.[peers]' && pip install --no-deps llm-analysis fire termcolor
-    OSFMODEL_DATA=FOLDER python benchmarks/peers > docs/ledger/peers.md
+    OSFMODEL_DATA=FOLDER python benchmarks/peers --plot docs/ledger/peers.png > docs/ledger/peers.md
 
-``--every N`` takes each Nth run of nanotron and MosaicML (4), ``--only NAME`` one predictor, ``--rows`` a CSV of every
-answer instead. To add a predictor: adapters/__init__.py; a run: rows.py. Predictors that are no package are put into
-benchmarks/peers/sources as their line says, and are named as not run where they are missing.
+``--plot`` draws the runs that all can say (needs matplotlib), ``--every N`` takes each Nth run of nanotron and MosaicML
+(4), ``--only NAME`` one predictor, ``--rows`` a CSV of every answer instead. To add a predictor: adapters/__init__.py;
+a run: rows.py. Predictors that are no package are put into benchmarks/peers/sources as their line says, and are named
+as not run where they are missing.
 """
 
 from __future__ import annotations
@@ -163,6 +164,30 @@ def on_common(asked: Sequence[PeerRow], found: Mapping[str, Asked]) -> Iterator[
         yield f"| {name} | {errors((s, r.seconds) for r, s in pairs)} | {' | '.join(each)} |"
 
 
+def plot(asked: Sequence[PeerRow], found: Mapping[str, Asked], path: Path) -> None:
+    """Draw medians and 90th percentiles of |error| of step times on the runs that all can say. Needs matplotlib."""
+    import matplotlib  # noqa: PLC0415 - needed for this alone
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    names, said = common(asked, found)
+    sizes = {name: [abs(found[name].answers[i].seconds / asked[i].seconds - 1) for i in said] for name in names}
+    names.sort(key=lambda name: -median(sizes[name]))
+    figure, axes = plt.subplots(figsize=(7, 0.42 * len(names) + 1.1), layout="constrained")
+    for place, name in enumerate(names):
+        middle, high = 100 * median(sizes[name]), 100 * (quantile(sizes[name], 0.9) or max(sizes[name]))
+        own = "#1f77b4" if name.startswith("osfmodel") else "#8c8c8c"
+        axes.plot([middle, high], [place, place], color=own, linewidth=3, solid_capstyle="butt")
+        axes.plot(middle, place, "o", color=own, markersize=8)
+        axes.annotate(f"{middle:.0f}%", (middle, place), (-7, 0), textcoords="offset points", ha="right", va="center")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlim(0)
+    axes.set_xlabel(f"error of a step's time on {len(said)} published runs: median, and up to the 90th percentile (%)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+
+
 def by_memory(asked: Sequence[PeerRow], found: Mapping[str, Asked]) -> Iterator[str]:
     """The table of memory, of allocated and reserved peaks apart."""
     yield "| predictor | what it counts | runs | median error | p90 | bias | allocated: runs | median | p90 | bias |"
@@ -202,6 +227,8 @@ learned on the other sources, which is what a better constant efficiency would g
 nanotron's small models on many nodes.
 
 ## On runs that all can say
+
+![median and 90th percentile of each predictor's errors](peers.png)
 
 {common}
 
@@ -245,6 +272,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=4)
     parser.add_argument("--only", choices=list(PEERS), action="append")
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
@@ -262,6 +290,8 @@ def main() -> None:
     if options.rows:
         table_of_rows(asked, found)
         return
+    if options.plot:
+        plot(asked, found, options.plot)
     page = PAGE.format(
         runs=len(asked),
         sources=len({row.source for row in asked}),

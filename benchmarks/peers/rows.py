@@ -2,7 +2,7 @@
 
 The runs are those of profiles/in_words.py and profiles/published/, and of OSFMODEL_DATA/sharded, which has memory:
 SimuMax's peaks of allocated memory and nanotron's runs on several nodes, of which every nth is taken (``--every``).
-Left out are runs of which a part of the blocks was recomputed, or whose power was limited. To add a source: a function
+Left out are runs of which a part of the blocks was recomputed. To add a source: a function
 here that yields PeerRow, and a line in SOURCES.
 """
 
@@ -177,7 +177,7 @@ def _stated() -> Iterator[PeerRow]:
             yield PeerRow(one, float(memory) * GIB if memory else None, True)
         elif one.source == "simumax":
             yield PeerRow(one, peaks.get(round(one.seconds, 6)))
-        elif one.source != "nanotron" and (one.source, parse_words(one.words).setting.gpu) not in learning.LIMITED:
+        elif one.source != "nanotron":
             yield PeerRow(one)
 
 

@@ -98,6 +98,14 @@ def workload_of(
     )
 
 
+def outline(
+    model: Model, setting: TrainingSetup, beside: Mapping[str, tuple[float, float]] = MappingProxyType({})
+) -> tuple[float, int]:
+    """Seconds of a micro-batch, and bytes of activations at their highest level, as :func:`workload_of` has them."""
+    seconds = plain_sum(map(plain_sum, timed(model, Roofline.of(setting), beside).values()))
+    return seconds, max(activations(model, setting)[1], default=0)
+
+
 def ideal_time(model: Model, setting: TrainingSetup) -> float:
     """Seconds of a micro-batch on a GPU that reaches the rate of its data sheet throughout."""
     return model.utilised * setting.batch / gpu_of(setting.gpu).rate(rate_type(setting.dtype))

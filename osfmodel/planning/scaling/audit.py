@@ -75,16 +75,18 @@ def audit(
     layout = Layout(groups, batch, whole // (batch * replicas), how)
     own = replace(options, plans=(plan,))
     every = replace(options, plans=tuple(dict.fromkeys((*JOB_FORMATS[job.framework].plans, plan))))
-    free = LayoutSearch(words, cluster, gpus, whole, every)
+    free = LayoutSearch(words, cluster, gpus, every)
     kept = copy(free)  # with what it has counted
     kept.options = own
     point = kept.price(layout) or _refused(words, cluster, gpus, own, layout)
     now = AuditedStep("as it is", point)
     experts = max((module.experts for module in kept.model.modules), default=0)
-    found = free.best(list(candidates(parse_space(limits), cluster, kept.model.tokens, experts, gpus, whole)))
+    found = free.best(
+        list(candidates(parse_space(limits).besides(words), cluster, kept.model.tokens, experts, gpus, whole))
+    )
     place = simplest(found) if found else 0
     best = found[place][1] if found else point
-    changes = [*_other_strategies(free, layout, point), *_other_layouts(kept, layout, experts)]
+    changes = [*_other_strategies(free, layout, point), *_other_layouts(kept, layout, experts, whole)]
     workload, task = kept.again(layout)
     curve = curve_of(task, workload, cluster, [point], task.limit, job.notes)
     listed = tuple(replace(one, taken=number == place) for number, (_, one) in enumerate(found))
@@ -117,7 +119,9 @@ def _other_strategies(search: LayoutSearch, layout: Layout, now: ScalePoint) -> 
             yield "strategy", row.name, replace(point, best=row)
 
 
-def _other_layouts(search: LayoutSearch, layout: Layout, experts: int) -> Iterator[tuple[str, str, ScalePoint]]:
+def _other_layouts(
+    search: LayoutSearch, layout: Layout, experts: int, samples: int
+) -> Iterator[tuple[str, str, ScalePoint]]:
     """The layouts that differ in one thing, with the strategy that there is; the samples of a step stay."""
     groups, tokens = layout.groups, search.model.tokens
     sizes = {short: getattr(groups, kind) for kind, short in OPTIONS.items()} | {"batch": layout.batch}
@@ -125,7 +129,7 @@ def _other_layouts(search: LayoutSearch, layout: Layout, experts: int) -> Iterat
     fixed["ac"] = Limit(0, words=(layout.checkpointing,))
     for name in fixed:
         space = Space({other: limit for other, limit in fixed.items() if other != name})
-        for other in candidates(space, search.cluster, tokens, experts, search.gpus, search.samples):
+        for other in candidates(space, search.cluster, tokens, experts, search.gpus, samples):
             if other == layout:
                 continue
             point = search.price(other)

@@ -1,24 +1,25 @@
 """The layout for N GPUs: groups inside a replica, strategy, micro-batch and checkpointing, searched best first.
 
 Every layout waits in a queue with a bound that its step cannot beat, and the one with the least bound is looked at
-next. First that is the whole model's computation, shared evenly. Then the shard of a GPU is counted: its computation,
-the collectives of its groups and the pipeline's bubble are a higher bound, and what it holds at least says whether it
-can fit at all. Then the strategies are predicted. The search ends when as many layouts as are wanted are no slower than
-every bound that is left, so that none which is faster was left out.
+next. First that is the whole model's computation, shared evenly. Then the shard of a GPU is outlined, and then counted:
+its computation, the collectives of its groups and the pipeline's bubble are a higher bound, and what it holds at least
+says whether it can fit at all. Then the strategies are predicted. The search ends when as many layouts as are wanted
+are no slower than every bound that is left, so that none which is faster was left out.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, product
 from typing import NamedTuple
 
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
-from osfmodel.counting.roofline import workload_of
+from osfmodel.counting.kernels import gpu_of
+from osfmodel.counting.roofline import outline, workload_of
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.engine.optimizers import offloaded
@@ -30,8 +31,8 @@ from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
-from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided
-from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of
+from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided, outlined_replica
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of, room_on
 from osfmodel.solve.solution import PlanRule
 from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import named_plan
@@ -47,6 +48,8 @@ LARGEST_BATCH = 32
 """Largest micro-batch that is tried, in samples."""
 LEAST_TOKENS = 4096
 """Tokens of a sample that each GPU of a context group keeps at least: shorter ones gain nothing by it."""
+LEAST_STATE = 16
+"""Bytes of a parameter that is trained, its gradient and the optimizer's state, at least."""
 NAMES = {short: kind for kind, short in OPTIONS.items()}
 
 
@@ -140,6 +143,14 @@ def candidates(space: Space, cluster: Cluster, tokens: int, experts: int, gpus: 
                     yield Layout(one, size, share // size, how)
 
 
+class Bound(NamedTuple):
+    """Seconds that a step of a layout takes at least, and bytes that it lacks at least; its workload, once counted."""
+
+    time: float
+    lacking: int
+    workload: Workload | None = None
+
+
 class LayoutSearch:
     """The search for one number of GPUs.
 
@@ -161,30 +172,27 @@ class LayoutSearch:
         Where none fits at all, those that lack least.
         """
         order = count()
-        queue: list[tuple[float, int, Layout, Callable[[], Workload] | None]] = []
+        queue: list[tuple[float, int, Layout, int, Workload | None]] = []
         for one in layouts:
-            heapq.heappush(queue, (self._shared(one), next(order), one, None))
+            heapq.heappush(queue, (self._shared(one), next(order), one, 0, None))
         fitting: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
         tight: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
         misfits: dict[Parallelism, tuple[Layout, ScalePoint]] = {}
-        large: list[tuple[int, Layout, Workload]] = []
+        large: list[tuple[int, Layout]] = []
+        bounds = (self._outlined, self._bounded)
         while queue:
-            bound, _, layout, made = heapq.heappop(queue)
+            bound, _, layout, stage, workload = heapq.heappop(queue)
             if len(fitting) >= wanted and bound >= sorted(point.time for _, point in fitting.values())[wanted - 1]:
                 break
-            if made is None:
-                workload = self._counted(layout)
-                if workload is None:
+            if workload is None:
+                if (found := bounds[stage](layout)) is None:
                     continue
-                grouped, task = self._grouped(layout, workload)
-                lacking = self._least(layout, grouped) - (task.limit.bytes if task.limit else 0)
-                if task.limit is not None and lacking > 0:
-                    large.append((lacking, layout, workload))
+                if found.lacking > 0:
+                    large.append((found.lacking, layout))
                     continue
-                time = layout.accumulated * (grouped.forward_time + grouped.backward_time)
-                heapq.heappush(queue, (max(bound, time), next(order), layout, lambda found=workload: found))
+                heapq.heappush(queue, (max(bound, found.time), next(order), layout, stage + 1, found.workload))
                 continue
-            if (point := self._point(layout, made())) is not None:
+            if (point := self._point(layout, workload)) is not None:
                 kept = {NO: misfits, TIGHT: tight}.get(point.fits or "", fitting)
                 better = (
                     _lacks_less
@@ -196,8 +204,8 @@ class LayoutSearch:
                     kept[layout.groups] = layout, point
         if fitting or tight:
             return sorted((fitting or tight).values(), key=_expected)[:wanted]
-        for _, layout, workload in sorted(large, key=lambda one: one[0])[:wanted]:
-            if (point := self._point(layout, workload)) is not None:
+        for _, layout in sorted(large, key=lambda one: one[0])[:wanted]:
+            if (point := self.price(layout)) is not None:
                 misfits.setdefault(layout.groups, (layout, point))
         near = [one for one in misfits.values() if one[1].fits != NO]
         least = sorted(misfits.values(), key=lambda one: one[1].best.peak.bytes if one[1].best.peak else 0)
@@ -218,17 +226,46 @@ class LayoutSearch:
         rounds = layout.accumulated + layout.groups.pipeline - 1
         return rounds * self._whole[key] / layout.groups.gpus
 
+    def _among(self, groups: Parallelism) -> Divided | None:
+        """The model among the GPUs of a replica; None where it or the cluster cannot be divided like that."""
+        if groups not in self._divided:
+            try:
+                self._divided[groups] = divided(self.model, self.cluster, groups, self.stack)
+            except (UsageError, CostError):
+                self._divided[groups] = None
+        return self._divided[groups]
+
+    def _outlined(self, layout: Layout) -> Bound | None:
+        """The bound of a layout without its layers; None where nothing can be divided like that."""
+        setting, alone = parse_words(self.text(layout)).setting, layout.groups == Parallelism()
+        if alone:
+            seconds, active = outline(self.model, setting)
+            trained = self.model.trained
+        elif (among := self._among(layout.groups)) is not None:
+            seconds, active, trained = outlined_replica(self.text(layout), among)
+        else:
+            return None
+        limit = self.options.limit or room_on(gpu_of(setting.gpu), layout.groups)
+        share = trained / layout.groups.ranks(self.gpus) if layout.groups.pipeline == 1 else 0.0
+        lacking = active + LEAST_STATE * share - limit.bytes
+        sized = self.options.sized and not setting.offload
+        rounds = layout.accumulated + layout.groups.pipeline - 1
+        return Bound(rounds * seconds, round(lacking) if sized else 0)
+
+    def _bounded(self, layout: Layout) -> Bound | None:
+        """The bound of a layout by its workload; None where nothing can be divided like that."""
+        if (workload := self._counted(layout)) is None:
+            return None
+        grouped, task = self._grouped(layout, workload)
+        lacking = 0 if task.limit is None else self._least(layout, grouped) - task.limit.bytes
+        return Bound(layout.accumulated * (grouped.forward_time + grouped.backward_time), lacking, workload)
+
     def _counted(self, layout: Layout) -> Workload | None:
         """The workload of a GPU; None where the model or the cluster cannot be divided like that."""
         self.counted += 1
-        if layout.groups not in self._divided and layout.groups != Parallelism():
-            try:
-                self._divided[layout.groups] = divided(self.model, self.cluster, layout.groups, self.stack)
-            except (UsageError, CostError):
-                self._divided[layout.groups] = None
-        among = self._divided.get(layout.groups)
         if layout.groups == Parallelism():
             return load_workload(self.text(layout))
+        among = self._among(layout.groups)
         return None if among is None else counted_replica(self.text(layout), among)
 
     def _task(self, layout: Layout, workload: Workload, plans: Sequence[str]) -> ScaleTask:

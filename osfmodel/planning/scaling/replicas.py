@@ -8,10 +8,10 @@ as many micro-batches as it has further stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.nccl_words import gpu_in_words
@@ -21,7 +21,7 @@ from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
 from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
 from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import FLOAT8, RECIPES
-from osfmodel.counting.roofline import ideal_time, workload_of
+from osfmodel.counting.roofline import ideal_time, outline, workload_of
 from osfmodel.counting.stacks import STACKS, learned
 from osfmodel.counting.training import BUDGET, FULL, SELECTIVE, TrainingSetup
 from osfmodel.counting.words import gpu_said, model_of, on_gpu, parse_words
@@ -95,6 +95,19 @@ def counted_replica(words: str, among: Divided) -> Workload:
     return replace(slowest, ideal_time=ideal_time(among.model, setting) / groups.gpus)
 
 
+def outlined_replica(words: str, among: Divided) -> tuple[float, int, int]:
+    """Of the slowest stage seconds of a micro-batch, bytes of activations, and trained parameters, without its layers.
+
+    None of them is larger than what :func:`counted_replica` has.
+    """
+    setting = parse_words(words).setting
+    found = []
+    for shard in among.shards:
+        beside = {name: one for name, one, _ in _beside(shard, setting, among.prices, (setting.batch,))}
+        found.append((*outline(shard.model, setting, beside), shard.model.trained))
+    return max(found)
+
+
 def _staged(model: Model, groups: Parallelism, stack: str) -> tuple[list[Shard], list[int]]:
     """The shards of a pipeline's stages as the stack divides them, as ``stages_of``."""
     return stages_of(model, groups, STACKS[stack].gathers, STACKS[stack].by_cost)
@@ -135,11 +148,7 @@ def _workload(
 ) -> Workload:
     """The workload of a stage; its doubt includes that of its collectives."""
     beside, fixed = {}, []
-    for name, sent in shard.sent.items():
-        inside = any(name.startswith(f"{block}.") for block in shard.model.blocks)
-        times, longer = (
-            [_both(sent, prices, setting, inside, batch) for batch in (setting.batch, 2 * setting.batch)]
-        )  # fmt: skip
+    for name, times, longer in _beside(shard, setting, prices, (setting.batch, 2 * setting.batch)):
         beside[name] = times
         fixed.append(max(0.0, 2 * plain_sum(times) - plain_sum(longer)))
     found = workload_of(shard.model, setting, words, beside=beside)
@@ -147,6 +156,20 @@ def _workload(
     share = plain_sum(map(plain_sum, beside.values())) / found.compute_time
     kept = min(1.0, ((found.fixed_share or 0.0) * whole + whole_fixed) / whole)
     return replace(found, doubt=found.doubt + DOUBT * share, fixed_share=kept)
+
+
+def _beside(
+    shard: Shard, setting: TrainingSetup, prices: Mapping[str, Callable[[str, float], float]], batches: Sequence[int]
+) -> Iterator[tuple[str, tuple[float, float], tuple[float, float]]]:
+    """Modules with the seconds of their collectives in forward and backward, at the first and last of ``batches``."""
+    blocks = tuple(f"{block}." for block in shard.model.blocks)
+    known: dict[Any, list[tuple[float, float]]] = {}  # most blocks are alike
+    for name, sent in shard.sent.items():
+        inside = name.startswith(blocks)
+        form = (tuple(sent), inside)
+        if form not in known:
+            known[form] = [_both(sent, prices, setting, inside, batch) for batch in batches]
+        yield name, known[form][0], known[form][-1]
 
 
 def _both(

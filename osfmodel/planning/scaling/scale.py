@@ -17,7 +17,7 @@ from osfmodel.engine.strategies.padding import placed
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes
 from osfmodel.entities.errors import CostError, DataError
-from osfmodel.entities.gpus import gpu_on_data_sheet
+from osfmodel.entities.gpus import Gpu, gpu_on_data_sheet
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
@@ -138,8 +138,13 @@ def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLi
     if gpu is None and in_words(workload.name):
         with suppress(DataError):  # a file that was measured, and is gone
             gpu = gpu_of(parse_words(workload.name).setting.gpu)
+    return None if gpu is None else room_on(gpu, groups)
+
+
+def room_on(gpu: Gpu, groups: Parallelism = Parallelism()) -> MemoryLimit:
+    """The memory of a GPU that CUDA and NCCL leave to a process."""
     communicators = 1 + len(groups.document)
-    return None if gpu is None else MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)
+    return MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)
 
 
 @dataclass(frozen=True, slots=True)
