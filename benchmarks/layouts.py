@@ -21,7 +21,8 @@ from pathlib import Path
 
 import osfmodel as osf
 from osfmodel.engine.bands import quantile
-from osfmodel.planning.scaling.layouts import Layout, LayoutSearch
+from osfmodel.planning.scaling.layouts import LayoutSearch
+from osfmodel.planning.scaling.spaces import Layout
 
 SAMPLES, TOKENS, LEAST, DISTURBED = 256, 4096, 10, 5.0
 MODELS = {"1B": "llama3.2-1b", "8B": "llama3-8b"}

@@ -8,16 +8,9 @@ from osfmodel import load_cluster
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.training import FULL, NOTHING
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.scaling.layouts import (
-    Layout,
-    LayoutSearch,
-    Space,
-    candidates,
-    parse_space,
-    scale_layouts,
-    simplest,
-)
+from osfmodel.planning.scaling.layouts import LayoutSearch, scale_layouts, simplest
 from osfmodel.planning.scaling.scale import ScaleOptions
+from osfmodel.planning.scaling.spaces import Layout, Space, candidates, parse_space
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 from tests.cli.test_cli import run

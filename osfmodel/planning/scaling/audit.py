@@ -25,17 +25,10 @@ from osfmodel.formats.jobs.reading import JOB_FORMATS
 from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.scaling.audited import Audit, AuditedStep
 from osfmodel.planning.scaling.curve import ScalePoint
-from osfmodel.planning.scaling.layouts import (
-    Layout,
-    LayoutSearch,
-    Limit,
-    Space,
-    candidates,
-    parse_space,
-    simplest,
-)
+from osfmodel.planning.scaling.layouts import LayoutSearch, simplest
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of
+from osfmodel.planning.scaling.spaces import Layout, Limit, Space, candidates, parse_space
 from osfmodel.planning.tuning.chances import chance, doubted
 from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import called

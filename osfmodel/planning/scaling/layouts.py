@@ -10,140 +10,41 @@ are no slower than every bound that is left, so that none which is faster was le
 from __future__ import annotations
 
 import heapq
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count, product
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 from osfmodel.counting import in_words, load_workload
-from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.roofline import outline, workload_of
-from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
+from osfmodel.counting.training import NOTHING
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.engine.optimizers import offloaded
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_share, show_time
 from osfmodel.entities.errors import CostError, DataError, UsageError
-from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided, outlined_replica
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of, room_on
+from osfmodel.planning.scaling.spaces import ANY, Layout, candidates, parse_space
 from osfmodel.solve.solution import PlanRule
 from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import named_plan
 
-ANY = "any"
-TRIED = (NOTHING, SELECTIVE, FULL)
-"""Activation checkpointing that is tried."""
 WANTED = 5
 """Layouts that are listed, each with other groups."""
 TIE = 0.03
 """Part of a step's time by which a layout must be faster than one with fewer ways of parallelism to be taken."""
-LARGEST_BATCH = 32
-"""Largest micro-batch that is tried, in samples."""
-LEAST_TOKENS = 4096
-"""Tokens of a sample that each GPU of a context group keeps at least: shorter ones gain nothing by it."""
 LEAST_STATE = 16
 """Bytes of a parameter that is trained, its gradient and the optimizer's state, at least."""
-NAMES = {short: kind for kind, short in OPTIONS.items()}
 
 
-class Limit(NamedTuple):
-    """The values that a layout may have of one thing: a number, at most a number, or one of some words."""
-
-    most: int
-    least: int = 1
-    words: tuple[str, ...] = ()
-
-
-class Layout(NamedTuple):
-    """Groups inside a replica, samples of a micro-batch, micro-batches of a step, and activation checkpointing."""
-
-    groups: Parallelism
-    batch: int
-    accumulated: int
-    checkpointing: str
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """The layouts that are tried.
-
-    limits: of tp, cp, pp, ep, batch and ac, where there are any
-    """
-
-    limits: Mapping[str, Limit] = field(default_factory=dict)
-
-    def sizes(self, name: str, whole: int) -> list[int]:
-        """The divisors of ``whole`` that are within the limits."""
-        most, least = self.limits.get(name, Limit(whole))[:2]
-        return [size for size in range(least, min(most, whole) + 1) if whole % size == 0]
-
-    @property
-    def checkpointing(self) -> tuple[str, ...]:
-        """The kinds of checkpointing that are tried."""
-        return self.limits.get("ac", Limit(0, words=TRIED)).words
-
-    def besides(self, words: str) -> Space:
-        """The space with the checkpointing of a workload in words, such as ``full:8/32``, where there is no limit."""
-        parts = [part.strip() for part in words.split(",")]
-        own = [part.removeprefix("ac=") for part in parts if part.startswith("ac=")]
-        return Space({"ac": Limit(0, words=tuple(dict.fromkeys((*TRIED, *own)))), **self.limits})
-
-
-def parse_space(text: str) -> Space:
-    """``any``, or limits such as ``tp<=8,pp=1,ac=none|full``. Raises UsageError."""
-    form = f"--layout {text!r}: write any, or limits such as tp<=8,pp=1,batch<=4,ac=none|full"
-    limits: dict[str, Limit] = {}
-    for part in text.split(",") if text.strip() != ANY else []:
-        match = re.fullmatch(r"\s*(\w+)\s*(<=|=)\s*([\w|]+)\s*", part)
-        if match is None or match[1] in limits or match[1] not in (*NAMES, "batch", "ac"):
-            raise UsageError(form)
-        name, relation, said = match.groups()
-        if name == "ac":
-            words = tuple(dict.fromkeys(said.split("|")))
-            for word in words:
-                if word not in TRIED:
-                    raise UsageError(f"{form}: {suggestion(word, TRIED)}")
-            limits[name] = Limit(0, words=words)
-        elif not re.fullmatch("[1-9][0-9]{0,5}", said):
-            raise UsageError(f"{form}: {part.strip()!r} needs a whole number from 1 on")
-        else:
-            limits[name] = Limit(int(said), int(said) if relation == "=" else 1)
-    return Space(limits)
-
-
-def candidates(space: Space, cluster: Cluster, tokens: int, experts: int, gpus: int, samples: int) -> Iterator[Layout]:
-    """The layouts of ``gpus`` GPUs for a step of ``samples`` samples of ``tokens``; ``experts`` of a layer, or 0."""
-    inside = max(1, cluster.gpus_per_node)
-    for tensor in space.sizes("tp", gpus):
-        if tensor > inside and "tp" not in space.limits:
-            continue
-        for pipeline, context in product(space.sizes("pp", gpus // tensor), space.sizes("cp", gpus // tensor)):
-            short = "cp" not in space.limits and context > 1 and tokens < LEAST_TOKENS * context
-            if gpus % (tensor * pipeline * context) or short or tokens % context:
-                continue
-            replicas = gpus // (tensor * pipeline * context)
-            if samples % replicas:
-                continue
-            share, ranks = samples // replicas, replicas * context
-            groups = [
-                Parallelism(tensor, pipeline, context, expert)
-                for expert in (space.sizes("ep", experts) if experts else [1])
-                if ranks % expert == 0
-            ]
-            for one, size, how in product(groups, space.sizes("batch", share), space.checkpointing):
-                powers = "batch" in space.limits or size & (size - 1) == 0
-                if powers and (size <= LARGEST_BATCH or "batch" in space.limits):
-                    yield Layout(one, size, share // size, how)
-
-
-class Bound(NamedTuple):
+class LayoutBound(NamedTuple):
     """Seconds that a step of a layout takes at least, and bytes that it lacks at least; its workload, once counted."""
 
     time: float
@@ -235,7 +136,7 @@ class LayoutSearch:
                 self._divided[groups] = None
         return self._divided[groups]
 
-    def _outlined(self, layout: Layout) -> Bound | None:
+    def _outlined(self, layout: Layout) -> LayoutBound | None:
         """The bound of a layout without its layers; None where nothing can be divided like that."""
         setting, alone = parse_words(self.text(layout)).setting, layout.groups == Parallelism()
         if alone:
@@ -250,15 +151,15 @@ class LayoutSearch:
         lacking = active + LEAST_STATE * share - limit.bytes
         sized = self.options.sized and not setting.offload
         rounds = layout.accumulated + layout.groups.pipeline - 1
-        return Bound(rounds * seconds, round(lacking) if sized else 0)
+        return LayoutBound(rounds * seconds, round(lacking) if sized else 0)
 
-    def _bounded(self, layout: Layout) -> Bound | None:
+    def _bounded(self, layout: Layout) -> LayoutBound | None:
         """The bound of a layout by its workload; None where nothing can be divided like that."""
         if (workload := self._counted(layout)) is None:
             return None
         grouped, task = self._grouped(layout, workload)
         lacking = 0 if task.limit is None else self._least(layout, grouped) - task.limit.bytes
-        return Bound(layout.accumulated * (grouped.forward_time + grouped.backward_time), lacking, workload)
+        return LayoutBound(layout.accumulated * (grouped.forward_time + grouped.backward_time), lacking, workload)
 
     def _counted(self, layout: Layout) -> Workload | None:
         """The workload of a GPU; None where the model or the cluster cannot be divided like that."""

@@ -8,19 +8,16 @@ as many micro-batches as it has further stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.nccl_words import gpu_in_words
-from osfmodel.cost.pricing import Pricing
 from osfmodel.counting import in_words
-from osfmodel.counting.groups import GroupMessage, Parallelism, Shard, stages_of
+from osfmodel.counting.groups import Parallelism, Shard, stages_of
 from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
 from osfmodel.counting.modules import Model
-from osfmodel.counting.recipes import FLOAT8, RECIPES
+from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import ideal_time, outline, workload_of
 from osfmodel.counting.stacks import STACKS, learned
 from osfmodel.counting.training import BUDGET, FULL, SELECTIVE, TrainingSetup
@@ -35,6 +32,7 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import LAST_KEPT
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.planning.predictions import Given
+from osfmodel.planning.scaling.messages import beside_of, prices_of
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import PlanRule
 from osfmodel.targets.named_plans import called, named_plan
@@ -79,7 +77,7 @@ class Divided(NamedTuple):
 def divided(model: Model, cluster: Cluster, groups: Parallelism, stack: str) -> Divided:
     """``model`` among the GPUs of a replica on ``cluster``, as ``stack`` divides it. Raises as replica_workload."""
     try:
-        prices = _prices(cluster, groups)
+        prices = prices_of(cluster, groups)
     except CostError as error:
         raise CostError(f"{groups.words}: {error}") from None
     return Divided(model, groups, prices, *_staged(model, groups, stack))
@@ -103,7 +101,7 @@ def outlined_replica(words: str, among: Divided) -> tuple[float, int, int]:
     setting = parse_words(words).setting
     found = []
     for shard in among.shards:
-        beside = {name: one for name, one, _ in _beside(shard, setting, among.prices, (setting.batch,))}
+        beside = {name: one for name, one, _ in beside_of(shard, setting, among.prices, (setting.batch,))}
         found.append((*outline(shard.model, setting, beside), shard.model.trained))
     return max(found)
 
@@ -123,32 +121,12 @@ def on_gpu_of(workload: str, cluster: str) -> str:
     return workload if not own or same_chip(own, gpu) else on_gpu(workload, gpu)
 
 
-def _prices(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:
-    """The time of a message, by its collective and bytes, inside each kind of group."""
-    return {
-        kind: partial(_time, pricing_of(where, size), _outside(where, size) if kind == "expert" else 0.0)
-        for kind, (apart, size) in groups.spread.items()
-        for where in [strided(cluster, apart, size)]
-    }
-
-
-def _time(pricing: Pricing, outside: float, collective: str, size: float) -> float:
-    """Seconds of a message. In an all-to-all each byte for another node goes through the NIC of its own GPU."""
-    return max(float(pricing.cost(collective)(size)), size * outside)
-
-
-def _outside(cluster: Cluster, size: int) -> float:
-    """Seconds for each byte of an all-to-all, of all that a GPU sends, between the nodes of a group."""
-    rate = None if cluster.nccl is None else cluster.nccl.nic_bandwidth
-    return 0.0 if rate is None else (1 - min(1, cluster.gpus_per_node / size)) / rate
-
-
 def _workload(
     shard: Shard, setting: TrainingSetup, words: str, prices: Mapping[str, Callable[[str, float], float]]
 ) -> Workload:
     """The workload of a stage; its doubt includes that of its collectives."""
     beside, fixed = {}, []
-    for name, times, longer in _beside(shard, setting, prices, (setting.batch, 2 * setting.batch)):
+    for name, times, longer in beside_of(shard, setting, prices, (setting.batch, 2 * setting.batch)):
         beside[name] = times
         fixed.append(max(0.0, 2 * plain_sum(times) - plain_sum(longer)))
     found = workload_of(shard.model, setting, words, beside=beside)
@@ -156,53 +134,6 @@ def _workload(
     share = plain_sum(map(plain_sum, beside.values())) / found.compute_time
     kept = min(1.0, ((found.fixed_share or 0.0) * whole + whole_fixed) / whole)
     return replace(found, doubt=found.doubt + DOUBT * share, fixed_share=kept)
-
-
-def _beside(
-    shard: Shard, setting: TrainingSetup, prices: Mapping[str, Callable[[str, float], float]], batches: Sequence[int]
-) -> Iterator[tuple[str, tuple[float, float], tuple[float, float]]]:
-    """Modules with the seconds of their collectives in forward and backward, at the first and last of ``batches``."""
-    blocks = tuple(f"{block}." for block in shard.model.blocks)
-    known: dict[Any, list[tuple[float, float]]] = {}  # most blocks are alike
-    for name, sent in shard.sent.items():
-        inside = name.startswith(blocks)
-        form = (tuple(sent), inside)
-        if form not in known:
-            known[form] = [_both(sent, prices, setting, inside, batch) for batch in batches]
-        yield name, known[form][0], known[form][-1]
-
-
-def _both(
-    sent: Sequence[GroupMessage],
-    prices: Mapping[str, Callable[[str, float], float]],
-    setting: TrainingSetup,
-    in_block: bool,
-    batch: int,
-) -> tuple[float, float]:
-    """Seconds of a module's collectives in forward and backward.
-
-    Recomputing a block repeats all of forward's; selective checkpointing repeats its all-gathers alone, as torchtitan.
-    """
-    repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
-    forward, backward = 0.0, 0.0
-    for one in sent:
-        time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block))
-        again = setting.portion * (in_block and one.collective in repeated)
-        forward += time * one.forward
-        backward += time * (one.backward + one.forward * again)
-    return forward, backward
-
-
-def _width(sent: GroupMessage, setting: TrainingSetup, in_block: bool) -> float:
-    """Bytes of an element of a message: inputs of a recipe's products are cast before tensor groups gather them.
-
-    torchao does so with scales of tensors, Transformer Engine with all.
-    """
-    recipe = RECIPES.get(setting.dtype)
-    cast = recipe and in_block and (sent.group, sent.collective) == ("tensor", "all_gather")
-    if recipe and cast and (recipe.gathered == FLOAT8 or STACKS[setting.stack].casts):
-        return recipe.width
-    return setting.width
 
 
 def stack_of(workload: Workload) -> str:

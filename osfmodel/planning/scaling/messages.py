@@ -1,0 +1,82 @@
+"""Seconds of the collectives inside a replica, by the modules that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from osfmodel.cost.clusters import pricing_of, strided
+from osfmodel.cost.pricing import Pricing
+from osfmodel.counting.groups import GroupMessage, Parallelism, Shard
+from osfmodel.counting.recipes import FLOAT8, RECIPES
+from osfmodel.counting.stacks import STACKS
+from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
+from osfmodel.entities.cluster import Cluster
+
+
+def prices_of(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:
+    """The time of a message, by its collective and bytes, inside each kind of group."""
+    return {
+        kind: partial(_time, pricing_of(where, size), _outside(where, size) if kind == "expert" else 0.0)
+        for kind, (apart, size) in groups.spread.items()
+        for where in [strided(cluster, apart, size)]
+    }
+
+
+def _time(pricing: Pricing, outside: float, collective: str, size: float) -> float:
+    """Seconds of a message. In an all-to-all each byte for another node goes through the NIC of its own GPU."""
+    return max(float(pricing.cost(collective)(size)), size * outside)
+
+
+def _outside(cluster: Cluster, size: int) -> float:
+    """Seconds for each byte of an all-to-all, of all that a GPU sends, between the nodes of a group."""
+    rate = None if cluster.nccl is None else cluster.nccl.nic_bandwidth
+    return 0.0 if rate is None else (1 - min(1, cluster.gpus_per_node / size)) / rate
+
+
+def beside_of(
+    shard: Shard, setting: TrainingSetup, prices: Mapping[str, Callable[[str, float], float]], batches: Sequence[int]
+) -> Iterator[tuple[str, tuple[float, float], tuple[float, float]]]:
+    """Modules with the seconds of their collectives in forward and backward, at the first and last of ``batches``."""
+    blocks = tuple(f"{block}." for block in shard.model.blocks)
+    known: dict[Any, list[tuple[float, float]]] = {}  # most blocks are alike
+    for name, sent in shard.sent.items():
+        inside = name.startswith(blocks)
+        form = (tuple(sent), inside)
+        if form not in known:
+            known[form] = [_both(sent, prices, setting, inside, batch) for batch in batches]
+        yield name, known[form][0], known[form][-1]
+
+
+def _both(
+    sent: Sequence[GroupMessage],
+    prices: Mapping[str, Callable[[str, float], float]],
+    setting: TrainingSetup,
+    in_block: bool,
+    batch: int,
+) -> tuple[float, float]:
+    """Seconds of a module's collectives in forward and backward.
+
+    Recomputing a block repeats all of forward's; selective checkpointing repeats its all-gathers alone, as torchtitan.
+    """
+    repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
+    forward, backward = 0.0, 0.0
+    for one in sent:
+        time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block))
+        again = setting.portion * (in_block and one.collective in repeated)
+        forward += time * one.forward
+        backward += time * (one.backward + one.forward * again)
+    return forward, backward
+
+
+def _width(sent: GroupMessage, setting: TrainingSetup, in_block: bool) -> float:
+    """Bytes of an element of a message: inputs of a recipe's products are cast before tensor groups gather them.
+
+    torchao does so with scales of tensors, Transformer Engine with all.
+    """
+    recipe = RECIPES.get(setting.dtype)
+    cast = recipe and in_block and (sent.group, sent.collective) == ("tensor", "all_gather")
+    if recipe and cast and (recipe.gathered == FLOAT8 or STACKS[setting.stack].casts):
+        return recipe.width
+    return setting.width
