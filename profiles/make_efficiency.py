@@ -45,7 +45,7 @@ from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import GPUS, generation_of
-from osfmodel.planning.scaling import replicas
+from osfmodel.planning.scaling.messages import beside_of, prices_of
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.what_if import WhatIf
@@ -239,15 +239,11 @@ def row_of_stated(one: Stated) -> Row:
     model, setting = model_of(parsed), parsed.setting
     stages = [(model, {})]
     if one.groups != Parallelism():
-        prices = replicas._prices(cluster, one.groups)
-        stages = []
-        for shard in stages_of(model, one.groups)[0]:
-            beside = {
-                name: replicas._both(sent, prices, setting, bool(shard.model.block_of(module)), setting.batch)
-                for module in shard.model.modules
-                for name, sent in [(module.name, shard.sent[module.name])]
-            }
-            stages.append((shard.model, beside))
+        prices = prices_of(cluster, one.groups)
+        stages = [
+            (shard.model, {name: own for name, own, _ in beside_of(shard, setting, prices, (setting.batch,))})
+            for shard in stages_of(model, one.groups)[0]
+        ]
     parts = tuple(parts_of(*stage) for stage in stages)
     turns = one.micro_batches + (one.groups.pipeline - 1) / one.chunks
     row = Row(one.source, setting, parts, turns, 0.0, one.seconds, one.micro_batches + one.groups.pipeline - 1)

@@ -24,6 +24,10 @@ BESIDE = (
 )
 
 
+IMPLEMENTATIONS = {"local": "--transformer-impl local is predicted as Transformer Engine"}
+"""Notes on implementations of a layer that are predicted as another one."""
+
+
 def read(keys: FileKeys) -> JobConfig:
     """The job. Raises DataError for values that no job has."""
     groups = keys.sizes({kind: (name,) for kind, name in MEGATRON_DEGREES.items()})
@@ -37,8 +41,8 @@ def read(keys: FileKeys) -> JobConfig:
         layers_each = layers // groups.get("pipeline", 1)
         ac = f"ac=full:{min(keys.count('recompute_num_layers') or 1, layers_each)}/{layers_each}"
     keys.word("recompute_method", "recompute_num_layers")
-    if keys.word("transformer_impl") == "local":
-        notes.append("--transformer-impl local is predicted as Transformer Engine")
+    if note := IMPLEMENTATIONS.get(keys.word("transformer_impl")):
+        notes.append(note)
     parts = {"seq": f"seq{sequence}" if sequence else "", "type": _type(keys, notes), "ac": ac}
     return JobConfig(
         dimensions=_dimensions(keys, notes),
