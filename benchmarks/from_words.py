@@ -2,6 +2,8 @@
 
     OSFMODEL_DATA=FOLDER python benchmarks/from_words.py [--plot docs/ledger/from-words.png] > docs/ledger/from-words.md
 
+``--before PAGE`` adds a column of an earlier page's medians (``git show REVISION:docs/ledger/from-words.md > PAGE``).
+
 Without an anchor a run is predicted by what was learned without its source. With one, the computation of a
 series is scaled so that the prediction on its fewest GPUs takes as long as was measured; that run is not judged.
 FOLDER holds the sources' own figures, with whose columns utilisation is compared; left out without it.
@@ -172,12 +174,21 @@ def figures(rows: Sequence[Judged | Alone]) -> str:
     return f"{len(rows)} | {median(sizes):.1%} | {quantile(sizes, 0.9) or 0:.1%} | {bias:+.1%} | {covered}"
 
 
-def table(rows: Mapping[str, Sequence[Judged | Alone]]) -> Iterator[str]:
-    """The lines of a table by source, and of all."""
-    yield "| source | runs | median error | p90 | bias | inside the band |"
-    yield "|---|---|---|---|---|---|"
-    yield from (f"| {name} | {figures(own)} |" for name, own in rows.items())
-    yield f"| all | {figures([row for own in rows.values() for row in own])} |"
+def table(rows: Mapping[str, Sequence[Judged | Alone]], before: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The lines of a table by source, and of all; ``before``: medians of an earlier page."""
+    named = {**rows, "all": [row for own in rows.values() for row in own]}
+    more = "" if before is None else " median before |"
+    yield f"| source | runs | median error | p90 | bias | inside the band |{more}"
+    yield "|---|---|---|---|---|---|" + "---|" * bool(more)
+    for name, own in named.items():
+        yield f"| {name} | {figures(own)} |" + ("" if before is None else f" {before.get(name, '-')} |")
+
+
+def medians_of(page: str) -> dict[str, str]:
+    """Medians of the first table of an earlier page, by source."""
+    first = page.partition("| source |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")] for line in first.splitlines()[2:]]
+    return {row[1]: row[3] for row in rows}
 
 
 Each = TypeVar("Each")
@@ -288,6 +299,7 @@ LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot")
+    parser.add_argument("--before", type=Path)
     options = parser.parse_args()
     alone, judged = without_anchor(), list(with_anchor())
     found = {level: coverage(without_anchor(level)) for level in LEVELS}
@@ -296,7 +308,7 @@ def main() -> None:
     few = [abs(row.error) for row in judged if row.one.run.workers <= FEW]
     folder = os.environ.get("OSFMODEL_DATA", "")
     page = PAGE.format(
-        alone="\n".join(table(by_source)),
+        alone="\n".join(table(by_source, options.before and medians_of(options.before.read_text(encoding="utf-8")))),
         half=median(row.doubt for row in alone),
         covered=coverage(alone),
         stated=" | ".join(f"{level:.0%}" for level in found),

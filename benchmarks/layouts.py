@@ -1,6 +1,6 @@
 """Regret of layouts: measured time of what we name first, over the best measured of the same model and GPUs, minus 1.
 
-    python benchmarks/layouts.py [benchmarks_1b_8b.csv] [--tp 8] [--groups]
+    OSFMODEL_DATA=FOLDER python benchmarks/layouts.py [--tp 8] [--plot docs/ledger/layouts.png] > docs/ledger/layouts.md
 
 The rows are those of nanotron's sweep (docs/sources.md): groups of a model and a number of GPUs with 10 rows or more,
 TP of 8 at most. A choice is made among the layouts that were measured. Rows whose DP x micro-batch x accumulation is
@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import osfmodel as osf
 from osfmodel.engine.bands import quantile
@@ -83,54 +85,164 @@ def undisturbed(rows: Sequence[Measured]) -> list[Measured]:
     return [row for row in rows if row not in slow]
 
 
-def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, tuple[int, float]]]:
-    """Rows with their turn by verdict, those that surely fit first, and their predicted seconds."""
+class Priced(NamedTuple):
+    """The turn of a row by its verdict, those that fit first, seconds to expect and predicted, and their band."""
+
+    turn: int
+    expected: float
+    seconds: float = 0.0
+    band: tuple[float, float] | None = None
+
+
+def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, Priced]]:
+    """Rows as they are predicted from words."""
     cluster = osf.load_cluster(CLUSTER)
     for (model, gpus), own in groupby(rows, lambda one: one.group):
         words = f"{MODELS[model]}:h100,seq{TOKENS},batch1,bf16,stack=nanotron"
-        plans = ("zero-1", "ddp")
-        each = {one: LayoutSearch(words, cluster, gpus, osf.ScaleOptions((one,))) for one in plans}
+        each = {one: LayoutSearch(words, cluster, gpus, osf.ScaleOptions((one,))) for one in ("zero-1", "ddp")}
         for row in own:
             point = each[row.plan].price(row.layout)
-            turn = ("yes", "tight", "no").index(point.fits or "yes") if point else 3
-            yield row, (turn, point.time if point else 0.0)
+            if point is None:
+                yield row, Priced(3, 0.0)
+                continue
+            band = None if point.band is None else (point.band.low, point.band.high)
+            turn = ("yes", "tight", "no").index(point.fits or "yes")
+            yield row, Priced(turn, point.best.expected_time, point.time, band)
 
 
 def regrets(rows: Sequence[Measured], key: Callable[[Measured], object], most: int = 1) -> dict[tuple[str, int], float]:
-    """The regret of the best of the first ``most`` by ``key``, for each group."""
+    """The regret of the best of the first ``most`` by ``key``, for each group; of the median layout for 0."""
     found = {}
     for group, members in groupby(rows, lambda one: one.group):
         own = list(members)
         if len(own) >= LEAST:
             first = sorted(own, key=key)[:most]  # type: ignore[arg-type]
-            found[group] = min(one.seconds for one in first) / min(one.seconds for one in own) - 1
+            taken = min(one.seconds for one in first) if most else median(one.seconds for one in own)
+            found[group] = taken / min(one.seconds for one in own) - 1
     return found
 
 
+Choices = Mapping[str, Mapping[tuple[str, int], float]]
+
+
+def choices(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Choices:
+    """Regrets of our choices and of others, by group."""
+    return {
+        "predicted fastest": regrets(rows, times.__getitem__),
+        "best of the first three": regrets(rows, times.__getitem__, 3),
+        "rule of thumb": regrets(rows, lambda one: (one.layout.groups.gpus, -one.layout.batch)),
+        "median layout": regrets(rows, times.__getitem__, 0),
+    }
+
+
+def table(named: Mapping[str, Choices]) -> Iterator[str]:
+    """Regrets over groups."""
+    yield "| rows | choice | groups | median | p90 | worst |"
+    yield "|---|---|---|---|---|---|"
+    for name, by in named.items():
+        for choice, found in by.items():
+            cells = (f"{quantile(sorted(found.values()), part):.1%}" for part in (0.5, 0.9, 1.0))
+            yield f"| {name} | {choice} | {len(found)} | {' | '.join(cells)} |"
+
+
+def by_group(by: Choices) -> Iterator[str]:
+    """Regrets of each group."""
+    yield f"| model | GPUs | {' | '.join(by)} |"
+    yield "|---|---|" + "---|" * len(by)
+    for model, gpus in by["rule of thumb"]:
+        yield f"| {model} | {gpus} | {' | '.join(f'{found[model, gpus]:.1%}' for found in by.values())} |"
+
+
+def kind_of(row: Measured) -> str:
+    """The parallelism of a row, as it is judged."""
+    groups, ways = row.layout.groups, row.layout.groups.document
+    named = "TP x PP" if len(ways) > 1 else "TP" if groups.tensor > 1 else "PP" if groups.pipeline > 1 else "DP"
+    return "one node" if row.gpus <= INSIDE else f"{named} over nodes"
+
+
+def errors(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterator[str]:
+    """Errors of predicted step times by kind."""
+    yield "| rows | number | median error | p90 | bias | in the band |"
+    yield "|---|---|---|---|---|---|"
+    for kind in sorted({kind_of(row) for row in rows}):
+        own = [row for row in rows if kind_of(row) == kind and times[row].seconds]
+        off = [times[row].seconds / row.seconds - 1 for row in own]
+        sizes = sorted(map(abs, off))
+        banded = [(row.seconds, band) for row in own if (band := times[row].band)]
+        held = sum(low <= seconds <= high for seconds, (low, high) in banded)
+        part = f"{held / len(banded):.0%} of {len(banded)}" if banded else "no band"
+        cells = f"{median(sizes):.1%} | {quantile(sizes, 0.9):.1%} | {median(off):+.1%}"
+        yield f"| {kind} | {len(own)} | {cells} | {part} |"
+
+
+def plot(by: Choices, path: str) -> None:
+    """Draw the regrets of each group. Needs matplotlib."""
+    import matplotlib  # noqa: PLC0415 - needed for this alone
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    groups = list(by["rule of thumb"])
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    for (choice, found), mark, colour in zip(
+        by.items(), "oDsx", ("#1f77b4", "#17becf", "#d62728", "#8c8c8c"), strict=True
+    ):
+        axes.plot(range(len(groups)), [1 + found[group] for group in groups], mark, color=colour, label=choice)
+    axes.set_yscale("log", base=2)
+    axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+    axes.set_xticks(range(len(groups)), [f"{model}\n{gpus}" for model, gpus in groups])
+    axes.set_xlabel("model, GPUs")
+    axes.set_ylabel("time of the choice over the best measured")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+
+
+INSIDE = 8
+"""GPUs of a node."""
+PAGE = """# Choosing a layout
+
+`OSFMODEL_DATA=FOLDER python benchmarks/layouts.py` prints this. Of each group of layouts that nanotron's authors
+measured for one model and number of GPUs: the time of the one that is predicted fastest, over the best measured,
+minus 1. The rule of thumb is the least TP x PP that runs, then the largest micro-batch.
+
+{table}
+
+![time of each choice over the best measured, by group](layouts.png)
+
+Disturbed is a row that takes more than five times as long as the same layout with the next micro-batch. Prices, host
+times of `stack=nanotron` and the pace of EFA were read from these runs: choices are among rows that were in view.
+
+## Each group
+
+{groups}
+
+## Step times of these rows
+
+{errors}
+
+TP x PP over nodes is erratic in this source: the same layout takes 5 to 20 times as long with another micro-batch,
+and nothing that is published tells which. Runs that reserved more than 66 of 80 GiB took 3 to 8 times as long.
+"""
+
+
 def main() -> None:
-    """Print the table."""
-    asked = argparse.ArgumentParser(description=__doc__)
+    """Print the page."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("file", nargs="?", type=Path, default=Path(os.environ.get("OSFMODEL_DATA", ".")) / FILE)
     asked.add_argument("--tp", type=int, default=8)
-    asked.add_argument("--groups", action="store_true", help="also each group")
+    asked.add_argument("--plot")
     given = asked.parse_args()
     every = read(given.file, given.tp)
     times = dict(priced(every))
-    print("| rows | choice | groups | median | p90 | worst |\n|---|---|---|---|---|---|")
-    for said, rows in ((f"all {len(every)}", every), ("undisturbed", undisturbed(every))):
-        name = said if rows is every else f"{len(rows)} {said}"
-        by = {
-            "predicted fastest": regrets(rows, times.__getitem__),
-            "best of the first three": regrets(rows, times.__getitem__, 3),
-            "rule of thumb": regrets(rows, lambda one: (one.layout.groups.gpus, -one.layout.batch)),
-        }
-        for choice, found in by.items():
-            lost = sorted(found.values())
-            cells = (f"{quantile(lost, part):.1%}" for part in (0.5, 0.9, 1.0))
-            print(f"| {name} | {choice} | {len(lost)} | {' | '.join(cells)} |")
-        if given.groups:
-            for group in by["rule of thumb"]:
-                print(f"  {group}: " + ", ".join(f"{choice} {found[group]:.1%}" for choice, found in by.items()))
+    calm = undisturbed(every)
+    named = {f"all {len(every)}": choices(every, times), f"{len(calm)} undisturbed": choices(calm, times)}
+    first = next(iter(named.values()))
+    if given.plot:
+        plot(first, given.plot)
+    found = [table(named), by_group(first), errors(every, times)]
+    lines = dict(zip(("table", "groups", "errors"), map("\n".join, found), strict=True))
+    print(PAGE.format(**lines), end="")
 
 
 if __name__ == "__main__":

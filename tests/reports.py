@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import osfmodel as osf
 from osfmodel.diagnosis import Explanation
+from osfmodel.entities.files import usual_effects
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
 from osfmodel.planning.gathering import ReportRequest, gather
 from osfmodel.show.report.pictures import Pictures, pictures
@@ -29,9 +30,13 @@ def drawn(
     return pictures(report, judged(*report.sources) if evidence and report.sources else ())
 
 
-@cache
 def resnet50() -> Pictures:
-    """Default and tuned DDP, and the stock plans."""
+    """Default and tuned DDP, and the stock plans; kept apart with usual effects and without (the fixture ``ideal``)."""
+    return _resnet50(usual_effects.usual_values is tuple)
+
+
+@cache
+def _resnet50(ideal: bool) -> Pictures:
     return drawn(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 64)
 
 
