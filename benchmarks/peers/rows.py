@@ -33,7 +33,7 @@ import make_efficiency as learning
 from in_words import runs_in_words
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("OSFMODEL_DATA", ROOT.parent / "shared" / "data")) / "sharded"
+DATA = Path(os.environ.get("OSFMODEL_DATA", ".")) / "sharded"
 GIB = 2**30
 
 
