@@ -21,16 +21,16 @@ ROOMS = (80 << 30, 24 << 30, 14 << 30)
 """Memory in which all layouts fit, some, and few."""
 
 
-def search(room: int, words: str = WORDS) -> tuple[LayoutSearch, list[Layout]]:
+def search(room: int, words: str = WORDS, optimizer: str | None = None) -> tuple[LayoutSearch, list[Layout]]:
     """A search of a small space on 8 GPUs, and its layouts."""
-    made = LayoutSearch(words, load_cluster(CLUSTER), 8, ScaleOptions(limit=MemoryLimit(room)))
+    made = LayoutSearch(words, load_cluster(CLUSTER), 8, ScaleOptions(limit=MemoryLimit(room, optimizer)))
     experts = max((module.experts for module in made.model.modules), default=0)
     return made, list(candidates(parse_space(SPACE), made.cluster, 4096, experts, 8, 16))
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_brute_force_finds_nothing_faster_and_no_bound_is_above_a_step(room: int) -> None:
-    made, layouts = search(room)
+@pytest.mark.parametrize(("room", "optimizer"), [*((room, None) for room in ROOMS), (10 << 30, "sgd")])
+def test_brute_force_finds_nothing_faster_and_no_bound_is_above_a_step(room: int, optimizer: str | None) -> None:
+    made, layouts = search(room, optimizer=optimizer)
     best: dict[Parallelism, float] = {}
     pruned = 0
     for layout in layouts:
@@ -43,12 +43,17 @@ def test_brute_force_finds_nothing_faster_and_no_bound_is_above_a_step(room: int
         counted = layout.accumulated * (grouped.forward_time + grouped.backward_time)
         assert made._shared(layout) <= counted * (1 + 1e-9)
         assert counted <= min(row.time for row in point.rows) * (1 + 1e-9)
+        outlined = made._outlined(layout)
+        assert outlined is not None
+        assert made._shared(layout) <= outlined.time * (1 + 1e-9)
+        assert outlined.time <= counted * (1 + 1e-9)
+        assert all(row.peak is not None and outlined.lacking <= row.peak.bytes - room for row in point.rows), layout
         least = made._least(layout, grouped)
         assert all(row.peak is not None and least <= row.peak.bytes for row in point.rows), layout
         pruned += least > room
         if point.fits == "yes":
             best[layout.groups] = min(point.time, best.get(layout.groups, point.time))
-    found = search(room)[0].best(layouts, wanted=3)
+    found = search(room, optimizer=optimizer)[0].best(layouts, wanted=3)
     assert [point.time for _, point in found] == pytest.approx(sorted(best.values())[:3])
     assert (pruned > 0) == (room != ROOMS[0])
 

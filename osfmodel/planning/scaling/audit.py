@@ -75,7 +75,11 @@ def audit(
     now = AuditedStep("as it is", point)
     experts = max((module.experts for module in kept.model.modules), default=0)
     found = free.best(
-        list(candidates(parse_space(limits).besides(words), cluster, kept.model.tokens, experts, gpus, whole))
+        list(
+            candidates(
+                parse_space(limits).with_checkpointing_of(words), cluster, kept.model.tokens, experts, gpus, whole
+            )
+        )
     )
     place = simplest(found) if found else 0
     best = found[place][1] if found else point

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.kernels import gpu_of
-from osfmodel.counting.roofline import outline, workload_of
+from osfmodel.counting.roofline import ADAM_STATE, outline, workload_of
 from osfmodel.counting.training import NOTHING
 from osfmodel.counting.words import model_of, parse_words, with_parts
-from osfmodel.engine.optimizers import offloaded
+from osfmodel.engine.optimizers import offloaded, state_bytes
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_share, show_time
 from osfmodel.entities.errors import CostError, DataError, UsageError
@@ -40,8 +40,8 @@ WANTED = 5
 """Layouts that are listed, each with other groups."""
 TIE = 0.03
 """Part of a step's time by which a layout must be faster than one with fewer ways of parallelism to be taken."""
-LEAST_STATE = 16
-"""Bytes of a parameter that is trained, its gradient and the optimizer's state, at least."""
+LEAST_BYTES = 8
+"""Bytes of a parameter that is trained and its gradient, at least; Adam's state takes ADAM_STATE more."""
 
 
 class LayoutBound(NamedTuple):
@@ -148,7 +148,8 @@ class LayoutSearch:
             return None
         limit = self.options.limit or room_on(gpu_of(setting.gpu), layout.groups)
         share = trained / layout.groups.ranks(self.gpus) if layout.groups.pipeline == 1 else 0.0
-        lacking = active + LEAST_STATE * share - limit.bytes
+        each = LEAST_BYTES + (ADAM_STATE if limit.optimizer is None else 0)
+        lacking = active + each * share - limit.bytes
         sized = self.options.sized and not setting.offload
         rounds = layout.accumulated + layout.groups.pipeline - 1
         return LayoutBound(rounds * seconds, round(lacking) if sized else 0)
@@ -182,7 +183,8 @@ class LayoutSearch:
     def _least(self, layout: Layout, workload: Workload, replicated: bool = False) -> int:
         """Bytes that a GPU holds at least: activations, and its share of parameters, gradients and state."""
         weights = workload.weight_bytes or workload.gradient_bytes
-        state = workload.state_bytes or 0
+        optimizer = None if self.options.limit is None else self.options.limit.optimizer
+        state = 0 if workload.state_bytes is None else state_bytes(workload, optimizer)
         ranks = layout.groups.ranks(self.gpus)
         whole = weights if replicated else 0
         parts = 0 if offloaded(workload) else (weights + workload.gradient_bytes + state - whole) / ranks
@@ -282,7 +284,7 @@ def scale_layouts(
         raise UsageError(
             f"--layout: {words!r} is a profile of one GPU: give a workload in words, such as llama3-8b:h100"
         )
-    space, parsed = parse_space(limits).besides(words), parse_words(words)
+    space, parsed = parse_space(limits).with_checkpointing_of(words), parse_words(words)
     model = model_of(parsed)
     experts = max((module.experts for module in model.modules), default=0)
     points, listed, notes = [], [], []

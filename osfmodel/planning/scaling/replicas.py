@@ -103,7 +103,7 @@ def outlined_replica(words: str, among: Divided) -> tuple[float, int, int]:
     for shard in among.shards:
         beside = {name: one for name, one, _ in beside_of(shard, setting, among.prices, (setting.batch,))}
         found.append((*outline(shard.model, setting, beside), shard.model.trained))
-    return max(found)
+    return max(found, key=lambda one: one[0])
 
 
 def _staged(model: Model, groups: Parallelism, stack: str) -> tuple[list[Shard], list[int]]:

@@ -60,7 +60,7 @@ class Space:
         """The kinds of checkpointing that are tried."""
         return self.limits.get("ac", Limit(0, words=TRIED)).words
 
-    def besides(self, words: str) -> Space:
+    def with_checkpointing_of(self, words: str) -> Space:
         """The space with the checkpointing of a workload in words, such as ``full:8/32``, where there is no limit."""
         parts = [part.strip() for part in words.split(",")]
         own = [part.removeprefix("ac=") for part in parts if part.startswith("ac=")]
