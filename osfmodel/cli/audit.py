@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import click
-
 from osfmodel.cli.app import line, warn
 from osfmodel.cli.options import Subject, load_subject, parse_workers
 from osfmodel.cli.scaling import goals_of, options_of
@@ -24,19 +22,7 @@ from osfmodel.planning.scaling.scale import ScaleOptions
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.scale.audit import Audited
 
-REQUIRED = ("cluster_name", "workers")
-"""Parameters that only a job's file can make up for."""
 MODEL, CLUSTER, WORKERS = "--model llama3-8b", "--cluster nccl:h100x8,400Gbps,ib", "--workers 64"
-
-
-def require_of_workloads(asked: Mapping[str, Any]) -> None:
-    """Raise UsageError, or what click raises, for options that only a job's file goes with or without."""
-    ctx = click.get_current_context()
-    for param in ctx.command.params:
-        if param.name in REQUIRED and not ctx.params[param.name]:
-            raise click.MissingParameter(ctx=ctx, param=param)
-    if asked["model"] is not None:
-        raise UsageError("--model is for the file of a job: leave --model out")
 
 
 class AuditQuestion(NamedTuple):

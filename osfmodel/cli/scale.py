@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import OneOf, drawn_form, emit, line, output_options, require_writable, warn
-from osfmodel.cli.audit import audit_asked, require_of_workloads, write_page
 from osfmodel.cli.groups import ARGUMENTS, READ, Decorator, GroupedCommand, OptionGroup
 from osfmodel.cli.options import (
     Subject,
@@ -23,7 +22,7 @@ from osfmodel.cli.options import (
     subject_options,
     warn_of_batches,
 )
-from osfmodel.cli.scaling import goals_of, options_of
+from osfmodel.cli.scaling import goals_of, options_of, require_of_workloads
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
@@ -34,7 +33,6 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.jobs.reading import job_at
-from osfmodel.planning.scaling.audit import audit
 from osfmodel.planning.scaling.curve import ScaleCurve, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
@@ -43,7 +41,6 @@ from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scaling.rescues import Rescuer
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.scaling.settings import settings
-from osfmodel.show.scale.audit import Audited
 from osfmodel.show.scale.result import Scaled, ScaledMachines
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NAMED_PLANS
@@ -159,6 +156,10 @@ def scale_command(
         raise UsageError(f"-o {output}: settings go to a file of their own: leave --for out, or give -o another name")
     job = job_at(subject.workload_name)
     if job is not None:
+        from osfmodel.cli.audit import audit_asked, write_page
+        from osfmodel.planning.scaling.audit import audit
+        from osfmodel.show.scale.audit import Audited
+
         audited = Audited(audit(*audit_asked(job, subject, machines, prices, asked)), subject.workload_name)
         if form is not None:
             write_page(audited, form, str(output))

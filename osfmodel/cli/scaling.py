@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import click
+
 from osfmodel.cli.anchors import anchors_in
 from osfmodel.counting.groups import Parallelism
 from osfmodel.entities.errors import UsageError
@@ -19,8 +21,20 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets.named_plans import named_plan
 
+REQUIRED = ("cluster_name", "workers")
+"""Parameters that only a job's file can make up for."""
 HOUR = 3600
 """Seconds from which --target-time is of the whole training, if its length is known; no step takes so long."""
+
+
+def require_of_workloads(asked: Mapping[str, Any]) -> None:
+    """Raise UsageError, or what click raises, for options that only a job's file goes with or without."""
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        if param.name in REQUIRED and not ctx.params[param.name]:
+            raise click.MissingParameter(ctx=ctx, param=param)
+    if asked["model"] is not None:
+        raise UsageError("--model is for the file of a job: leave --model out")
 
 
 def options_of(
