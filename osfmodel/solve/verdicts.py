@@ -21,9 +21,9 @@ YES, TIGHT, NO = "yes", "tight", "no"
 SURE = 0.95
 TAIL = 0.05
 """Error over which the chance of a larger one falls by e, beyond the quantiles that are kept: assumed."""
-GIVEN_BACK = 5.2
-"""Times as long as predicted that a step takes where PyTorch's allocator gives memory back and asks for it again: the
-median of the nine runs of nanotron that reserved more than 66 of 80 GiB, which took 2.9 to 7.7 times as long."""
+RETRY_SLOWDOWN = 5.2
+"""Times as long as predicted that a step takes where PyTorch's allocator has to free its cache and ask again: the
+median of the nine runs of nanotron that reserved more than 66 of 80 GiB (``benchmarks/layouts.py`` prints it)."""
 LEVELS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975)
 """Parts of runs for which quantiles are kept."""
 PROFILED, DATA, TENSOR, PIPELINE = "profiled", "data parallel", "tensor or context parallel", "pipeline"
@@ -93,8 +93,8 @@ def verdict_of(chance: float) -> str:
 
 
 def slowed(chance: float) -> float:
-    """The factor on a step's time to expect where memory is TIGHT: of those without room, GIVEN_BACK; else 1."""
-    return 1 + (1 - chance) * (GIVEN_BACK - 1) if verdict_of(chance) == TIGHT else 1.0
+    """The factor on a step's time to expect where memory is TIGHT: of those without room, RETRY_SLOWDOWN; else 1."""
+    return 1 + (1 - chance) * (RETRY_SLOWDOWN - 1) if verdict_of(chance) == TIGHT else 1.0
 
 
 def safe_bytes(room: int, setup: str) -> int:

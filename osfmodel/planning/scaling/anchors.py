@@ -28,7 +28,7 @@ from osfmodel.entities.errors import UsageError
 DOUBTS = (0.5, 0.3, 0.8, 0.06)
 """Deviations of the logarithms of computation, bandwidth, pace and computation between nodes: of what published runs
 left of counted times, of a stated bandwidth (cost.model.STATED), of steps of published machines (PACES), and of runs on
-several nodes whose communication is hidden (75 of mosaicml-2023: nine in ten within 10 %)."""
+several nodes whose communication is hidden (``osf check mosaicml-2023``: nine in ten within 10 %)."""
 NAMES = ("computation", "bandwidth", "pace", "computation_between_nodes")
 NOISE = 0.01
 """Deviation of the logarithm of a measured step: medians of two runs of one job differ by as much."""

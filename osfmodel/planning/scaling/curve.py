@@ -20,7 +20,7 @@ from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import need
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import GIVEN_BACK, NO, TIGHT, YES
+from osfmodel.solve.verdicts import NO, RETRY_SLOWDOWN, TIGHT, YES
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class ScaleCurve:
         none = ", ".join(span for name, span in spans if not name)
         tight = [point.workers for point in self.points if point.fits == TIGHT]
         said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
-        slower = f"nine published runs that ran short took about {GIVEN_BACK:g} times as long"
+        slower = f"published runs close to the limit took about {RETRY_SLOWDOWN:g} times as long"
         said.append(f"Memory is tight on {_listed(tight)}: {slower}." if tight else "")
         return " ".join(filter(None, said))
 
