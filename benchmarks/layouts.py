@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -177,6 +178,32 @@ def errors(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterat
         yield f"| {kind} | {len(own)} | {cells} | {part} |"
 
 
+def by_pairs(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterator[str]:
+    """Errors of the ratio of two layouts that surely fit and differ in one thing, by nodes."""
+    yield "| nodes | pairs | median error of the ratio | p90 | faster one is known |"
+    yield "|---|---|---|---|---|"
+    found: dict[str, list[tuple[float, bool]]] = {}
+    for _, members in groupby(rows, lambda one: one.group):
+        own = [row for row in members if times[row].seconds and times[row].turn == 0]
+        for one, other in combinations(own, 2):
+            if sum(a != b for a, b in zip(sides(one), sides(other), strict=True)) == 1:
+                measured = math.log(one.seconds / other.seconds)
+                predicted = math.log(times[one].seconds / times[other].seconds)
+                nodes = one.gpus // INSIDE
+                where = "1" if nodes <= 1 else "2" if nodes == 2 else "4 to 16" if nodes <= MANY else "32 to 64"
+                found.setdefault(where, []).append((abs(measured - predicted), (measured > 0) == (predicted > 0)))
+    for where in sorted(found, key=lambda name: int(name.split()[0])):
+        sizes = sorted(size for size, _ in found[where])
+        cells = (f"{math.expm1(quantile(sizes, part)):.0%}" for part in (0.5, 0.9))
+        known = sum(right for _, right in found[where]) / len(sizes)
+        yield f"| {where} | {len(sizes)} | {' | '.join(cells)} | {known:.0%} |"
+
+
+def sides(row: Measured) -> tuple[object, ...]:
+    """The things in which layouts differ."""
+    return row.layout.groups.tensor, row.layout.groups.pipeline, row.layout.batch, row.plan
+
+
 def near_the_limit(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> str:
     """A sentence on the runs that reserved more than NEAR."""
     slower = sorted(
@@ -209,8 +236,8 @@ def plot(by: Choices, path: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-INSIDE, NEAR = 8, 66
-"""GPUs of a node, and GiB from which runs were close to the limit of memory."""
+INSIDE, NEAR, MANY = 8, 66, 16
+"""GPUs of a node, GiB from which runs were close to the limit of memory, and nodes beyond which there are many."""
 PAGE = """# Choosing a layout
 
 `OSFMODEL_DATA=FOLDER python benchmarks/layouts.py` prints this. Of each group of layouts that nanotron's authors
@@ -235,6 +262,13 @@ times of `stack=nanotron` and the pace of EFA were read from these runs: choices
 TP x PP over nodes is erratic in this source: {disturbed} of all rows are disturbed, and nothing that is published tells
 which. {near}
 By these, tight memory costs time in predictions.
+
+## Pairs of layouts
+
+Undisturbed ones that differ in TP, PP, micro-batch or stage of ZeRO alone. Intervals of gains of `osf scale FILE` are
+from these.
+
+{pairs}
 """
 
 
@@ -252,8 +286,8 @@ def main() -> None:
     first = next(iter(named.values()))
     if given.plot:
         plot(first, given.plot)
-    found = [table(named), by_group(first), errors(every, times)]
-    lines = dict(zip(("table", "groups", "errors"), map("\n".join, found), strict=True))
+    found = [table(named), by_group(first), errors(every, times), by_pairs(calm, times)]
+    lines = dict(zip(("table", "groups", "errors", "pairs"), map("\n".join, found), strict=True))
     print(PAGE.format(**lines, disturbed=len(every) - len(calm), near=near_the_limit(every, times)), end="")
 
 

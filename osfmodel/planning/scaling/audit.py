@@ -1,8 +1,8 @@
 """Audit of a job as it is set up: its step, the best layout, and the single changes that gain most.
 
-A gain is the part of the step's time that a change saves. Its interval is that of tuned plans: both steps are predicted
-under the same draws from what is doubtful about prices and computation, and what pairs of measured plans differ by
-beyond that is added.
+A gain is the part of the step's time that a change saves. For its interval both steps are predicted under the same
+draws from what is doubtful about prices and computation. Added is what pairs of measured plans differ by beyond that
+where the strategy alone changes, else what pairs of measured layouts do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from math import inf
 
 from osfmodel.counting import load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
@@ -34,6 +35,9 @@ from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import called
 
 MOST_CHANGES = 3
+LAYOUT_DOUBTS = ((1, 0.13), (2, 0.19), (16, 0.81), (inf, 5.95))
+"""Nodes at most -> part by which the ratio of two layouts' steps may be off, of nine in ten pairs of nanotron's layouts
+that differ in one thing (``benchmarks/layouts.py`` prints it): the only source that has measured enough of them."""
 ROOM = {NO: 0, TIGHT: 1}
 """Verdicts on memory in their order; all others are better."""
 
@@ -88,7 +92,8 @@ def audit(
     curve = curve_of(task, workload, cluster, [point], task.limit, job.notes)
     listed = tuple(replace(one, taken=number == place) for number, (_, one) in enumerate(found))
     best = best if (best.fits != NO and best.time < point.time) or point.fits == NO else point
-    steps = [now, _gained("best layout", best, now), *_most(now, changes)]
+    nodes = -(-gpus // max(1, cluster.gpus_per_node))
+    steps = [now, _gained("best layout", best, now, nodes), *_most(now, changes, nodes)]
     return Audit(job, replace(curve, combinations=listed, groups=groups), tuple(steps))
 
 
@@ -143,7 +148,7 @@ def _said(name: str, layout: Layout) -> str:
     return f"{name} {getattr(layout.groups, kind)}"
 
 
-def _most(now: AuditedStep, changes: Sequence[tuple[str, str, ScalePoint]]) -> list[AuditedStep]:
+def _most(now: AuditedStep, changes: Sequence[tuple[str, str, ScalePoint]], nodes: int) -> list[AuditedStep]:
     """The best change of each kind, of these the best few; those that make a job fit that does not, at any cost."""
     room = ROOM.get(now.point.fits or "", 2)
     best: dict[str, tuple[str, ScalePoint]] = {}
@@ -152,13 +157,18 @@ def _most(now: AuditedStep, changes: Sequence[tuple[str, str, ScalePoint]]) -> l
         if fits >= max(room, 1) and (room == 0 or point.time < now.point.time * (1 - WORTHWHILE)):
             best.setdefault(kind, (said, point))
     chosen = sorted(best.values(), key=lambda one: one[1].time)[:MOST_CHANGES]
-    return [_gained(said, point, now) for said, point in chosen]
+    return [_gained(said, point, now, nodes) for said, point in chosen]
 
 
-def _gained(said: str, point: ScalePoint, now: AuditedStep) -> AuditedStep:
+def _gained(said: str, point: ScalePoint, now: AuditedStep, nodes: int) -> AuditedStep:
     if point is now.point:
         return AuditedStep(said, point, 0.0)
-    doubt = gain_doubt(now.point.best.prediction.bound.question.pricing)
+    alike = (point.groups, point.workload.name) == (now.point.groups, now.point.workload.name)
+    doubt = (
+        gain_doubt(now.point.best.prediction.bound.question.pricing)
+        if alike
+        else next(doubt for most, doubt in LAYOUT_DOUBTS if nodes <= most)
+    )
     return AuditedStep(said, point, 1 - point.time / now.point.time, chance(_times(point), _times(now.point), doubt))
 
 

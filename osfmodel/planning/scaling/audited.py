@@ -30,7 +30,7 @@ class AuditedStep:
 
     @property
     def judged(self) -> str | None:
-        """Whether the gain is ``beyond`` the band of such gains, or ``within`` it, so that it may be none."""
+        """Whether the gain is ``beyond`` doubt: its interval is above 0; or ``within`` it, so that it may be none."""
         found = self.chance
         return None if found is None else "beyond" if found.sure or found.high < 0 else "within"
 
@@ -41,7 +41,7 @@ class AuditedStep:
         said = f"{show_share(abs(gain))} {'less' if gain >= 0 else 'more'} time"
         if found is None:
             return said
-        return f"{said} ({show_share(found.low, '+')} to {show_share(found.high, '+')} saved, {self.judged} the band)"
+        return f"{said} ({show_share(found.low, '+')} to {show_share(found.high, '+')} saved, {self.judged} doubt)"
 
 
 @dataclass(frozen=True, slots=True)

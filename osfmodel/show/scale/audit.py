@@ -35,7 +35,7 @@ STEP: tuple[Column[AuditedStep], ...] = (
     column("gain_low", None, lambda step: step.chance and step.chance.low),
     column("gain_high", None, lambda step: step.chance and step.chance.high),
     column(None, "interval", lambda step: step.chance, lambda one: f"{one.low:+.1%} to {one.high:+.1%}"),
-    column("gain_is", "band", lambda step: step.judged),
+    column("gain_is", "doubt", lambda step: step.judged),
     *map(_of_point, (*OPTIONS, *POINT)),
 )
 """Columns of a step."""
