@@ -7,10 +7,10 @@
     python benchmarks/live_random.py FOLDER --list                # print the settings alone
     python benchmarks/live_random.py FOLDER --smoke               # one tiny setting, to see that all works
 
-Two named settings come first, then as many random ones as ``--count``: ranks, a rate that no bundled cluster has, a
+With the seed that is kept, two named settings come first; then as many random ones as ``--count``: ranks, a rate that no bundled cluster has, a
 model with many tensors, and how slowly its computation is replayed, such that one all-reduce of everything takes 0.5 to
 2 times as long. Each cluster is measured with ``osf bench``; ``osf tune --for ddp`` plans for it, knowing nothing else;
-``osf run`` trains under the default, that plan and the best plan at these prices, by turns. FOLDER keeps every file:
+``osf run`` trains under the default and that plan by turns. FOLDER keeps every file:
 clusters, what was tuned, and raw runs, which ``osf check`` reads. The verdicts that are printed are those of the
 present version, for the measured cluster. Where FOLDER has SETTING-before.json, written by another version's ``osf
 tune``, that plan runs by turns with the default and the present one. Needs root, iproute2 and torch; nothing else
@@ -55,8 +55,6 @@ MODELS = (
 """Workloads of 128 to 604 tensors and up to 110 MiB, so that a setting takes some ten minutes."""
 LEAST, MOST = 0.5, 2.0
 """One all-reduce of all gradients at the rate of the links, over the replayed computation."""
-PLANS = ("optimal",)
-"""Plans to run beside the default and the tuned one."""
 TUNED, BEFORE, DEFAULT = "tuned", "before", "ddp"
 KEPT = Path(__file__).with_suffix("")
 ITERATIONS, REPEATS = 8, 3
@@ -125,7 +123,7 @@ def measure(folder: Path, settings: Sequence[Setting], effort: Effort) -> None:
                     words = ["bench", *effort.bench, "--collective", "all_reduce", "--compute", "none"]
                     live.osf(hosts, [*words, "--network", f"{network} by tc tbf", "-o", str(files.cluster)])
                 tune(setting, files)
-                train(setting, files, hosts, effort, (str(files.tuned), *PLANS), files.runs)
+                train(setting, files, hosts, effort, (str(files.tuned),), files.runs)
         if files.before.exists() and not files.before_runs.exists():
             with emulated(setting.workers, setting.link) as hosts:
                 train(setting, files, hosts, effort, (str(files.before), str(files.tuned)), files.before_runs)
@@ -276,7 +274,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="print the settings, measure nothing")
     parser.add_argument("--show", action="store_true", help="print what FOLDER holds, measure nothing")
     arguments = parser.parse_args(words)
-    settings = [SMOKE] if arguments.smoke else [*NAMED, *drawn(arguments.seed, arguments.count)]
+    named = NAMED if arguments.seed == SEED else ()
+    settings = [SMOKE] if arguments.smoke else [*named, *drawn(arguments.seed, arguments.count)]
     if arguments.list:
         print("\n".join(setting.name for setting in settings))
         return
