@@ -7,14 +7,14 @@
     python benchmarks/live_random.py FOLDER --list                # print the settings alone
     python benchmarks/live_random.py FOLDER --smoke               # one tiny setting, to see that all works
 
-With the seed that is kept, two named settings come first; then as many random ones as ``--count``: ranks, a rate that no bundled cluster has, a
-model with many tensors, and how slowly its computation is replayed, such that one all-reduce of everything takes 0.5 to
-2 times as long. Each cluster is measured with ``osf bench``; ``osf tune --for ddp`` plans for it, knowing nothing else;
-``osf run`` trains under the default and that plan by turns. FOLDER keeps every file:
-clusters, what was tuned, and raw runs, which ``osf check`` reads. The verdicts that are printed are those of the
-present version, for the measured cluster. Where FOLDER has SETTING-before.json, written by another version's ``osf
-tune``, that plan runs by turns with the default and the present one. Needs root, iproute2 and torch; nothing else
-should run on the machine.
+With the seed that is kept, two named settings come first; then as many random ones as ``--count``: ranks, a rate that
+no bundled cluster has, a model with many tensors, and how slowly its computation is replayed, such that one all-reduce
+of everything takes 0.5 to 2 times as long. Each cluster is measured with ``osf bench``; ``osf tune --for ddp`` plans
+for it, knowing nothing else; ``osf run`` trains under the default and that plan by turns. FOLDER keeps every file:
+clusters, what was tuned, and raw runs, which ``osf check`` reads. Verdicts and intervals that are printed are those of
+the present version for that plan on the measured cluster. Where FOLDER has SETTING-before.json, written by another
+version's ``osf tune``, that plan runs by turns with the default and the present one. Settings of two seeds are kept:
+``--seed 20261214 --count 16`` prints the others. Needs root, iproute2 and torch, and a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,10 +37,16 @@ import live  # noqa: E402
 
 import osfmodel as osf  # noqa: E402
 from osfmodel import load_cluster, load_plan, load_workload  # noqa: E402
+from osfmodel.cost.clusters import pricing_of  # noqa: E402
+from osfmodel.engine.bands import gain_doubt  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.measurement import CPU_SHARE  # noqa: E402
 from osfmodel.entities.units import parse_bandwidth  # noqa: E402
+from osfmodel.planning.tuning.chances import chance as chance_of  # noqa: E402
+from osfmodel.planning.tuning.chances import plan_times  # noqa: E402
+from osfmodel.targets.ddp import DdpKnobs, to_plan  # noqa: E402
+from osfmodel.targets.named_plans import named_plan  # noqa: E402
 from tests.live.cluster import Hosts, emulated  # noqa: E402
 
 SEED, COUNT = 20261201, 12
@@ -58,6 +64,8 @@ LEAST, MOST = 0.5, 2.0
 TUNED, BEFORE, DEFAULT = "tuned", "before", "ddp"
 KEPT = Path(__file__).with_suffix("")
 ITERATIONS, REPEATS = 8, 3
+SPARE = 0.4
+"""Largest share of the cores that ranks use where there are cores to spare."""
 
 
 class Setting(NamedTuple):
@@ -216,33 +224,53 @@ def outcome_of(setting: Setting, tuned_file: Path, runs_file: Path) -> Outcome:
 
 
 class Said(NamedTuple):
-    """The verdict of ``osf tune`` now, and whether its plan is faster, with no proviso."""
+    """The verdict of ``osf tune`` now, whether its plan is faster with no proviso, and the interval of the gain of the
+    plan that was run.
+    """
 
     recommended: bool
     verdict: str
+    low: float = -1.0
+    high: float = 1.0
+
+    def holds(self, outcome: Outcome) -> bool:
+        """Whether the measured gain is inside."""
+        return self.low <= outcome.gained <= self.high
 
 
 def said_of(setting: Setting, files: Files) -> Said:
     """The present verdict on a measured cluster, which may be on another plan than the one that was run."""
     workload = load_workload(setting.workload).scaled(setting.scale)
-    now = osf.tune(workload, load_cluster(files.cluster), setting.workers)
+    cluster = load_cluster(files.cluster)
+    now = osf.tune(workload, cluster, setting.workers)
     chance = now.outcomes[0].chance
+    stock = pricing_of(cluster, setting.workers)
+    plans = (load_plan(files.tuned), to_plan(DdpKnobs(), workload))
+    ran, default = (plan_times(workload, stock, plan, named_plan(DEFAULT)) for plan in plans)
+    low, high, _ = chance_of(ran, default, gain_doubt(stock))
     other = "" if now.plan.buckets == load_plan(files.tuned).buckets else " (another plan)"
-    return Said(now.improvement and chance is not None and chance.sure, now.verdict.split(". ")[0] + other)
+    return Said(now.improvement and chance is not None and chance.sure, now.verdict.split(". ")[0] + other, low, high)
 
 
 def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
     """A table of the outcomes, and how many are as they should be."""
-    yield "| setting | ddp, error | buckets | predicted gain | measured gain | spread | cores used | the tool says |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| setting | ddp, error | buckets | predicted gain | measured gain | spread | cores used | osf tune |"
+    yield "|---|--:|--:|--:|--:|--:|--:|---|"
     measured = [(setting, files) for setting in settings if (files := Files.of(folder, setting)).runs.exists()]
     found = [(outcome_of(setting, files.tuned, files.runs), said_of(setting, files)) for setting, files in measured]
     for one, said in found:
-        gains = f"{one.promised:+.1%} | {one.gained:+.1%} | {one.spread:.1%} | {one.busy:.0%}"
-        yield f"| {one.setting.name} | {one.error:+.1%} | {one.buckets} | {gains} | {said.verdict} |"
+        promised = f"{one.promised:+.1%} ({said.low:+.1%} to {said.high:+.1%})"
+        gains = f"{promised} | {one.gained:+.1%} | {one.spread:.1%} | {one.busy:.0%}"
+        verdict = "take it" if said.recommended else "keep the default"
+        yield f"| {one.setting.name} | {one.error:+.1%} | {one.buckets} | {gains} | {verdict} |"
     missing = [setting.name for setting in settings if not Files.of(folder, setting).runs.exists()]
     yield f"slower than the default by more than 1 % and the spread: {_names(one for one, _ in found if one.slower)}"
     yield f"gain predicted within 3 points: {sum(one.near for one, _ in found)} of {len(found)}"
+    for words, some in (("all", found), ("cores to spare", [row for row in found if row[0].busy <= SPARE])):
+        if some:
+            inside = sum(said.holds(one) for one, said in some)
+            apart = fmean(one.promised - one.gained for one, _ in some)
+            yield f"{words}: in the interval {inside} of {len(some)}, promised less measured {100 * apart:+.1f} points"
     lost = (one for one, said in found if said.recommended and one.gained < 0)
     yield f"recommended, and slower than the default at all: {_names(lost)}"
     yield f"not measured: {', '.join(missing) or 'nothing'}"

@@ -19,7 +19,9 @@ from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
 if TYPE_CHECKING:
+    from osfmodel.planning.results import Outcome
     from osfmodel.runtime.live import Live
+    from osfmodel.runtime.live.session import Choice
 
 LIVE = OptionGroup(
     "Measured live, under torchrun",
@@ -109,6 +111,14 @@ def _require_sensible(subject: str, params: Mapping[str, Any]) -> None:
         raise UsageError(f"--live {folder}: there is a file of that name, and a folder is needed")
 
 
+def _gain(outcome: Outcome, choice: Choice) -> str:
+    """The promised gain beside the measured one, with the intervals that there are."""
+    chance, measured = outcome.chance, choice.gain_interval
+    promised = f" ({chance.low:.1%} to {chance.high:.1%})" if chance else ""
+    shown = f" ({measured[0]:.1%} to {measured[1]:.1%} by {len(choice.tuned)} repeats)" if measured else ""
+    return f"Gain over the default: promised {outcome.gain:.1%}{promised}, measured {choice.gain:.1%}{shown}."
+
+
 def _shown(found: Live, folder: str) -> str:
     """Predicted and measured times of the plans, the verdict, and the lines to paste."""
     (outcome,) = found.tuning.outcomes
@@ -127,4 +137,5 @@ def _shown(found: Live, folder: str) -> str:
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     lines = ["".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     table = "".join(f"{line}\n" for line in lines)
-    return f"{table}\n{choice.verdict}\nPlan, lines to paste and evidence are in {folder}.\n\n{found.lines}"
+    where = f"Plan, lines to paste and evidence are in {folder}."
+    return f"{table}\n{_gain(outcome, choice)}\n{choice.verdict}\n{where}\n\n{found.lines}"

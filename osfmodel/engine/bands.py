@@ -289,4 +289,5 @@ def quantile(values: Sequence[float], part: float) -> float | None:
 
 def gain_doubt(pricing: Pricing) -> float:
     """The part by which the ratio of two plans' times may be off there, whatever the prices and the strategy."""
-    return bundled_bands().gains.get(_place(pricing), 0.0)
+    known = bundled_bands().gains
+    return known.get(_place(pricing), max(known.values(), default=0.0))

@@ -19,10 +19,12 @@ OF_ONE_REPEAT = ("repeat", "loss_difference", CPU_SHARE, LOGGED, SPREAD)
 """Conditions in which repeats of one plan may differ."""
 OF_ONE_TURN = (
     *OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "collectives", "executor", "hooks", "sent",
-    "settings", "sharded_computation_s",
+    "promised_gain", "settings", "sharded_computation_s",
 )  # fmt: skip
 """Conditions in which turns of plans that ran side by side may differ."""
 
+PROMISED_GAIN = "promised_gain"
+"""Gain over the default that was predicted before the run, and the ends of its 90 % interval: three fractions."""
 COMPUTATION = "computation_s"
 """Condition of a run: seconds of an iteration of the bare model, without communication, on the run's own load."""
 

@@ -58,13 +58,15 @@ def test_an_outcome_is_slower_only_beyond_its_spread(tmp_path, monkeypatch, time
     assert one.gained == pytest.approx(1 - sum(times) / 2)
     assert one.error == pytest.approx(0.02)
     assert (one.slower, one.near, one.buckets, one.busy) == (slower, near, 2, 0.5)
-    monkeypatch.setattr(live_random, "said_of", lambda *_: Said(True, "10 % faster"))
+    monkeypatch.setattr(live_random, "said_of", lambda *_: Said(True, "10 % faster", 0.05, 0.09))
     lines = list(live_random.show(tmp_path, [setting, live_random.SMOKE]))
-    assert f"| {setting.name} | +2.0% | 2 | +10.0% |" in lines[2]
-    assert lines[2].endswith("| 50% | 10 % faster |")
+    assert f"| {setting.name} | +2.0% | 2 | +10.0% (+5.0% to +9.0%) |" in lines[2]
+    assert lines[2].endswith("| 50% | take it |")
     assert lines[3].endswith("none" if not slower else f"{setting.name} (-2.0%)")
     assert lines[4].endswith(f"{int(near)} of 1")
-    assert lines[6] == f"not measured: {live_random.SMOKE.name}"
+    inside = f"in the interval {int(0.05 <= one.gained <= 0.09)} of 1, promised less measured"
+    assert lines[5] == f"all: {inside} {100 * (0.1 - one.gained):+.1f} points"
+    assert lines[7] == f"not measured: {live_random.SMOKE.name}"
 
 
 def test_a_plan_of_another_version_is_shown_beside_the_present_one(tmp_path):
@@ -84,13 +86,15 @@ def test_a_plan_of_another_version_is_shown_beside_the_present_one(tmp_path):
 
 def test_settings_are_listed_without_measuring(tmp_path, capsys):
     live_random.main([str(tmp_path), "--seed", "3", "--count", "2", "--list"])
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 @pytest.mark.long
 def test_what_is_kept_is_complete_and_told_with_the_present_verdict():
     """Of all settings that the seed draws; one verdict is made anew."""
     settings = [*live_random.NAMED, *live_random.drawn(live_random.SEED, live_random.COUNT)]
+    fresh = [Files.of(live_random.KEPT, setting) for setting in live_random.drawn(20261214, 16)]
+    assert all(files.cluster.exists() and files.tuned.exists() and files.runs.exists() for files in fresh)
     kept = [Files.of(live_random.KEPT, setting) for setting in settings]
     assert all(files.cluster.exists() and files.tuned.exists() and files.runs.exists() for files in kept)
     assert [files.before_runs.exists() for files in kept] == [setting in live_random.NAMED for setting in settings]

@@ -126,6 +126,11 @@ def test_a_plan_of_the_executor_is_measured_beside(tiny, tmp_path, subject):
     executed = times[2::every] if promised else ()
     choice = Choice(times[0::every], times[1::every], times[every - 1 :: every], executed=executed)
     assert choice.verdict in ended[0].stdout
+    low, high = choice.gain_interval
+    assert f"measured {choice.gain:.1%} ({low:.1%} to {high:.1%} by 2 repeats)" in ended[0].stdout
+    said = [dict(run.conditions).get("promised_gain") for run in runs]
+    assert [found is not None for found in said] == [run.plan == "tuned.json" for run in runs]
+    assert f"promised {float(said[1].split()[0]):.1%}" in ended[0].stdout
     lines = (folder / "config.py").read_text()
     assert lines.startswith(f"# {choice.verdict}\n")
     assert ("osf.execute(" in lines) == choice.take_executor
@@ -166,6 +171,13 @@ def test_the_executor_is_recommended_only_where_it_wins(choice, recommended, ver
     assert choice.take_executor == (recommended == "executor")
     even = replace(choice, executed=[choice.stock_time])
     assert not even.take_executor
+
+
+def test_the_interval_of_a_measured_gain():
+    """Student's t: for gains of 8, 10 and 12 % the half width is 2.920 times 2 % over the root of 3."""
+    assert Choice([100], [90], [100]).gain_interval is None
+    low, high = Choice([100, 99, 100], [92, 90, 88], [100, 101, 100]).gain_interval
+    assert (low, high) == pytest.approx((0.1 - 0.033717, 0.1 + 0.033717), abs=1e-5)
 
 
 @pytest.mark.parametrize(

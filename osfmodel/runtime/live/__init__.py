@@ -22,7 +22,7 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import PROMISED_GAIN, Measurement
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Tuning
@@ -92,7 +92,7 @@ def tune_live(
     subject = _subject(here, scaled)
     planned = _planned(here, scaled, cluster)
     turns = _turns(here, scaled, subject, planned)
-    runs = _runs(here, settings, subject, turns)
+    runs = _runs(here, settings, subject, turns, planned.tuning)
     return _kept(here, planned, runs) if here.first else None
 
 
@@ -252,8 +252,10 @@ def _announce(here: Session, tuning: Tuning) -> None:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")
 
 
-def _runs(here: Session, settings: TrainingSettings, subject: TrainingSubject, plans: Sequence[Carried]) -> list[Ran]:
-    """Train under the plans in turn; rank 0 keeps a file of finished turns."""
+def _runs(
+    here: Session, settings: TrainingSettings, subject: TrainingSubject, plans: Sequence[Carried], tuning: Tuning
+) -> list[Ran]:
+    """Train under the plans in turn; rank 0 keeps a file of finished turns, with the gain that was promised."""
     place, asked = here.place, here.asked
     here.watch.patience += 2 * subject.workload.compute_time
     first = training.first_of(
@@ -265,11 +267,19 @@ def _runs(here: Session, settings: TrainingSettings, subject: TrainingSubject, p
         found.append(ran)
         if here.first:
             run = training.measurement_of(ran, first, {})
+            if run.plan == TUNED:
+                run = replace(run, conditions=(*run.conditions, (PROMISED_GAIN, _promised(tuning))))
             kept.append(_second(run) if len(found) % len(plans) == 0 else run)
             here.keep(RUNS, lambda path: save_measurements("runs", kept, path))
             turn = f"{len(kept)} of {settings.repeats * len(plans)}: {run.plan}"
             here.voice.progress(f"{turn} {show_time(run.iteration_time)} per iteration")
     return found
+
+
+def _promised(tuning: Tuning) -> str:
+    (outcome,) = tuning.outcomes
+    low, high = (outcome.chance.low, outcome.chance.high) if outcome.chance else (outcome.gain, outcome.gain)
+    return f"{outcome.gain:.4f} {low:.4f} {high:.4f}"
 
 
 def _subject(here: Session, workload: Workload) -> TrainingSubject:

@@ -5,10 +5,11 @@ It ends in the choice of the measured plan to recommend.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any, TypeVar
 
 from osfmodel.entities.errors import OsfError, StoppedError
@@ -46,6 +47,18 @@ class Choice:
     def gain(self) -> float:
         """Fraction of the default's time that the tuned plan saved; below 0 if it was slower."""
         return 1 - self.tuned_time / self.default_time
+
+    @property
+    def gain_interval(self) -> tuple[float, float] | None:
+        """The 90 % interval of the gain, by Student's t over the repeats; None of one repeat."""
+        pairs = zip(self.default, self.tuned, self.again, strict=True)
+        gains = [1 - 2 * tuned / (first + second) for first, tuned, second in pairs]
+        if len(gains) < 2:
+            return None
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(len(gains) - 1, 0.95)) * stdev(gains) / math.sqrt(len(gains))
+        return fmean(gains) - half, fmean(gains) + half
 
     @property
     def noise(self) -> float:
