@@ -148,14 +148,6 @@ def table(named: Mapping[str, Choices]) -> Iterator[str]:
             yield f"| {name} | {choice} | {len(found)} | {' | '.join(cells)} |"
 
 
-def by_group(by: Choices) -> Iterator[str]:
-    """Regrets of each group."""
-    yield f"| model | GPUs | {' | '.join(by)} |"
-    yield "|---|---|" + "---|" * len(by)
-    for model, gpus in by["rule of thumb"]:
-        yield f"| {model} | {gpus} | {' | '.join(f'{found[model, gpus]:.1%}' for found in by.values())} |"
-
-
 def kind_of(row: Measured) -> str:
     """The parallelism of a row, as it is judged."""
     groups, ways = row.layout.groups, row.layout.groups.document
@@ -248,18 +240,14 @@ minus 1. The rule of thumb is the least TP x PP that runs, then the largest micr
 
 ![time of each choice over the best measured, by group](layouts.png)
 
-Disturbed is a row that takes more than five times as long as the same layout with the next micro-batch. Prices, host
-times of `stack=nanotron` and the pace of EFA were read from these runs: choices are among rows that were in view.
-
-## Each group
-
-{groups}
+A disturbed row takes more than five times as long as the same layout with the next micro-batch; the picture has all
+rows. Prices, host times of `stack=nanotron` and the pace of EFA were read from these runs.
 
 ## Step times of these rows
 
 {errors}
 
-TP x PP over nodes is erratic in this source: {disturbed} of all rows are disturbed, and nothing that is published tells
+TP x PP over nodes is erratic here: {disturbed} of all rows are disturbed, and nothing that is published tells
 which. {near}
 By these, tight memory costs time in predictions.
 
@@ -282,12 +270,11 @@ def main() -> None:
     every = read(given.file, given.tp)
     times = dict(priced(every))
     calm = undisturbed(every)
-    named = {f"all {len(every)}": choices(every, times), f"{len(calm)} undisturbed": choices(calm, times)}
-    first = next(iter(named.values()))
+    named = {f"{len(calm)} undisturbed of {len(every)}": choices(calm, times)}
     if given.plot:
-        plot(first, given.plot)
-    found = [table(named), by_group(first), errors(every, times), by_pairs(calm, times)]
-    lines = dict(zip(("table", "groups", "errors", "pairs"), map("\n".join, found), strict=True))
+        plot(choices(every, times), given.plot)
+    found = [table(named), errors(every, times), by_pairs(calm, times)]
+    lines = dict(zip(("table", "errors", "pairs"), map("\n".join, found), strict=True))
     print(PAGE.format(**lines, disturbed=len(every) - len(calm), near=near_the_limit(every, times)), end="")
 
 
