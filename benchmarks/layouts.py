@@ -1,6 +1,9 @@
 """Regret of layouts: measured time of what we name first, over the best measured of the same model and GPUs, minus 1.
 
     OSFMODEL_DATA=FOLDER python benchmarks/layouts.py [--tp 8] [--plot docs/ledger/layouts.png] > docs/ledger/layouts.md
+    OSFMODEL_DATA=FOLDER python benchmarks/layouts.py --recipes
+
+The second prints NeMo's recipes, as far as words can say them, beside the best layout that the search finds.
 
 The rows are those of nanotron's sweep (docs/sources.md): groups of a model and a number of GPUs with 10 rows or more,
 TP of 8 at most. A choice is made among the layouts that were measured. Rows whose DP x micro-batch x accumulation is
@@ -16,16 +19,22 @@ import csv
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+from unittest.mock import patch
 
 import osfmodel as osf
+from osfmodel.counting.stacks import STACKS, Stack
+from osfmodel.counting.words import at_samples
 from osfmodel.engine.bands import quantile
-from osfmodel.planning.scaling.layouts import LayoutSearch
-from osfmodel.planning.scaling.spaces import Layout
+from osfmodel.planning.scaling.curve import ScalePoint
+from osfmodel.planning.scaling.layouts import TIE, LayoutSearch, parts_of_steps
+from osfmodel.planning.scaling.spaces import Layout, parse_space
+from osfmodel.solve import verdicts
+from osfmodel.solve.verdicts import RETRY_SLOWDOWN
 
 SAMPLES, TOKENS, LEAST, DISTURBED = 256, 4096, 10, 5.0
 MODELS = {"1B": "llama3.2-1b", "8B": "llama3-8b"}
@@ -113,6 +122,36 @@ def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, Priced]]:
             yield row, Priced(turn, point.best.expected_time, point.time, band)
 
 
+def read_on(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> tuple[Stack, float]:
+    """The stack with host times read from rows of one model, and what memory near its limit costs there.
+
+    Time of a block: the least of rows with TP of 4 or more and a micro-batch of 1 on one node; in pipelines over nodes
+    the least of each TP is longer, and for each GPU of a tensor group by the median of that.
+    """
+    blocks, over = [], dict[int, list[float]]()
+    for row in rows:
+        (groups, batch, accumulated, _), layers = row.layout, LAYERS[row.model]
+        each = row.seconds / (accumulated + groups.pipeline - 1) * groups.pipeline / layers
+        if groups.pipeline == 1 and groups.tensor >= INSIDE // 2 and batch == 1 and row.gpus == INSIDE:
+            blocks.append(each)
+        if groups.pipeline > 1 and groups.tensor > 1 and row.gpus > INSIDE:
+            over.setdefault(groups.tensor, []).append(each)
+    host = min(blocks)
+    longer = median((min(own) - host) / size for size, own in over.items())
+    slower = [row.seconds / times[row].seconds for row in rows if row.reserved > NEAR * 2**30 and times[row].seconds]
+    return STACKS["nanotron"]._replace(host=host, handover=longer), median(slower) if slower else RETRY_SLOWDOWN
+
+
+def crossed(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterator[tuple[Measured, Priced]]:
+    """The rows of each model with what was read on those of the other one."""
+    for model in MODELS:
+        stack, slower = read_on([row for row in rows if row.model != model], times)
+        with patch.dict(STACKS, nanotron=stack), patch.object(verdicts, "RETRY_SLOWDOWN", slower):  # type: ignore[arg-type]
+            at_samples.cache_clear()
+            yield from priced([row for row in rows if row.model == model])
+        at_samples.cache_clear()
+
+
 def regrets(rows: Sequence[Measured], key: Callable[[Measured], object], most: int = 1) -> dict[tuple[str, int], float]:
     """The regret of the best of the first ``most`` by ``key``, for each group; of the median layout for 0."""
     found = {}
@@ -148,11 +187,20 @@ def table(named: Mapping[str, Choices]) -> Iterator[str]:
             yield f"| {name} | {choice} | {len(found)} | {' | '.join(cells)} |"
 
 
+def by_group(by: Choices) -> Iterator[str]:
+    """Regrets of each group."""
+    yield f"| model | GPUs | {' | '.join(by)} |"
+    yield "|---|---|" + "---|" * len(by)
+    for model, gpus in by["rule of thumb"]:
+        yield f"| {model} | {gpus} | {' | '.join(f'{found[model, gpus]:.1%}' for found in by.values())} |"
+
+
 def kind_of(row: Measured) -> str:
     """The parallelism of a row, as it is judged."""
     groups, ways = row.layout.groups, row.layout.groups.document
     named = "TP x PP" if len(ways) > 1 else "TP" if groups.tensor > 1 else "PP" if groups.pipeline > 1 else "DP"
-    return "one node" if row.gpus <= INSIDE else f"{named} over nodes"
+    where = f"{'2 to 16' if row.gpus <= MANY * INSIDE else '32 to 64'} nodes" if groups.pipeline > 1 else "nodes"
+    return "one node" if row.gpus <= INSIDE else f"{named} over {where}"
 
 
 def errors(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterator[str]:
@@ -228,6 +276,108 @@ def plot(by: Choices, path: str) -> None:
     figure.savefig(path, dpi=120)
 
 
+# ------------------------------------------------------------------------------------------------- recipes of NeMo
+
+RECIPES = "sharded/nemo-megatron-bridge/llama3_2025_qwen3_30b.csv"
+NEMO = {
+    "LLAMA3_8B": "llama3-8b",
+    "LLAMA3_70B": "llama3-70b",
+    "LLAMA3.1_405B": "llama3-405b",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b",
+}
+PRECISIONS = {"": "fp8", "FP8": "fp8", "FP8-CS": "fp8", "FP8-MX": "mxfp8", "MXFP8": "mxfp8"}
+"""Of recipes: their models, and precisions, in words; in the summary that names none it is FP8-CS."""
+WAYS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+
+
+class Recipe(NamedTuple):
+    """A published recipe: workload and cluster in words, GPUs, samples of a step, its layout and plan."""
+
+    words: str
+    cluster: str
+    gpus: int
+    samples: int
+    layout: Layout
+    plan: str
+
+    @property
+    def said(self) -> str:
+        """Its layout, for people."""
+        return described(self.layout, self.plan)
+
+
+def described(layout: Layout, plan: str) -> str:
+    """A layout with its plan in a few words."""
+    how = "" if layout.checkpointing == "none" else f", ac={layout.checkpointing}"
+    return f"{layout.groups.words.replace('--', '')} {plan}, batch {layout.batch}{how}".strip()
+
+
+def recipes(path: Path) -> dict[Recipe, int]:
+    """The recipes that words can say, each with the rows that have it; a row with values in brackets is two."""
+    found: dict[Recipe, int] = {}
+    with path.open(encoding="utf-8-sig") as file:
+        for row in csv.DictReader(file):
+            other = {name: cell.partition(" (")[2].rstrip(")") for name, cell in row.items()}
+            first = {name: cell.partition(" (")[0] for name, cell in row.items()}
+            turns = [first, {**first, **{name: cell for name, cell in other.items() if cell}}]
+            for each in turns if row["model"] in NEMO and other["tokens_per_gpu_per_s"] else turns[:1]:
+                if row["model"] in NEMO:
+                    one = recipe_of(each)
+                    found[one] = found.get(one, 0) + 1
+    return found
+
+
+def recipe_of(row: Mapping[str, str]) -> Recipe:
+    """The recipe of a row without brackets."""
+    gpu, gpus, batch = row["system"].removeprefix("DGX-").lower(), int(row["gpus"]), int(row["microbatch_samples"])
+    node, samples = 72 if gpu.startswith("gb") else 8, int(row["global_batch_samples"])
+    chunks = int(row["virtual_pipeline"] or 1)
+    groups = osf.Parallelism(*(int(float(row[name])) for name in WAYS), chunks=chunks)
+    words = f"{NEMO[row['model']]}:{gpu},seq{row['seq_len_tokens']},batch1,{PRECISIONS[row['precision']]},stack=te"
+    layout = Layout(groups, batch, samples // (batch * groups.replicas(gpus)), "none")
+    plan = "fsdp2" if int(row["fsdp"] or 0) else "zero-1"
+    return Recipe(words, f"nccl:{gpu}x{node},400Gbps", gpus, samples, layout, plan)
+
+
+def recipe_table(found: Mapping[Recipe, int]) -> Iterator[str]:
+    """Each recipe beside the best layout that the search finds for its model, GPUs, batch and precision."""
+    yield "| workload | GPUs | batch | rows | recipe | predicted | best found | predicted | recipe's band | reason |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for one, rows in found.items():
+        search = LayoutSearch(one.words, osf.load_cluster(one.cluster), one.gpus, osf.ScaleOptions(PLANS))
+        every = search.candidates(parse_space("any"), one.samples)
+        whole = one.layout._replace(groups=replace(one.layout.groups, chunks=1))
+        if whole not in every:
+            raise SystemExit(f"{one.said} is not among the layouts that are searched for {one.words}")
+        (best, point), *_ = search.best(every, 1)
+        search.options = osf.ScaleOptions((one.plan,))
+        own = search.price(one.layout)
+        assert own is not None
+        assert own.band is not None
+        named, _, rest = one.words.partition(",")
+        words = f"{named} {rest.split(',')[2]}"
+        band = f"{own.band.low:.4g} to {own.band.high:.4g} s"
+        cells = [words, one.gpus, one.samples, rows, one.said, f"{own.time:.4g} s ({own.fits})"]
+        cells += [described(best, point.best.name), f"{point.time:.4g} s", band, reason_for(own, point)]
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+def reason_for(own: ScalePoint, best: ScalePoint) -> str:
+    """Whether the best found is faster than a recipe beyond its band, and what makes the difference."""
+    if own.fits == "no":
+        return f"as published it does not fit: {own.best.peak.bytes / 1e9:.0f} GB"
+    if best.time > own.time * (1 + TIE):
+        return f"slower by {best.time / own.time - 1:.0%}, as the recipe fits tightly alone"
+    beyond = "beyond the band" if best.time < own.band.low else "within the band"
+    what, saved = max(((what, mine - its) for what, its, mine in parts_of_steps(best, own)), key=lambda one: one[1])
+    return f"{beyond}: {saved / own.time:.0%} {what}" if best.time < own.time * (1 - TIE) else "as fast"
+
+
+PLANS = ("zero-1", "fsdp2", "hsdp", "ddp")
+
+
+LAYERS = {"1B": 16, "8B": 32}
+"""Blocks of the models."""
 INSIDE, NEAR, MANY = 8, 66, 16
 """GPUs of a node, GiB from which runs were close to the limit of memory, and nodes beyond which there are many."""
 PAGE = """# Choosing a layout
@@ -240,15 +390,27 @@ minus 1. The rule of thumb is the least TP x PP that runs, then the largest micr
 
 ![time of each choice over the best measured, by group](layouts.png)
 
-A disturbed row takes more than five times as long as the same layout with the next micro-batch; the picture has all
-rows. Prices, host times of `stack=nanotron` and the pace of EFA were read from these runs.
+Disturbed is a row that takes more than five times as long as the same layout with the next micro-batch. Prices, host
+times of `stack=nanotron` and the pace of EFA were read from these runs: choices are among rows that were in view.
+
+## Learned on the other model
+
+Times of the host and what tight memory costs, read again from the rows of the other model alone by the same rule. The
+pace of EFA is of collectives, and efficiencies of computation are learned from ten sources together: these stay.
+
+{other}
+
+## Each group
+
+{groups}
 
 ## Step times of these rows
 
 {errors}
 
-TP x PP over nodes is erratic here: {disturbed} of all rows are disturbed, and nothing that is published tells
-which. {near}
+Pipelines over 32 and 64 nodes are erratic in this source, most far slower than predicted, and bands do not hold
+them: {disturbed} of all rows are disturbed, and nothing that is published tells which.
+{near}
 By these, tight memory costs time in predictions.
 
 ## Pairs of layouts
@@ -266,15 +428,22 @@ def main() -> None:
     asked.add_argument("file", nargs="?", type=Path, default=Path(os.environ.get("OSFMODEL_DATA", ".")) / FILE)
     asked.add_argument("--tp", type=int, default=8)
     asked.add_argument("--plot")
+    asked.add_argument("--recipes", action="store_true")
     given = asked.parse_args()
+    if given.recipes:
+        for line in recipe_table(recipes(Path(os.environ.get("OSFMODEL_DATA", ".")) / RECIPES)):
+            print(line, flush=True)
+        return
     every = read(given.file, given.tp)
     times = dict(priced(every))
     calm = undisturbed(every)
-    named = {f"{len(calm)} undisturbed of {len(every)}": choices(calm, times)}
+    named = {f"all {len(every)}": choices(every, times), f"{len(calm)} undisturbed": choices(calm, times)}
+    first = next(iter(named.values()))
     if given.plot:
-        plot(choices(every, times), given.plot)
-    found = [table(named), errors(every, times), by_pairs(calm, times)]
-    lines = dict(zip(("table", "errors", "pairs"), map("\n".join, found), strict=True))
+        plot(first, given.plot)
+    other = {f"all {len(every)}, on the other model": choices(every, dict(crossed(every, times)))}
+    found = [table(named), table(other), by_group(first), errors(every, times), by_pairs(calm, times)]
+    lines = dict(zip(("table", "other", "groups", "errors", "pairs"), map("\n".join, found), strict=True))
     print(PAGE.format(**lines, disturbed=len(every) - len(calm), near=near_the_limit(every, times)), end="")
 
 

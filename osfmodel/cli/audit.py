@@ -10,7 +10,7 @@ from osfmodel.cli.app import line, warn
 from osfmodel.cli.options import Subject, load_subject, parse_workers
 from osfmodel.cli.scaling import goals_of, options_of
 from osfmodel.cost.nccl_words import gpu_in_words
-from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.groups import DEGREES, Parallelism
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
@@ -72,7 +72,7 @@ def audit_asked(
 
 def _with_options(job: JobConfig, subject: Subject, asked: Mapping[str, Any]) -> JobConfig:
     """The job with what options say otherwise."""
-    groups = {kind: asked[option][0] for kind, option in OPTIONS.items() if asked[option]}
+    groups = {kind: asked[option][0] for kind, option in DEGREES.items() if asked[option]}
     said = {"batch": next(iter(asked["batch_size"]), None), "whole": asked["global_batch"]}
     said["accumulate"] = subject.what_if.accumulate if subject.what_if.accumulate > 1 else None
     if said["accumulate"] and not said["whole"]:
@@ -97,7 +97,7 @@ def _require_possible(
         "all but one --plan": len(asked["plan_names"]) > 1,
         **{
             f"all but one --{name.replace('_', '-')}": len(asked[name]) > 1
-            for name in (*OPTIONS.values(), "batch_size")
+            for name in (*DEGREES.values(), "batch_size")
         },
     }
     for option, given in refused.items():

@@ -25,7 +25,7 @@ from osfmodel.cli.options import (
 from osfmodel.cli.scaling import goals_of, options_of, require_of_workloads
 from osfmodel.cli.tune import tuned_lines
 from osfmodel.cost.nccl_words import gpu_in_words
-from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.groups import DEGREES, Parallelism
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError, UsageError
@@ -42,6 +42,7 @@ from osfmodel.planning.scaling.rescues import Rescuer
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.scaling.settings import settings
 from osfmodel.show.scale.result import Scaled, ScaledMachines
+from osfmodel.show.terminal import progress_bar
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NAMED_PLANS
 
@@ -49,7 +50,7 @@ TRAINING = OptionGroup("Training as a whole")
 MEMORY = OptionGroup("Memory")
 GOALS = OptionGroup("Goals")
 GROUPS = OptionGroup("Parallelism inside a replica, each repeatable: all combinations")
-LISTED = (*OPTIONS.values(), "batch_size")
+LISTED = (*DEGREES.values(), "batch_size")
 """Parameters of which all combinations are predicted."""
 
 
@@ -88,6 +89,7 @@ def _group(name: str, said: str) -> Decorator:
 @_group("--tp", "Tensor parallelism: GPUs that share each matrix.")
 @_group("--cp", "Context parallelism: GPUs that share each sample.")
 @_group("--pp", "Pipeline stages; --accumulate says how many micro-batches go through.")
+@_group("--vpp", "Chunks of each stage of an interleaved pipeline.")
 @_group("--ep", "Expert parallelism: data-parallel ranks that share the experts.")
 @GOALS.option("--target-scaling", metavar="F", help="Ask what reaches a scaling factor (0.9 or 90%).")
 @GOALS.option(
@@ -254,7 +256,8 @@ def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -
     if asked["target"] in NAMED_PLANS and not asked["plan_names"]:
         options = replace(options, plans=(asked["target"],))
     counts = sorted(parse_workers(asked["workers"], cluster))
-    curve = scale_layouts(subject.workload_name, cluster, counts, options, asked["layout"])
+    with progress_bar("searching", "layouts") as hear:
+        curve = scale_layouts(subject.workload_name, cluster, counts, options, asked["layout"], hear)
     tuning = None if asked["target"] is None else settings(curve, asked["target"])
     return Scaled(curve, (), tuning, None if tuning is None else tuned_lines(tuning)), [curve]
 
@@ -265,7 +268,7 @@ def _curve(
     """The curve of one combination at the counts that are whole replicas, its options and its answers."""
     workload, cluster = loaded
     what_if = replace(subject.what_if, batch_size=asked["batch_size"], global_batch=asked["global_batch"])
-    given = {kind: asked[option] for kind, option in OPTIONS.items() if asked[option] is not None}
+    given = {kind: asked[option] for kind, option in DEGREES.items() if asked[option] is not None}
     groups = Parallelism(**given)
     whole = [count for count in counts if count % groups.gpus == 0] or counts
     left = [f"left out: {count} GPUs with {groups.words}: no whole replicas" for count in counts if count not in whole]

@@ -29,6 +29,8 @@ PARALLEL_LOSS = (10, 8)
 gradient three times in float32. Of stacks that gather inputs again the loss is their own."""
 OPTIONS = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
 """Kinds of groups, with the short names by which options call them."""
+DEGREES = {**OPTIONS, "chunks": "vpp"}
+"""All sizes of a Parallelism, with the short names by which options call them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +38,28 @@ class Parallelism:
     """Sizes of the groups of GPUs inside a replica, 1 for none.
 
     expert: of data-parallel ranks; it adds no GPUs
+    chunks: parts of a stage of an interleaved pipeline, which take turns; they are no GPUs either
     """
 
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     expert: int = 1
+    chunks: int = 1
     __repr__ = brief
 
     def __post_init__(self) -> None:
         for one in fields(self):
             size = getattr(self, one.name)
             if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST:
-                raise UsageError(f"--{OPTIONS[one.name]} {size!r}: it must be a whole number from 1 to {LARGEST}")
+                raise UsageError(f"--{DEGREES[one.name]} {size!r}: it must be a whole number from 1 to {LARGEST}")
+        if self.chunks > 1 and self.pipeline == 1:
+            raise UsageError(f"--vpp {self.chunks}: only the stages of a pipeline have chunks: give --pp")
 
     @property
     def words(self) -> str:
         """The groups of more than one GPU, as options: ``--tp 8 --pp 2``."""
-        return " ".join(f"--{OPTIONS[name]} {size}" for name, size in self.document.items())
+        return " ".join(f"--{DEGREES[name]} {size}" for name, size in self.document.items())
 
     @property
     def document(self) -> dict[str, int]:
@@ -116,7 +122,7 @@ def shard_of(model: Model, groups: Parallelism, stage: int = 0, gathers: bool = 
 
     Raises UsageError where the model cannot be divided like that.
     """
-    return _shard(model, groups, gathers, _copies(model, groups), _stages(model, groups.pipeline, by_cost)[stage])
+    return _shard(model, groups, gathers, _copies(model, groups), _stages(model, groups, by_cost)[stage])
 
 
 def _shard(model: Model, groups: Parallelism, gathers: bool, copies: int, modules: Sequence[Module]) -> Shard:
@@ -192,13 +198,20 @@ def _copies(model: Model, groups: Parallelism) -> int:
                     f"--{OPTIONS[kind]} {size}: the {number} {what} of {model.name} cannot be divided by {size}"
                 )
     blocks = len({model.block_of(one) for one in model.modules if not one.whole} - {""})
-    if groups.pipeline > blocks:
-        raise UsageError(f"--pp {groups.pipeline}: {model.name} has only {blocks} blocks")
+    if groups.pipeline * groups.chunks > blocks:
+        said = f"--pp {groups.pipeline}" + f" --vpp {groups.chunks}" * (groups.chunks > 1)
+        raise UsageError(f"{said}: {model.name} has only {blocks} blocks")
     return max(1, groups.tensor // min(keys, default=groups.tensor))
 
 
-def _stages(model: Model, stages: int, by_cost: bool = False) -> list[tuple[Module, ...]]:
-    """The modules of each stage.
+def _stages(model: Model, groups: Parallelism, by_cost: bool = False) -> list[tuple[Module, ...]]:
+    """The modules of each stage; of an interleaved pipeline the stage k has the chunks k, k + p, k + 2 p, ..."""
+    parts = _parts(model, groups.pipeline * groups.chunks, by_cost)
+    return [tuple(chain.from_iterable(parts[stage :: groups.pipeline])) for stage in range(groups.pipeline)]
+
+
+def _parts(model: Model, stages: int, by_cost: bool) -> list[tuple[Module, ...]]:
+    """The modules of each of so many parts, one after the other.
 
     All in front of the blocks count as one block, a tower of images among it, and all behind them; the first stages
     have one more, as torchtitan shares them. ``by_cost``, a stage ends with the block that passes its share of the
@@ -310,7 +323,7 @@ def stages_of(
 
     Raises UsageError as :func:`shard_of`.
     """
-    copies, stages = _copies(model, groups), _stages(model, groups.pipeline, by_cost)
+    copies, stages = _copies(model, groups), _stages(model, groups, by_cost)
     forms = [
         tuple([(one.name.removeprefix(model.block_of(one)), *unnamed(one)) for one in modules]) for modules in stages
     ]

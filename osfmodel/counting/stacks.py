@@ -40,6 +40,7 @@ class Stack(NamedTuple):
     by_cost:   whether stages of a pipeline get equal shares of the elements of matrices, the head's too, and each ends
                with the block that passes its share; equal numbers of blocks else
     twice:     whether gradients stay in the type of computation too, in DDP's buckets, beside their float32 sum
+    interleaves: whether the search tries interleaved pipelines
     handover:  seconds by which ``host`` is longer in a pipeline over several nodes, for each GPU of a tensor group
     """
 
@@ -58,6 +59,7 @@ class Stack(NamedTuple):
     core: bool = False
     twice: bool = False
     handover: float = 0.0
+    interleaves: bool = False
 
     def host_time(self, repeated: bool, pace: float = 1.0) -> float:
         """Seconds that a block takes at least; a third more where its forward is ``repeated``.
@@ -82,6 +84,7 @@ STACKS: Mapping[str, Stack] = {
         (6, 0),
         casts=True,
         core=True,
+        interleaves=True,
     ),
     "nanotron": Stack(
         "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.6e-3

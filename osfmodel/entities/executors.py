@@ -253,6 +253,7 @@ CONVERTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 MEGATRON_DEGREES = {
     "tensor": "tensor_model_parallel_size", "pipeline": "pipeline_model_parallel_size",
     "context": "context_parallel_size", "expert": "expert_model_parallel_size",
+    "chunks": "num_virtual_stages_per_pipeline_rank",
 }  # fmt: skip
 """Megatron's arguments for the size of a group, by its kind."""
 RECOMPUTED: Mapping[str, dict[str, Any]] = {

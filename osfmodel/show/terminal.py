@@ -154,15 +154,17 @@ PATIENCE = 1.0
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(title: str, counted: str = "") -> Iterator[Callable[[int, int], None] | None]:
     """A function (bytes read, bytes in all) that draws a bar on stderr once reading takes longer than a second.
+
+    counted: what is counted instead of bytes
 
     Yields None, and draws nothing, if stderr is not a terminal. The bar is removed at the end.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
-    bar = _Bar(title)
+    bar = _Bar(title, counted)
     try:
         yield bar.hear
     finally:
@@ -170,8 +172,8 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 class _Bar:
-    def __init__(self, title: str) -> None:
-        self._title, self._begun = title, time.monotonic()
+    def __init__(self, title: str, counted: str) -> None:
+        self._title, self._counted, self._begun = title, counted, time.monotonic()
         self._drawn: tuple[Progress, TaskID] | None = None
 
     def hear(self, done: int, total: int) -> None:
@@ -187,7 +189,9 @@ class _Bar:
         from rich.markup import escape
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn())
+        of = f"{{task.completed:,.0f}} of {{task.total:,.0f}} {self._counted}"
+        done = TextColumn(of) if self._counted else DownloadColumn(True)
+        columns = (TextColumn("{task.description}"), BarColumn(), done, TimeRemainingColumn())
         progress = Progress(*columns, console=Console(stderr=True), transient=True)
         progress.start()
         return progress, progress.add_task(escape(self._title), total=total)

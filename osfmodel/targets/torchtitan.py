@@ -14,7 +14,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.executors import CONVERTERS, FSDP, TITAN_DEGREES
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around, blocks, module_of, wrapped
 from osfmodel.entities.offload import OPTIMIZER
@@ -187,7 +187,9 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
 
 
 def in_job(knobs: TitanKnobs, job: JobSettings) -> TitanKnobs:
-    """The settings of a whole job."""
+    """The settings of a whole job. Raises UsageError for an interleaved pipeline."""
+    if "chunks" in job.sizes:
+        raise UsageError("--for torchtitan has no settings for --vpp: give --for megatron, or --layout vpp=1")
     return replace(knobs, job=job)
 
 

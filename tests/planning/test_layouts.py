@@ -10,7 +10,7 @@ from osfmodel.counting.training import FULL, NOTHING
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.scaling.layouts import LayoutSearch, scale_layouts, simplest
 from osfmodel.planning.scaling.scale import ScaleOptions
-from osfmodel.planning.scaling.spaces import Layout, Space, candidates, parse_space
+from osfmodel.planning.scaling.spaces import Layout, Space, parse_space
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 from tests.cli.test_cli import run
@@ -24,8 +24,7 @@ ROOMS = (80 << 30, 24 << 30, 14 << 30)
 def search(room: int, words: str = WORDS, optimizer: str | None = None) -> tuple[LayoutSearch, list[Layout]]:
     """A search of a small space on 8 GPUs, and its layouts."""
     made = LayoutSearch(words, load_cluster(CLUSTER), 8, ScaleOptions(limit=MemoryLimit(room, optimizer)))
-    experts = max((module.experts for module in made.model.modules), default=0)
-    return made, list(candidates(parse_space(SPACE), made.cluster, 4096, experts, 8, 16))
+    return made, made.candidates(parse_space(SPACE), 16)
 
 
 @pytest.mark.parametrize(("room", "optimizer"), [*((room, None) for room in ROOMS), (10 << 30, "sgd")])
@@ -83,6 +82,18 @@ def test_of_layouts_that_are_as_fast_the_simplest_is_taken() -> None:
     assert curve.combinations[0].time == min(one.time for one in curve.combinations)
     near = [(Layout(one.groups, 1, 1, NOTHING), one) for one in curve.combinations]
     assert simplest(near) == [one.taken for one in curve.combinations].index(True)
+
+
+def test_pipelines_of_megatron_are_interleaved() -> None:
+    """With as many blocks in each chunk, embedding and head among them or not, and whole rounds of stages."""
+    words = "llama3-405b:h100,seq8192,batch1,fp8,stack={}"
+    for stack, chunks in (("te", {1, 8}), ("eager", {1})):
+        made = LayoutSearch(words.format(stack), load_cluster("nccl:h100x8,400Gbps"), 1024, ScaleOptions())
+        found = made.candidates(parse_space("tp=8,pp=8,cp=2,batch=1,ac=none"), 512)
+        assert {one.groups.chunks for one in found} == chunks
+    assert {one.groups.chunks for one in made.candidates(parse_space("tp=8,pp=8,vpp<=4,cp=2"), 512)} == {1, 2, 4}
+    made = LayoutSearch(words.format("te"), load_cluster("nccl:h100x8,400Gbps"), 1024, ScaleOptions())
+    assert made.candidates(parse_space("tp=8,pp=8,cp=2,batch=2,vpp=4"), 2 * 8 * 9) == []
 
 
 def test_a_space_in_words() -> None:

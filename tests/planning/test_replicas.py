@@ -12,7 +12,9 @@ import tomllib
 import osfmodel as osf
 from osfmodel.counting.groups import Parallelism, shard_of
 from osfmodel.counting.roofline import workload_of
+from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.words import model_of, parse_words
+from osfmodel.entities.errors import UsageError
 from osfmodel.entities.sharding import EACH, LAST_KEPT
 from osfmodel.planning.scaling.goals import Goals
 from osfmodel.planning.scaling.inverse import answers
@@ -64,6 +66,26 @@ def test_a_pipeline_waits_for_its_other_stages(cluster):
         changed = in_groups(workload, Parallelism(pipeline=4), count, 8)
         whole = WhatIf(accumulate=count).of_workload(changed, 1)
         assert whole.forward_time + whole.backward_time == pytest.approx((count + 3) * each)
+
+
+def test_interleaved_chunks_shorten_the_bubble_and_keep_more_activations(cluster):
+    groups, words = Parallelism(pipeline=4, chunks=4), "llama3-8b:h100,seq4096,batch1,bf16,stack=te"
+    workload, parsed = replica_workload(words, cluster, groups), parse_words(words)
+    each = workload.forward_time + workload.backward_time
+    changed = in_groups(workload, groups, 16, 8)
+    assert 16 * (changed.forward_time + changed.backward_time) == pytest.approx((16 + 3 / 4) * each)
+    needed = []
+    for stage in range(4):
+        one = workload_of(shard_of(model_of(parsed), groups, stage, STACKS["te"].gathers).model, parsed.setting, words)
+        begun = 2 * (4 - stage - 1) + 3 * 4 + 1  # chunks before the first backward
+        more = (begun / 4 - 1) * sum(layer.activation_bytes for layer in one.layers)
+        peak = max(layer.peak_bytes for layer in one.layers) + more
+        needed.append((peak + one.gradient_bytes + one.weight_bytes + one.state_bytes / 2, peak))
+    assert max(layer.peak_bytes or 0 for layer in changed.layers) == pytest.approx(max(needed)[1])
+    with pytest.raises(UsageError, match="--vpp 2: only the stages"):
+        Parallelism(chunks=2)
+    with pytest.raises(UsageError, match=r"--pp 4 --vpp 9: .* only 32 blocks"):
+        replica_workload(words, cluster, Parallelism(pipeline=4, chunks=9))
 
 
 def test_the_memory_of_a_pipeline_is_that_of_its_fullest_stage(cluster):

@@ -60,3 +60,12 @@ def test_the_bar_is_gone_when_reading_fails(monkeypatch, clock):
         fail()
     assert "\x1b[?25h" in terminal.getvalue()[-40:], "the cursor is shown again"
     assert sys.stderr is terminal
+
+
+def test_a_bar_counts_what_it_is_told(monkeypatch, clock):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress.progress_bar("searching", "layouts") as hear:
+        clock[0] += 2
+        hear(700, 1_000)
+    assert "700 of 1,000 layouts" in terminal.getvalue()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import inf
 
 from osfmodel.counting import load_workload
-from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.groups import DEGREES, Parallelism
 from osfmodel.counting.training import NOTHING
 from osfmodel.counting.words import parse_words
 from osfmodel.engine import predict_timeline
@@ -29,7 +29,7 @@ from osfmodel.planning.scaling.curve import ScalePoint
 from osfmodel.planning.scaling.layouts import LayoutSearch, simplest
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of
-from osfmodel.planning.scaling.spaces import Layout, Limit, Space, candidates, parse_space
+from osfmodel.planning.scaling.spaces import Layout, Limit, Space, parse_space
 from osfmodel.planning.tuning.chances import chance, doubted
 from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import called
@@ -77,17 +77,10 @@ def audit(
     kept.options = own
     point = kept.price(layout) or _refused(words, cluster, gpus, own, layout)
     now = AuditedStep("as it is", point)
-    experts = max((module.experts for module in kept.model.modules), default=0)
-    found = free.best(
-        list(
-            candidates(
-                parse_space(limits).with_checkpointing_of(words), cluster, kept.model.tokens, experts, gpus, whole
-            )
-        )
-    )
+    found = free.best(free.candidates(parse_space(limits).with_checkpointing_of(words), whole))
     place = simplest(found) if found else 0
     best = found[place][1] if found else point
-    changes = [*_other_strategies(free, layout, point), *_other_layouts(kept, layout, experts, whole)]
+    changes = [*_other_strategies(free, layout, point), *_other_layouts(kept, layout, whole)]
     workload, task = kept.again(layout)
     curve = curve_of(task, workload, cluster, [point], task.limit, job.notes)
     listed = tuple(replace(one, taken=number == place) for number, (_, one) in enumerate(found))
@@ -121,17 +114,15 @@ def _other_strategies(search: LayoutSearch, layout: Layout, now: ScalePoint) -> 
             yield "strategy", row.name, replace(point, best=row)
 
 
-def _other_layouts(
-    search: LayoutSearch, layout: Layout, experts: int, samples: int
-) -> Iterator[tuple[str, str, ScalePoint]]:
+def _other_layouts(search: LayoutSearch, layout: Layout, samples: int) -> Iterator[tuple[str, str, ScalePoint]]:
     """The layouts that differ in one thing, with the strategy that there is; the samples of a step stay."""
-    groups, tokens = layout.groups, search.model.tokens
-    sizes = {short: getattr(groups, kind) for kind, short in OPTIONS.items()} | {"batch": layout.batch}
+    groups = layout.groups
+    sizes = {short: getattr(groups, kind) for kind, short in DEGREES.items()} | {"batch": layout.batch}
     fixed = {name: Limit(size, size) for name, size in sizes.items()}
     fixed["ac"] = Limit(0, words=(layout.checkpointing,))
     for name in fixed:
         space = Space({other: limit for other, limit in fixed.items() if other != name})
-        for other in candidates(space, search.cluster, tokens, experts, search.gpus, samples):
+        for other in search.candidates(space, samples):
             if other == layout:
                 continue
             point = search.price(other)
@@ -144,7 +135,7 @@ def _said(name: str, layout: Layout) -> str:
         return f"{how_many(layout.batch, 'sample')} a micro-batch"
     if name == "ac":
         return "no checkpointing" if layout.checkpointing == NOTHING else f"{layout.checkpointing} checkpointing"
-    kind = next(kind for kind, short in OPTIONS.items() if short == name)
+    kind = next(kind for kind, short in DEGREES.items() if short == name)
     return f"{name} {getattr(layout.groups, kind)}"
 
 

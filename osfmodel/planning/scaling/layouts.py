@@ -10,16 +10,17 @@ are no slower than every bound that is left, so that none which is faster was le
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.kernels import gpu_of
-from osfmodel.counting.roofline import ADAM_STATE, outline, workload_of
-from osfmodel.counting.training import NOTHING
+from osfmodel.counting.roofline import ADAM_STATE, outline
+from osfmodel.counting.stacks import STACKS
+from osfmodel.counting.training import NOTHING, TrainingSetup
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.engine.optimizers import offloaded, state_bytes
 from osfmodel.entities.cluster import Cluster
@@ -31,7 +32,7 @@ from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided, outlined_replica
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of, room_on
-from osfmodel.planning.scaling.spaces import ANY, Layout, candidates, parse_space
+from osfmodel.planning.scaling.spaces import ANY, Layout, Space, candidates, parse_space
 from osfmodel.solve.solution import PlanRule
 from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import named_plan
@@ -42,6 +43,9 @@ TIE = 0.03
 """Part of a step's time by which a layout must be faster than one with fewer ways of parallelism to be taken."""
 LEAST_BYTES = 8
 """Bytes of a parameter that is trained and its gradient, at least; Adam's state takes ADAM_STATE more."""
+
+
+Heard: TypeAlias = Callable[[int, int], None]
 
 
 class LayoutBound(NamedTuple):
@@ -56,15 +60,20 @@ class LayoutSearch:
     """The search for one number of GPUs.
 
     words: the workload in words, whose micro-batch and checkpointing are replaced
+    hear:  is told how many layouts are done with, and how many there are
     """
 
-    def __init__(self, words: str, cluster: Cluster, gpus: int, options: ScaleOptions) -> None:
+    def __init__(
+        self, words: str, cluster: Cluster, gpus: int, options: ScaleOptions, hear: Heard | None = None
+    ) -> None:
+        self.hear = hear or (lambda done, total: None)
         self.words, self.cluster, self.gpus, self.options = words, cluster, gpus, options
         self.subjects = PricedSubjects()
         self.counted = self.predicted = 0
         parsed = parse_words(words)
         self.model, self.stack = model_of(parsed), parsed.setting.stack
         self._whole: dict[tuple[int, str], float] = {}
+        self._settings: dict[tuple[int, str], TrainingSetup] = {}
         self._divided: dict[Parallelism, Divided | None] = {}
 
     def best(self, layouts: Sequence[Layout], wanted: int = WANTED) -> list[tuple[Layout, ScalePoint]]:
@@ -82,6 +91,7 @@ class LayoutSearch:
         large: list[tuple[int, Layout]] = []
         bounds = (self._outlined, self._bounded)
         while queue:
+            self.hear(len(layouts) - len(queue), len(layouts))
             bound, _, layout, stage, workload = heapq.heappop(queue)
             if len(fitting) >= wanted and bound >= sorted(point.time for _, point in fitting.values())[wanted - 1]:
                 break
@@ -112,6 +122,10 @@ class LayoutSearch:
         least = sorted(misfits.values(), key=lambda one: one[1].best.peak.bytes if one[1].best.peak else 0)
         return (sorted(near, key=_expected) or least)[:wanted]
 
+    def candidates(self, space: Space, samples: int) -> list[Layout]:
+        """The layouts of a space for a step of so many samples."""
+        return list(candidates(space, self.cluster, self.model, self.gpus, samples, STACKS[self.stack].interleaves))
+
     def text(self, layout: Layout) -> str:
         """The workload in words under a layout."""
         how = "" if layout.checkpointing == NOTHING else f"ac={layout.checkpointing}"
@@ -121,11 +135,15 @@ class LayoutSearch:
         """The whole model's computation of a step, shared evenly between the GPUs of a replica, and the bubble."""
         key = layout.batch, layout.checkpointing
         if key not in self._whole:
-            setting = parse_words(self.text(layout)).setting
-            whole = workload_of(self.model, setting, self.words)
-            self._whole[key] = whole.forward_time + whole.backward_time
-        rounds = layout.accumulated + layout.groups.pipeline - 1
-        return rounds * self._whole[key] / layout.groups.gpus
+            self._whole[key] = outline(self.model, self._setting(layout))[0]
+        return _rounds(layout) * self._whole[key] / layout.groups.gpus
+
+    def _setting(self, layout: Layout) -> TrainingSetup:
+        """How a layout trains: that of the words, with its micro-batch and checkpointing."""
+        key = layout.batch, layout.checkpointing
+        if key not in self._settings:
+            self._settings[key] = parse_words(self.text(layout)).setting
+        return self._settings[key]
 
     def _among(self, groups: Parallelism) -> Divided | None:
         """The model among the GPUs of a replica; None where it or the cluster cannot be divided like that."""
@@ -138,12 +156,12 @@ class LayoutSearch:
 
     def _outlined(self, layout: Layout) -> LayoutBound | None:
         """The bound of a layout without its layers; None where nothing can be divided like that."""
-        setting, alone = parse_words(self.text(layout)).setting, layout.groups == Parallelism()
+        setting, alone = self._setting(layout), layout.groups == Parallelism()
         if alone:
             seconds, active = outline(self.model, setting)
             trained = self.model.trained
         elif (among := self._among(layout.groups)) is not None:
-            seconds, active, trained = outlined_replica(self.text(layout), among)
+            seconds, active, trained = outlined_replica(setting, among)
         else:
             return None
         limit = self.options.limit or room_on(gpu_of(setting.gpu), layout.groups)
@@ -151,8 +169,7 @@ class LayoutSearch:
         each = LEAST_BYTES + (ADAM_STATE if limit.optimizer is None else 0)
         lacking = active + each * share - limit.bytes
         sized = self.options.sized and not setting.offload
-        rounds = layout.accumulated + layout.groups.pipeline - 1
-        return LayoutBound(rounds * seconds, round(lacking) if sized else 0)
+        return LayoutBound(_rounds(layout) * seconds, round(lacking) if sized else 0)
 
     def _bounded(self, layout: Layout) -> LayoutBound | None:
         """The bound of a layout by its workload; None where nothing can be divided like that."""
@@ -216,6 +233,11 @@ class LayoutSearch:
         return replace(found, groups=layout.groups)
 
 
+def _rounds(layout: Layout) -> float:
+    """Micro-batches that a step takes, those for which a pipeline is idle among them."""
+    return layout.accumulated + (layout.groups.pipeline - 1) / layout.groups.chunks
+
+
 def _shards(name: str) -> bool:
     """Whether a named plan shards parameters."""
     rule = named_plan(name)
@@ -244,7 +266,7 @@ def remarks_on_choice(found: Sequence[tuple[Layout, ScalePoint]], taken: int) ->
     if found[0][1].fits == NO:
         return [f"no layout within these limits fits on {found[0][1].workers} GPUs: --layout any tries all of them"]
     (layout, point), (other, against) = found[taken], found[0 if taken else 1]
-    longer = {what: against_time - own for what, own, against_time in _parts(point, against)}
+    longer = {what: against_time - own for what, own, against_time in parts_of_steps(point, against)}
     more = against.time / point.time - 1
     what = max(longer, key=lambda name: longer[name] if more >= 0 else -longer[name])
     by = f"{show_share(abs(more))} {'more' if more >= 0 else 'less'} time"
@@ -254,12 +276,12 @@ def remarks_on_choice(found: Sequence[tuple[Layout, ScalePoint]], taken: int) ->
     return [f"on {point.workers} GPUs {one} takes {by} than {two}{near}: {why}"]
 
 
-def _parts(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
+def parts_of_steps(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
     """The parts of two points' steps: what it is, seconds of the first, seconds of the second."""
     named: list[dict[str, float]] = []
     for point in points:
         each = point.workload.forward_time + point.workload.backward_time
-        whole, idle = point.accumulated * each, (point.groups.pipeline - 1) * each
+        whole, idle = point.accumulated * each, (point.groups.pipeline - 1) / point.groups.chunks * each
         rest = point.time - whole - idle
         named.append({
             "of computation and of collectives inside replicas": whole,
@@ -270,13 +292,19 @@ def _parts(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
 
 
 def scale_layouts(
-    words: str, cluster: Cluster, counts: Sequence[int], options: ScaleOptions = ScaleOptions(), limits: str = ANY
+    words: str,
+    cluster: Cluster,
+    counts: Sequence[int],
+    options: ScaleOptions = ScaleOptions(),
+    limits: str = ANY,
+    hear: Heard | None = None,
 ) -> ScaleCurve:
     """The best layout at each of ``counts``, which are numbers of GPUs, with the best few as ``combinations``.
 
     words:   a workload in words; its batch and checkpointing are replaced
     options: their what-ifs may state a global batch; without it each GPU has the batch of the words
     limits:  of what is tried, as :func:`parse_space` reads them
+    hear:    as in LayoutSearch
 
     Raises UsageError for a workload that is a profile, or where no layout divides the GPUs and the batch.
     """
@@ -292,8 +320,8 @@ def scale_layouts(
         raise UsageError(f"--layout ep: {model.name} has no experts: leave it out")
     for gpus in counts:
         samples = options.what_if.global_batch or gpus * parsed.setting.batch
-        search = LayoutSearch(words, cluster, gpus, options)
-        found = search.best(layouts := list(candidates(space, cluster, model.tokens, experts, gpus, samples)))
+        search = LayoutSearch(words, cluster, gpus, options, hear)
+        found = search.best(layouts := search.candidates(space, samples))
         if not found:
             raise UsageError(
                 f"--layout: no layout of {gpus} GPUs for {samples} samples a step: limits and groups must divide them"

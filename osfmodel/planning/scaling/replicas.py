@@ -2,7 +2,7 @@
 
 Collectives inside a replica are priced on the cluster and do not overlap with computation. Messages between the stages
 of a pipeline are assumed to overlap fully. A pipeline runs one forward and one backward in turn (1F1B), and is idle for
-as many micro-batches as it has further stages.
+as many micro-batches as it has further stages; for as many chunks if it is interleaved (Narayanan et al., 2021).
 """
 
 from __future__ import annotations
@@ -93,12 +93,11 @@ def counted_replica(words: str, among: Divided) -> Workload:
     return replace(slowest, ideal_time=ideal_time(among.model, setting) / groups.gpus)
 
 
-def outlined_replica(words: str, among: Divided) -> tuple[float, int, int]:
+def outlined_replica(setting: TrainingSetup, among: Divided) -> tuple[float, int, int]:
     """Of the slowest stage seconds of a micro-batch, bytes of activations, and trained parameters, without its layers.
 
     None of them is larger than what :func:`counted_replica` has.
     """
-    setting = parse_words(words).setting
     found = []
     for shard in among.shards:
         beside = {name: one for name, one, _ in beside_of(shard, setting, among.prices, (setting.batch,))}
@@ -222,7 +221,7 @@ def in_groups(
     layers: tuple[Layer, ...] = workload.layers
     ranks, more, fullest = groups.ranks(gpus), 0, 1.0
     if groups.pipeline > 1:
-        idle = (groups.pipeline - 1) / micro_batches
+        idle = (groups.pipeline - 1) / groups.chunks / micro_batches
         size = samples / workload.batch_size if samples and workload.batch_size else 1.0
         beside, fullest = _fullest(workload, groups, micro_batches, ranks, size)
         layers = tuple(replace(layer, peak_bytes=max(0, (layer.peak_bytes or 0) + beside)) for layer in layers)
@@ -263,7 +262,8 @@ def _whole_each(workload: Workload) -> float:
 def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int, size: float) -> tuple[int, float]:
     """The fullest stage beside ``workload``, the slowest with one micro-batch: bytes of activations, and parameters.
 
-    Stage k of p keeps the activations of p - k micro-batches (from 0), if there are so many. The fullest is that of
+    Stage k of p keeps the activations of p - k micro-batches (from 0), if there are so many; with v chunks those of
+    2 (p - k) - 1 + p (v - 1) chunks, as Megatron's schedule begins. The fullest is that of
     ZeRO-1, with whole parameters and gradients and a part of the optimizer's state, and micro-batches ``size`` times as
     large.
     """
@@ -274,7 +274,10 @@ def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks:
 
     def active(stage: int) -> int:
         stays, peak, _ = sizes[stage]
-        return peak + (min(groups.pipeline - stage, micro_batches) - 1) * stays
+        begun: float = groups.pipeline - stage
+        if groups.chunks > 1:
+            begun = (2 * begun - 1 + groups.pipeline * (groups.chunks - 1)) / groups.chunks
+        return peak + round((min(begun, micro_batches) - 1) * stays)
 
     most = max(range(len(sizes)), key=lambda stage: size * active(stage) + sizes[stage][2] * each)
     return active(most) - own, sizes[most][2] / max(1, workload.gradient_bytes)

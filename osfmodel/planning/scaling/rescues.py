@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.counting import in_words, load_workload
-from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.groups import DEGREES, Parallelism
 from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.entities.display import how_many
@@ -205,7 +205,7 @@ class Rescuer:
             "--accumulate": tried.accumulate if tried.accumulate > 1 else None,
             "--global-batch": None,
             "--batch-size": tried.batch,
-            **{f"--{option}": _above_one(getattr(tried.groups, kind)) for kind, option in OPTIONS.items()},
+            **{f"--{option}": _above_one(getattr(tried.groups, kind)) for kind, option in DEGREES.items()},
         }
         name = self.curve.workload.name
         kept = list(_without(arguments, (*given, *DROPPED)))

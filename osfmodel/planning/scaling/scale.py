@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words
-from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
@@ -143,7 +143,7 @@ def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLi
 
 def room_on(gpu: Gpu, groups: Parallelism = Parallelism()) -> MemoryLimit:
     """The memory of a GPU that CUDA and NCCL leave to a process."""
-    communicators = 1 + len(groups.document)
+    communicators = 1 + sum(kind in groups.document for kind in OPTIONS)
     return MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)
 
 

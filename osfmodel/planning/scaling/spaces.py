@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
-from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.groups import DEGREES, Parallelism
+from osfmodel.counting.modules import Model
 from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
@@ -21,7 +22,7 @@ LARGEST_BATCH = 32
 """Largest micro-batch that is tried, in samples."""
 LEAST_TOKENS = 4096
 """Tokens of a sample that each GPU of a context group keeps at least: shorter ones gain nothing by it."""
-NAMES = {short: kind for kind, short in OPTIONS.items()}
+NAMES = {short: kind for kind, short in DEGREES.items()}
 
 
 class Limit(NamedTuple):
@@ -45,7 +46,7 @@ class Layout(NamedTuple):
 class Space:
     """The layouts that are tried.
 
-    limits: of tp, cp, pp, ep, batch and ac, where there are any
+    limits: of tp, cp, pp, ep, vpp, batch and ac, where there are any
     """
 
     limits: Mapping[str, Limit] = field(default_factory=dict)
@@ -89,8 +90,11 @@ def parse_space(text: str) -> Space:
     return Space(limits)
 
 
-def candidates(space: Space, cluster: Cluster, tokens: int, experts: int, gpus: int, samples: int) -> Iterator[Layout]:
-    """The layouts of ``gpus`` GPUs for a step of ``samples`` samples of ``tokens``; ``experts`` of a layer, or 0."""
+def candidates(
+    space: Space, cluster: Cluster, model: Model, gpus: int, samples: int, interleaves: bool = False
+) -> Iterator[Layout]:
+    """The layouts of ``gpus`` GPUs for a step of ``samples`` samples; ``interleaves``: whether pipelines may."""
+    tokens, experts = model.tokens, max((module.experts for module in model.modules), default=0)
     inside = max(1, cluster.gpus_per_node)
     for tensor in space.sizes("tp", gpus):
         if tensor > inside and "tp" not in space.limits:
@@ -111,4 +115,22 @@ def candidates(space: Space, cluster: Cluster, tokens: int, experts: int, gpus: 
             for one, size, how in product(groups, space.sizes("batch", share), space.checkpointing):
                 powers = "batch" in space.limits or size & (size - 1) == 0
                 if powers and (size <= LARGEST_BATCH or "batch" in space.limits):
-                    yield Layout(one, size, share // size, how)
+                    for chunks in _chunks(space, len(model.blocks), pipeline, share // size, interleaves):
+                        yield Layout(replace(one, chunks=chunks), size, share // size, how)
+
+
+def _chunks(space: Space, blocks: int, stages: int, micro_batches: int, interleaves: bool) -> Iterator[int]:
+    """Chunks of a stage, as Megatron has them: rounds of all stages, and as many blocks in each chunk.
+
+    Embedding and head may count as blocks. Without a limit one is tried and the most: their messages overlap with
+    computation, so that fewer take longer and, from two on, keep more activations.
+    """
+    whole = blocks // stages if (interleaves or "vpp" in space.limits) and stages > 1 else 1
+    most, least = space.limits.get("vpp", Limit(whole))[:2]
+    found = [
+        chunks
+        for chunks in range(least, min(most, whole) + 1)
+        for parts in [stages * chunks]
+        if chunks == 1 or (micro_batches % stages == 0 and (blocks % parts == 0 or (blocks + 2) % parts == 0))
+    ]
+    yield from found if "vpp" in space.limits else dict.fromkeys((*found[:1], *found[-1:]))

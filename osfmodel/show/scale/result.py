@@ -60,6 +60,7 @@ OPTIONS: tuple[Column[ScalePoint], ...] = (
     column("tp", "TP", lambda point: point.groups.tensor),
     column("cp", "CP", lambda point: point.groups.context),
     column("pp", "PP", lambda point: point.groups.pipeline),
+    column("vpp", "VPP", lambda point: point.groups.chunks),
     column("ep", "EP", lambda point: point.groups.expert),
     column("batch_size", "batch", lambda point: point.workload.batch_size),
     column("accumulate", "micro-batches", lambda point: point.accumulated),
