@@ -210,9 +210,10 @@ PAGE = """# From words
 ## Words alone
 
 Runs on the fewest GPUs of their series (model, sequence, GPU), and those of `profiles/published`: NeMo, SimuMax,
-nanotron on one node, torchao, and torchtitan, whose H100 have 2.4 TB/s and 500 W (`h100-96gb`). Clocks, passes over
-memory and the band are learned without the source (`profiles/make_efficiency.py`), and never from torchao. Their form
-and starting values were chosen with all of these runs in view, and the time of nanotron's host was read from its rows.
+nanotron on one node, torchao, and torchtitan, whose H100 have 2.4 TB/s and 500 W (`h100-96gb`), which it says.
+Clocks, passes over memory and the doubt, which is the band, are learned without the source
+(`profiles/make_efficiency.py`), and never from torchao. Their form and starting values were chosen with all of these
+runs in view, and the time of nanotron's host was read from its rows. Of SimuMax, the 12 rows of Llama are here.
 
 {alone}
 
@@ -230,25 +231,31 @@ The bars: a median of 10 % for NeMo, 8 % for SimuMax, 6 % for MosaicML of April 
 8B of torchtitan; a half width of 14 %, and 85 to 97 % inside.
 
 * NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 1.8 times between containers of one year.
-* `mosaicml-2023` of January ran torch 1.12, and took longer than in April. `mosaicml-h100` alone has FlashAttention 1
-  on H100: the rate that is assumed without it is too low.
-* NeMo interleaves its pipelines, which words cannot say.
-* torchao's runs are slower than predicted, most on B200; the power of its GPUs is not stated.
+* `mosaicml-2023` of January ran torch 1.12, and took longer than in April. `mosaicml-h100` is the only source with
+  FlashAttention 1 on H100: the rate that is assumed without it is too low.
+* SimuMax is learned without its own measured kernels too, from which clocks of A100 and B200 start otherwise.
+* NeMo interleaves its pipelines, which words cannot say: runs in a few chunks are faster than predicted here.
+* torchao's runs are slower than predicted, most on B200. Its maintainers limit H100 to 500 W and B200 to 750 W
+  elsewhere (pytorch/ao#3566, pytorch/helion#347); of these runs nothing is said.
+
+What is missed by measured kernels left out: `OSFMODEL_DATA=FOLDER python profiles/make_kernels.py --misses`.
 
 ## With an anchor
 
-The computation of a series is scaled to the run on its fewest GPUs, which is not judged. How networks of many nodes
-slow down was learned on InternEvo's machine and Leonardo together.
+The computation of a series is scaled so that the prediction on its fewest GPUs takes as long as was measured. That run
+is not judged. `fms-fsdp` and `mosaicml-h100` have no series of several counts. How networks of many nodes slow down was
+learned on InternEvo's machine and Leonardo together.
 
 {anchored}
 
 Up to {few} GPUs the median is {few_median:.1%} and the 90th percentile {few_p90:.1%}. Large errors are of communication
-on many GPUs: 128 and more of [modalities-leonardo](modalities-leonardo.md), 512 and more of [internevo](internevo.md).
+on many GPUs: steps of one small micro-batch take longer than the data sheet of the network says, on 128 GPUs and more
+of [modalities-leonardo](modalities-leonardo.md) and on 512 and more of [internevo](internevo.md).
 
 ## torchtitan
 
-Its runs of Llama 3.1 (`python benchmarks/unseen.py`), which are among those learned from. Memory is what PyTorch's
-allocator reserved. Asynchronous tensor parallelism overlaps what we take not to.
+Its runs of Llama 3.1 from words alone (`python benchmarks/unseen.py`), which are among those learned from. Memory is
+what PyTorch's allocator reserved. Asynchronous tensor parallelism overlaps what we take not to.
 
 {unseen}
 
@@ -265,7 +272,9 @@ Utilisation (MFU) by `Workload.ideal_time`, over the source's own column.
 
 {utilised}
 
-Modalities takes 312 TFLOPS for Leonardo's A100, which has 358. MosaicML counts positions among its parameters.
+Modalities takes 312 TFLOPS for Leonardo's A100, which has 358. MosaicML counts 6 P + 12 layers x width x tokens
+operations for each token. Positions are among its parameters P: they are the difference in small models with long
+sequences. The other formulas are not published beside the figures.
 """
 
 

@@ -24,11 +24,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "profiles")]
 
 from make_bands import JudgedPair, gains, pairs, place_of, usual  # noqa: E402
 
-from osfmodel.engine.bands import GLOO, NODES  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements  # noqa: E402
 from osfmodel.entities.measurement import PROMISED_GAIN  # noqa: E402
 
-DEFAULT = "ddp"
+DEFAULT, AS_PROMISED = "ddp", "as promised"
+"""The default's plan; the place of a pair whose interval was given before it ran, and is not widened."""
 APART, PROMISED = math.log(1.03), 0.02
 """Logarithm of the ratio of measured times beyond which the sign counts; a promise that can be kept in part."""
 
@@ -51,19 +51,16 @@ class Judged(NamedTuple):
         return f"| {self.source} | {counts} | {kept(self.rows):.2f} | {self.factor:.2f} | {distances}"
 
 
-def promised(path: str) -> Iterator[JudgedPair]:
+def promised(path: str) -> JudgedPair:
     """The pair of ``osf tune --live``: its default and the tuned plan, with the interval that was promised."""
     runs = load_measurements(path)
-    for run in runs[:1]:
-        said = [one.condition(PROMISED_GAIN) for one in runs if dict(one.conditions).get(PROMISED_GAIN)]
-        if not said:
-            raise SystemExit(f"{path}: no run says what was promised: write it with 'osf tune --live FOLDER'")
-        middle, low, high = (math.log1p(-float(part)) for part in said[0].split())
-        tuned = [one.iteration_time for one in runs if dict(one.conditions).get(PROMISED_GAIN)]
-        default = [one.iteration_time for one in runs if one.plan == DEFAULT]
-        measured = math.log(median(tuned) / median(default))
-        place = GLOO if run.condition("backend") == "gloo" else NODES
-        yield JudgedPair(path, path, place, middle, measured, max(high - measured, measured - low, 0.0))
+    tuned = [run for run in runs if PROMISED_GAIN in dict(run.conditions)]
+    if not tuned:
+        raise SystemExit(f"{path}: no run says what was promised: write it with 'osf tune --live FOLDER'")
+    middle, low, high = (math.log1p(-float(part)) for part in tuned[0].condition(PROMISED_GAIN).split())
+    default = [run.iteration_time for run in runs if run.plan == DEFAULT]
+    measured = math.log(median(run.iteration_time for run in tuned) / median(default))
+    return JudgedPair(path, path, AS_PROMISED, middle, measured, max(high - measured, measured - low, 0.0))
 
 
 def kept(rows: Sequence[JudgedPair]) -> float:
@@ -85,8 +82,9 @@ def lines(rows: Sequence[JudgedPair]) -> Iterator[str]:
     for source in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == source]
         others = [row for row in rows if row.group != own[0].group]
-        doubts = gains(others)
+        doubts = gains([row for row in others if row.kind != AS_PROMISED])
         unknown = max(doubts.values(), default=0.0)
+        doubts[AS_PROMISED] = 0.0
         apart = [row for row in own if abs(row.measured) > APART]
         signs = sum(row.measured * row.predicted > 0 for row in apart)
         inside = fmean(row.outside <= math.log1p(doubts.get(place_of(row.kind), unknown)) for row in own)
@@ -105,7 +103,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", help="further runs that say what was promised: FOLDER/runs.json of --live")
     arguments = parser.parse_args(words)
-    print("\n".join(lines([*pairs(usual()), *(row for path in arguments.runs for row in promised(path))])))
+    print("\n".join(lines([*pairs(usual()), *map(promised, arguments.runs)])))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ which the loss grows as the error, not as its square."""
 
 
 class Stated(NamedTuple):
-    """A run as ``osf scale`` would be asked for it; ``chunks``: parts of each stage of an interleaved pipeline."""
+    """A run as ``osf scale`` would be asked for it."""
 
     source: str
     words: str
@@ -96,7 +96,6 @@ class Stated(NamedTuple):
     groups: Parallelism
     micro_batches: int
     seconds: float
-    chunks: int = 1
 
 
 class Part(NamedTuple):
@@ -123,7 +122,6 @@ class Row(NamedTuple):
     stages: of its pipeline
     turns:  times of the slowest stage that a step takes
     rest:   seconds of a step that are not in ``turns``
-    asked:  ``turns`` as ``osf scale`` counts them, which knows no interleaved pipelines
     """
 
     source: str
@@ -132,17 +130,11 @@ class Row(NamedTuple):
     turns: float
     rest: float
     seconds: float
-    asked: float
 
     def computing(self, taught: Learned) -> float:
         """Seconds of a step's computation, and of collectives that nothing overlaps."""
         clock = Roofline.of(self.setting, taught)
         return self.turns * max(sum(part.seconds(clock) for part in stage) for stage in self.stages)
-
-    @property
-    def as_asked(self) -> Row:
-        """The run as ``osf scale`` is asked for it."""
-        return self._replace(turns=self.asked)
 
     def missed(self, taught: Learned) -> float:
         """ln(predicted / measured)."""
@@ -154,11 +146,11 @@ def stated() -> tuple[Stated, ...]:
     """The runs of published/ that words say whole."""
     found = []
     for row in _rows("in-words.csv"):
-        groups = Parallelism(*(int(row[name]) for name in ("tp", "pp", "cp", "ep")))
+        groups = Parallelism(*(int(row[name]) for name in ("tp", "pp", "cp", "ep", "chunks")))
         found.append(
             Stated(
                 row["source"], _words(row["workload"]), row["cluster"], int(row["gpus"]), row["plan"], groups,
-                int(row["micro_batches"]), float(row["seconds"]), int(row["chunks"]),
+                int(row["micro_batches"]), float(row["seconds"]),
             )
         )  # fmt: skip
     for row in _rows("torchtitan.csv"):
@@ -245,16 +237,16 @@ def row_of_stated(one: Stated) -> Row:
             for shard in stages_of(model, one.groups)[0]
         ]
     parts = tuple(parts_of(*stage) for stage in stages)
-    turns = one.micro_batches + (one.groups.pipeline - 1) / one.chunks
-    row = Row(one.source, setting, parts, turns, 0.0, one.seconds, one.micro_batches + one.groups.pipeline - 1)
-    return row._replace(rest=predicted(one, START) - row.as_asked.computing(START))
+    turns = one.micro_batches + (one.groups.pipeline - 1) / one.groups.chunks
+    row = Row(one.source, setting, parts, turns, 0.0, one.seconds)
+    return row._replace(rest=predicted(one, START) - row.computing(START))
 
 
 def row_of_run(one: RunInWords) -> Row:
     """The row of a run of a ledger's source: a part of whose blocks may be recomputed."""
     parts = tuple(part._replace(again=one.recomputed) for part in parts_of(one.model, {}))
     turns = one.stated.micro_batches
-    row = Row(one.source, one.setting, (parts,), turns, 0.0, one.run.iteration_time, turns)
+    row = Row(one.source, one.setting, (parts,), turns, 0.0, one.run.iteration_time)
     return row._replace(rest=step_time(one, workload_in_words(one, START)) - row.computing(START))
 
 
@@ -374,11 +366,11 @@ def _values(
 
 
 def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
-    """The runs by group, with ln(predicted / measured) of their steps as asked, learned without the group."""
+    """The runs by group, with ln(predicted / measured) of their steps, learned without the group."""
     found: dict[str, list[tuple[Row, float]]] = {}
     for name in dict.fromkeys(map(group, rows())):
         without = learn(lambda row, name=name: group(row) != name)  # type: ignore[misc]
-        found[name] = [(row, row.as_asked.missed(without)) for row in rows() if group(row) == name]
+        found[name] = [(row, row.missed(without)) for row in rows() if group(row) == name]
     return found
 
 

@@ -204,7 +204,7 @@ def asked_how(found: Mapping[str, Asked]) -> Iterator[str]:
     yield "| predictor | version | how it is asked | what it cannot say (runs) |"
     yield "|---|---|---|---|"
     for name, own in found.items():
-        why = "; ".join(f"{reason} ({runs})" for reason, runs in own.reasons.most_common(2)).replace("|", "/")
+        why = "; ".join(f"{reason} ({runs})" for reason, runs in own.reasons.most_common(4)).replace("|", "/")
         yield f"| {name} | {own.version} | {PEERS[name].how} | {why or '-'} |"
 
 
@@ -214,15 +214,17 @@ PAGE = """# Beside other predictors
 defaults, for {runs} published runs of {sources} sources. Nothing is fitted for any of them. Errors are predicted /
 measured - 1.
 
-Our efficiencies were learned from these sources' runs on the fewest GPUs, and again without the source of each run for
-"held out"; our constants were chosen with all of them in view. Of the others, SimuMax alone had seen its own.
+Efficiencies that come with osfmodel were learned from these sources' runs on the fewest GPUs; "held out" learns
+them again without the source of each run. Constants of ours were chosen with all of these runs in view, and bands of
+communication were learned from some of them. No other predictor saw them, as far as is known, but SimuMax its own.
 
 ## Step times
 
 {time}
 
-"With one factor of others": times scaled by one factor learned on the other sources, as a better constant efficiency
-would give. Large errors of all are of nanotron's small models on many nodes.
+"Median by source" gives each source the same weight. "With one factor of others": times scaled by one factor that was
+learned on the other sources, which is what a better constant efficiency would give. Large errors of all are of
+nanotron's small models on many nodes.
 
 ## On runs that all can say
 

@@ -67,7 +67,7 @@ def parse_anchor(text: str) -> Anchor:
     try:
         value = parse_time(said) if rate is None else float(rate[1]) * AMOUNTS[rate[2]]
     except UsageError as error:
-        raise UsageError(f"{form} ({error})") from None
+        raise UsageError(f"{form} ({error}, and no file is called so)") from None
     if not value > 0:
         raise UsageError(f"{form} (it must be above 0)")
     unit = "s"

@@ -18,7 +18,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.errors import PlanError
+from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import MEGATRON, MEGATRON_DEGREES, PRECISION, RECOMPUTED
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
@@ -181,14 +181,35 @@ def _of_job(knobs: MegatronKnobs) -> dict[str, Any]:
     if job is None:
         return {}
     found: dict[str, Any] = {MEGATRON_DEGREES[kind]: size for kind, size in job.groups}
+    found |= dict.fromkeys(UNEVEN, True) if job.blocks % _parts(job) else {}
     found |= {"sequence_parallel": True} if "tensor" in job.sizes else {}
     found |= {"micro_batch_size": job.batch, "global_batch_size": job.whole}
     found |= {} if job.sequence is None else {"seq_length": job.sequence}
     return found | RECOMPUTED.get(job.checkpointing, {}) | PRECISION.get(job.dtype, {})
 
 
+UNEVEN = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+"""Arguments with which the embedding and the head count as a block each."""
+
+
+def _parts(job: JobSettings) -> int:
+    """Parts into which the pipeline divides the blocks: chunks of all stages."""
+    return job.sizes.get("pipeline", 1) * job.sizes.get("chunks", 1)
+
+
 def in_job(knobs: MegatronKnobs, job: JobSettings) -> MegatronKnobs:
-    """The settings of a whole job."""
+    """The settings of a whole job. Raises UsageError for a pipeline that Megatron refuses."""
+    stages, parts = job.sizes.get("pipeline", 1), _parts(job)
+    if job.blocks % parts and (job.blocks + 2) % parts:
+        raise UsageError(
+            f"Megatron divides {job.blocks} blocks, or {job.blocks + 2} with embedding and head, evenly, and not by "
+            f"{parts}: give another --pp or --vpp"
+        )
+    if parts > stages and job.micro_batches % stages:
+        raise UsageError(
+            f"Megatron interleaves {stages} stages for a multiple of {stages} micro-batches, and there are "
+            f"{job.micro_batches}: give another --global-batch or --accumulate, or --vpp 1"
+        )
     return replace(knobs, job=job)
 
 

@@ -123,6 +123,7 @@ class JobSettings:
     micro_batches: of a step
     sequence:      tokens of a sample; None where it has none
     checkpointing: of activations: none, selective or full
+    blocks:        of the model; 0 if that is not known
     dtype, stack:  of computation, as in ``counting``: a type or a narrow recipe, and the software; "" for no settings
     """
 
@@ -134,6 +135,7 @@ class JobSettings:
     checkpointing: str
     dtype: str = ""
     stack: str = ""
+    blocks: int = 0
 
     @property
     def sizes(self) -> dict[str, int]:

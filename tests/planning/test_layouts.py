@@ -13,6 +13,8 @@ from osfmodel.planning.scaling.scale import ScaleOptions
 from osfmodel.planning.scaling.spaces import Layout, Space, parse_space
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.target import JobSettings
 from tests.cli.test_cli import run
 
 WORDS, CLUSTER = "llama3.2-1b:h100,seq4096,batch1,bf16", "nccl:h100x4,100Gbps"
@@ -106,6 +108,32 @@ def test_a_space_in_words() -> None:
     for wrong in ("tp", "tp<8", "xp=1", "tp=0", "ac=some", "tp=1,tp=2", ""):
         with pytest.raises(UsageError, match="--layout"):
             parse_space(wrong)
+    with pytest.raises(UsageError, match="'xp' is none of tp, pp, cp, ep, vpp, batch, ac"):
+        parse_space("xp=1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--pp 4 --vpp 5 --accumulate 16", "--num-virtual-stages-per-pipeline-rank 5 --sequence-parallel"),
+        ("--pp 8 --vpp 3 --accumulate 16", "divides 80 blocks, or 82 with embedding and head, evenly, and not by 24"),
+        ("--pp 8 --accumulate 16", "--pipeline-model-parallel-size 8 --sequence-parallel"),
+        ("--pp 8 --vpp 2 --accumulate 12", "a multiple of 8 micro-batches, and there are 12"),
+        ("--pp 8 --accumulate 12", "--pipeline-model-parallel-size 8 --sequence-parallel"),
+    ],
+)
+def test_settings_for_megatron_are_those_that_it_takes(options: str, said: str) -> None:
+    words = ["llama3-70b:h100,batch1", "--cluster", CLUSTER, "--workers", "64", "--tp", "2", "--plan", "megatron"]
+    made = run("scale", *words, *options.split(), "--for", "megatron", "-f", "code")
+    assert said in made.output
+
+
+def test_embedding_and_head_are_blocks_for_megatron_where_that_divides_them() -> None:
+    knobs = CONFIG_TARGETS["megatron"].convert.default_knobs()
+    for blocks, marked in ((126, True), (128, False), (0, False)):
+        job = JobSettings((("pipeline", 8), ("chunks", 8)), 1, 32, 32, 8192, "none", blocks=blocks)
+        found = CONFIG_TARGETS["megatron"].text.config(CONFIG_TARGETS["megatron"].text.in_job(knobs, job))
+        assert ("account_for_loss_in_pipeline_split" in found) == marked
 
 
 @pytest.mark.parametrize(

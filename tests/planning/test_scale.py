@@ -418,6 +418,7 @@ def test_what_people_train_has_its_time_memory_and_band(words, options, fits):
     [
         (("--anchor", "8=0s"), "above 0"),
         (("--anchor", "8"), "write N=TIME, N=RATE or N=FILE"),
+        (("--anchor", "8=missing.log"), "no file is called so"),
         (("--anchor", "8=5"), "has no unit"),
         (("--anchor", "8=5parsecs"), "unknown time unit"),
         (("--target-scaling", "1.5"), "between 0 and 1"),

@@ -102,7 +102,7 @@ def test_the_planners_time_is_the_engines():
 
 @pytest.mark.parametrize(("workers", "found"), [(8, 1.00), (16, 1.01), (32, 1.34), (64, 1.92)])
 def test_on_the_googlenet_trace_it_is_as_far_from_the_bound_as_was_found(workers, found):
-    """Value / bound on GoogLeNet's trace, the best of four base partitions; another implementation agreed."""
+    """Value / bound in docs/reference/published.md, the best of four base partitions; another implementation agreed."""
     pricing = pricing_of(osf.load_cluster("k80-10gbe-ring"), workers)
     solution = us_byte.solve(Question(osf.load_workload("googlenet-k80"), pricing, OVERLAP))
     assert solution.gap + 1 == pytest.approx(found, abs=0.01)

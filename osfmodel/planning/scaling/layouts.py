@@ -46,6 +46,7 @@ LEAST_BYTES = 8
 
 
 Heard: TypeAlias = Callable[[int, int], None]
+"""(layouts that are done with, layouts in all)."""
 
 
 class LayoutBound(NamedTuple):
@@ -323,8 +324,10 @@ def scale_layouts(
         search = LayoutSearch(words, cluster, gpus, options, hear)
         found = search.best(layouts := search.candidates(space, samples))
         if not found:
+            chunks = "; with vpp, chunks the blocks, and stages the micro-batches" * ("vpp" in space.limits)
             raise UsageError(
                 f"--layout: no layout of {gpus} GPUs for {samples} samples a step: limits and groups must divide them"
+                f"{chunks}"
             )
         taken = simplest(found)
         points.append(found[taken][1])

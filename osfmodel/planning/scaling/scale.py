@@ -249,7 +249,7 @@ class ScaleTask:
         if workload.fixed_share is not None and workload.batch_size is not None:
             tokens = "" if workload.sample_tokens is None else f" of {workload.sample_tokens:,} tokens"
             count = sum(layer.elements for layer in workload.layers if layer.gradient_bytes)
-            each = " on a GPU" if self.options.groups.gpus > 1 else self.active(workload, count)
+            each = " on a GPU" if self.options.groups != Parallelism() else self.active(workload, count)
             samples = how_many(last.workload.batch_size or 1, "sample")
             train = " that train" if workload.fixed_bytes else ""
             number = f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"

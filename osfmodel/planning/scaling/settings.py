@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words
-from osfmodel.counting.words import parse_words
+from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
@@ -75,8 +75,11 @@ def _alike(one: Plan, other: Plan, ranks: int) -> bool:
 
 def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
     """The settings of a point's job, of a workload in words. Raises UsageError for a portion that is checkpointed."""
-    how, kinds = parse_words(curve.workload.name).setting, tuple(curve.groups.document.items())
+    parsed, kinds = parse_words(curve.workload.name), tuple(curve.groups.document.items())
+    how, blocks = parsed.setting, len(model_of(parsed).blocks)
     if how.portion != 1:
         raise UsageError("--for has no settings for a portion that is checkpointed: give ac=none, selective or full")
     batch, samples, tokens = point.workload.batch_size or 1, point.samples or 1, point.workload.sample_tokens
-    return JobSettings(kinds, batch, samples, point.accumulated, tokens, how.checkpointing, how.dtype, how.stack)
+    return JobSettings(
+        kinds, batch, samples, point.accumulated, tokens, how.checkpointing, how.dtype, how.stack, blocks
+    )

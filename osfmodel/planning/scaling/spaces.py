@@ -74,8 +74,10 @@ def parse_space(text: str) -> Space:
     limits: dict[str, Limit] = {}
     for part in text.split(",") if text.strip() != ANY else []:
         match = re.fullmatch(r"\s*(\w+)\s*(<=|=)\s*([\w|]+)\s*", part)
-        if match is None or match[1] in limits or match[1] not in (*NAMES, "batch", "ac"):
+        if match is None or match[1] in limits:
             raise UsageError(form)
+        if match[1] not in (*NAMES, "batch", "ac"):
+            raise UsageError(f"{form}: {match[1]!r} is none of {', '.join((*NAMES, 'batch', 'ac'))}")
         name, relation, said = match.groups()
         if name == "ac":
             words = tuple(dict.fromkeys(said.split("|")))
@@ -130,7 +132,7 @@ def _chunks(space: Space, blocks: int, stages: int, micro_batches: int, interlea
     found = [
         chunks
         for chunks in range(least, min(most, whole) + 1)
-        for parts in [stages * chunks]
-        if chunks == 1 or (micro_batches % stages == 0 and (blocks % parts == 0 or (blocks + 2) % parts == 0))
+        if chunks == 1
+        or (micro_batches % stages == 0 and 0 in (blocks % (stages * chunks), (blocks + 2) % (stages * chunks)))
     ]
     yield from found if "vpp" in space.limits else dict.fromkeys((*found[:1], *found[-1:]))
