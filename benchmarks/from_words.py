@@ -234,7 +234,6 @@ The bars: a median of 10 % for NeMo, 8 % for SimuMax, 6 % for MosaicML of April 
 * `mosaicml-2023` of January ran torch 1.12, and took longer than in April. `mosaicml-h100` is the only source with
   FlashAttention 1 on H100: the rate that is assumed without it is too low.
 * SimuMax is learned without its own measured kernels too, from which clocks of A100 and B200 start otherwise.
-* NeMo interleaves its pipelines, which words cannot say: runs in a few chunks are faster than predicted here.
 * torchao's runs are slower than predicted, most on B200. Its maintainers limit H100 to 500 W and B200 to 750 W
   elsewhere (pytorch/ao#3566, pytorch/helion#347); of these runs nothing is said.
 

@@ -68,25 +68,22 @@ def predicted(row: dict[str, str]) -> ScalePoint:
 
 def table() -> Iterator[str]:
     """The lines of the table, and of medians."""
-    yield "| run | GPUs | tp, pp, cp | tokens/s of each GPU, measured | error | in band | memory, measured | error |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| run | GPUs | tp/pp/cp | error of tokens/s | in band | error of memory |"
+    yield "|---|---|---|---|---|---|"
     each = list(judged())
     found = [one for one in each if isinstance(one, Unseen)]
     for one in found:
         row = one.row
-        groups = f"{row['tp']}, {row['pp']}, {row['cp']}{' (async)' if row['async_tp'] == 'yes' else ''}"
+        groups = f"{row['tp']}/{row['pp']}/{row['cp']}{' (async)' if row['async_tp'] == 'yes' else ''}"
         inside = {True: "yes", False: "no", None: "no band"}[one.inside]
-        yield (
-            f"| `{row['workload']}` | {row['gpus']} | {groups} | {float(row['tokens_per_s_per_gpu']):,.0f} | "
-            f"{one.rate:+.1%} | {inside} | {row['memory_gib']} GiB | {one.memory:+.0%} |"
-        )
+        yield (f"| `{row['workload']}` | {row['gpus']} | {groups} | {one.rate:+.1%} | {inside} | {one.memory:+.0%} |")
     banded = [one.inside for one in found if one.inside is not None]
     rates, rooms = (
         [abs(value) for value in own] for own in zip(*((one.rate, one.memory) for one in found), strict=True)
     )
     yield (
-        f"| all {len(found)}: median of the sizes of errors | | | | {median(rates):.1%} | {sum(banded)} of "
-        f"{len(banded)} | | {median(rooms):.0%} |"
+        f"| all {len(found)}: median of the sizes of errors | | | {median(rates):.1%} | {sum(banded)} of "
+        f"{len(banded)} | {median(rooms):.0%} |"
     )
     yield ""
     yield from (f"Left out: {one}." for one in each if isinstance(one, str))

@@ -159,7 +159,7 @@ class Roofline:
         )
 
     def _grouped(self, module: Module, product: Product, dtype: str) -> float:
-        """Time of products of one shape that one kernel computes, or one after the other for experts not measured."""
+        """Time of products of one shape that one kernel computes; for experts at most that of one after the other."""
         samples = self.samples(module)
         rows = product.rows * samples
         read = rows * product.inner / product.taps
@@ -167,10 +167,9 @@ class Roofline:
         whole = self.kernels.law(product.operations * samples, moved, dtype)
         if not module.experts:
             return whole
+        apart = product.times * self.kernels.product(rows, product.inner, product.columns, dtype)
         factor = self.kernels.expert_factor(rows, product.times, module.products[-1].inner, module.chosen)
-        if factor is None:
-            return product.times * self.kernels.product(rows, product.inner, product.columns, dtype)
-        return whole * factor
+        return apart if factor is None else min(whole * factor, apart)
 
     def scores(self, module: Module, product: Product) -> tuple[float, float]:
         """Forward and backward of a product inside attention, in no recipe: half of those of attention's two."""

@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import osfmodel as osf
 from osfmodel.counting.kernels import Residuals, kernels_in, kernels_of, measured, most_like, unfilled
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.gpus import GPUS
@@ -102,3 +103,11 @@ def test_products_in_float8_are_without_the_cast_of_their_input(gpu):
     for rows, inner, columns in ((8192, 4096, 28672), (8192, 14336, 4096), (32768, 4096, 1024)):
         wide, narrow = (kernels_of(gpu).product(rows, inner, columns, dtype) for dtype in ("bfloat16", "float8"))
         assert 1.4 < wide / narrow < 2.4
+
+
+def test_experts_take_no_longer_than_their_products_one_after_the_other():
+    """A kernel of grouped products that was measured slow is no reason to share experts between GPUs."""
+    cluster = osf.load_cluster("nccl:h100x8,400Gbps")
+    words = "mixtral-8x7b:h100,seq4096,batch1,bf16"
+    times = [osf.replica_workload(words, cluster, osf.Parallelism(expert=size)).forward_time for size in (4, 8)]
+    assert times[0] == pytest.approx(times[1], rel=0.05)
