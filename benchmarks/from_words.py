@@ -254,7 +254,7 @@ of [modalities-leonardo](modalities-leonardo.md) and on 512 and more of [interne
 ## torchtitan
 
 Its runs of Llama 3.1 from words alone (`python benchmarks/unseen.py`), which are among those learned from. Memory is
-what PyTorch's allocator reserved. Asynchronous tensor parallelism overlaps what we take not to.
+what PyTorch's allocator reserved.
 
 {unseen}
 

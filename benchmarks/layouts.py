@@ -338,6 +338,7 @@ def recipe_of(row: Mapping[str, str]) -> Recipe:
     chunks = int(row["virtual_pipeline"] or 1)
     groups = osf.Parallelism(*(int(float(row[name])) for name in WAYS), chunks=chunks)
     words = f"{NEMO[row['model']]}:{gpu},seq{row['seq_len_tokens']},batch1,{PRECISIONS[row['precision']]},stack=te"
+    words += ",overlap=tp"  # as all of its recipes with tensor groups
     layout = Layout(groups, batch, samples // (batch * groups.replicas(gpus)), "none")
     plan = "fsdp2" if int(row["fsdp"] or 0) else "zero-1"
     return Recipe(words, f"nccl:{gpu}x{node},400Gbps", gpus, samples, layout, plan)

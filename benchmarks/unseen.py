@@ -57,7 +57,8 @@ def judged() -> Iterator[Unseen | str]:
 
 def predicted(row: dict[str, str]) -> ScalePoint:
     """The point of a run. Raises UsageError for one that words cannot say."""
-    words, cluster = row["workload"], load_cluster(f"nccl:{parse_words(row['workload']).setting.gpu}x8,400Gbps")
+    words = row["workload"] + ",overlap=tp" * (row["async_tp"] == "yes")
+    cluster = load_cluster(f"nccl:{parse_words(row['workload']).setting.gpu}x8,400Gbps")
     model_of(parse_words(words))
     groups = Parallelism(int(row["tp"]), int(row["pp"]), int(row["cp"]))
     workload = load_workload(words) if groups == Parallelism() else replica_workload(words, cluster, groups)

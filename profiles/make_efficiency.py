@@ -38,7 +38,7 @@ from osfmodel.counting import words as counting_words
 from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.recipes import FLOAT8, RECIPES
-from osfmodel.counting.roofline import Roofline, timed
+from osfmodel.counting.roofline import Beside, Roofline, timed
 from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, DENSE, EAGER, EXPERTS, FLASH, FLASH_1, Learned, Traffic
 from osfmodel.counting.training import TrainingSetup
 from osfmodel.counting.words import model_of, parse_words
@@ -105,7 +105,7 @@ class Part(NamedTuple):
     """
 
     model: Model
-    beside: Mapping[str, tuple[float, float]]
+    beside: Mapping[str, Beside]
     times: float
     again: float = 0.0
 
@@ -154,7 +154,8 @@ def stated() -> tuple[Stated, ...]:
             )
         )  # fmt: skip
     for row in _rows("torchtitan.csv"):
-        words = row["workload"] if "compile" in row["workload"] else f"{row['workload']},stack=eager"
+        words = row["workload"] + ("" if "compile" in row["workload"] else ",stack=eager")
+        words += ",overlap=tp" * (row["async_tp"] == "yes")
         groups = Parallelism(int(row["tp"]), int(row["pp"]), int(row["cp"]))
         setting = parse_words(words)
         tokens = int(row["micro_batches"]) * setting.setting.batch * (setting.sequence or 0) / groups.gpus
@@ -206,7 +207,7 @@ def generation(gpu: str) -> str:
     return generation_of(GPUS[gpu].called)
 
 
-def parts_of(model: Model, beside: Mapping[str, tuple[float, float]]) -> tuple[Part, ...]:
+def parts_of(model: Model, beside: Mapping[str, Beside]) -> tuple[Part, ...]:
     """A model as blocks that are alike, each once, and what is outside of blocks."""
     inside: dict[str, list[Module]] = {}
     for module in model.modules:

@@ -99,11 +99,13 @@ class GroupMessage(NamedTuple):
     """A collective of a module's group.
 
     group:    its kind
+    among:    GPUs of the group
     elements: of the whole message, for one sample
     forward, backward: times that it runs in each pass
     """
 
     group: str
+    among: int
     collective: str
     elements: int
     forward: int
@@ -247,25 +249,25 @@ def _sent(module: Module, model: Model, groups: Parallelism) -> Iterator[GroupMe
         tokens = model.tokens // groups.context
         if module.row_parallel:
             size = tokens * module.products[-1].columns
-            yield GroupMessage("tensor", "all_gather", size, 1, 1)
-            yield GroupMessage("tensor", "reduce_scatter", size, 1, 1)
+            yield GroupMessage("tensor", groups.tensor, "all_gather", size, 1, 1)
+            yield GroupMessage("tensor", groups.tensor, "reduce_scatter", size, 1, 1)
         elif not model.block_of(module) and module.products:  # the head
             size = tokens * module.products[0].inner
-            yield GroupMessage("tensor", "all_gather", size, 1, 0)
-            yield GroupMessage("tensor", "reduce_scatter", size, 0, 1)
+            yield GroupMessage("tensor", groups.tensor, "all_gather", size, 1, 0)
+            yield GroupMessage("tensor", groups.tensor, "reduce_scatter", size, 0, 1)
         elif not model.block_of(module) and len(_widest(module)) > 1:  # the embedding
             size = tokens * min(_widest(module))
-            yield GroupMessage("tensor", "reduce_scatter", size, 1, 0)
-            yield GroupMessage("tensor", "all_gather", size, 0, 1)
+            yield GroupMessage("tensor", groups.tensor, "reduce_scatter", size, 1, 0)
+            yield GroupMessage("tensor", groups.tensor, "all_gather", size, 0, 1)
     if groups.context > 1 and module.keys:
         size = -(-module.keys // groups.tensor)
-        yield GroupMessage("context", "all_gather", size, 1, 1)
-        yield GroupMessage("context", "reduce_scatter", size, 0, 1)
+        yield GroupMessage("context", groups.context, "all_gather", size, 1, 1)
+        yield GroupMessage("context", groups.context, "reduce_scatter", size, 0, 1)
     if groups.expert > 1 and module.experts:
         first = module.products[0]
         size = first.rows * first.inner * first.times // (groups.context * groups.tensor)
         # To the experts and back: an all-to-all moves as many bytes as an all-gather.
-        yield GroupMessage("expert", "all_gather", size, 2, 2)
+        yield GroupMessage("expert", groups.expert, "all_gather", size, 2, 2)
 
 
 def _widest(module: Module) -> Shape:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import exp, hypot, prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from osfmodel.counting.kernels import KernelTimes, attention_work, gpu_of, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product, unnamed
@@ -52,23 +52,40 @@ LEARNED_ON = 8
 """Workers of most runs that were learned from: what computing takes beside others is in them."""
 
 
+class Beside(NamedTuple):
+    """Seconds of a module's messages.
+
+    forward, backward: which computation waits for, in each pass
+    hidden:            which that of the block hides, as long as it lasts
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    hidden: float = 0.0
+
+    @property
+    def waited(self) -> float:
+        """Of both passes."""
+        return self.forward + self.backward
+
+
 def workload_of(
     model: Model,
     setting: TrainingSetup,
     name: str,
     taught: Learned | None = None,
-    beside: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    beside: Mapping[str, Beside] = MappingProxyType({}),
 ) -> Workload:
     """The workload of ``model`` on one GPU; the times are learned from published runs, not measured.
 
     taught: by default what the bundled file says
-    beside: seconds of forward and backward that a module takes besides, by its name
+    beside: what a module takes besides, by its name
     """
     clock = Roofline.of(setting, taught)
     layers = tuple(_layers(model, clock, beside))
     whole = plain_sum(layer.forward_time + layer.backward_time for layer in layers)
     twice = Roofline(clock.kernels, clock.taught, replace(setting, batch=2 * setting.batch))
-    besides = {name: (2 * forward, 2 * backward) for name, (forward, backward) in beside.items()}
+    besides = {name: Beside(*(2 * seconds for seconds in own)) for name, own in beside.items()}
     longer = plain_sum(map(plain_sum, timed(model, twice, besides).values()))
     experts = any(module.experts for module in model.modules)
     away = OPTIMIZER in setting.offload
@@ -99,7 +116,7 @@ def workload_of(
 
 
 def outline(
-    model: Model, setting: TrainingSetup, beside: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    model: Model, setting: TrainingSetup, beside: Mapping[str, Beside] = MappingProxyType({})
 ) -> tuple[float, int]:
     """Seconds of a micro-batch, and bytes of activations at their highest level, as :func:`workload_of` has them."""
     seconds = plain_sum(map(plain_sum, timed(model, Roofline.of(setting), beside).values()))
@@ -252,7 +269,7 @@ class Roofline:
         return (module.elements - matrix) * self.width + round(matrix * PACKED)
 
 
-def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]]) -> Iterator[Layer]:
+def _layers(model: Model, clock: Roofline, beside: Mapping[str, Beside]) -> Iterator[Layer]:
     """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
     stays, peaks = activations(model, clock.setting)
     beside_it = _frozen_beside(model, clock)
@@ -277,15 +294,16 @@ def _layers(model: Model, clock: Roofline, beside: Mapping[str, tuple[float, flo
 
 
 def timed(
-    model: Model, clock: Roofline, beside: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    model: Model, clock: Roofline, beside: Mapping[str, Beside] = MappingProxyType({})
 ) -> dict[str, tuple[float, float]]:
     """Seconds of forward and backward of each module by name, with what it takes besides.
 
-    A block takes at least what the stack's host does for it.
+    A block takes at least what the stack's host does for it, and what its computation may hide.
     """
     columns = fused_columns(model) if clock.stack.fused else {}
     found: dict[str, tuple[float, float]] = {}
     blocks: dict[str, float] = {}
+    messages: dict[str, float] = {}
     known: dict[Any, tuple[float, float]] = {}  # most blocks are alike
     again = repeated_parts(model, clock.setting)
     for module in model.modules:
@@ -295,15 +313,17 @@ def timed(
         if form not in known:
             known[form] = clock.times(module, bool(block), wide, again[module.name])
         forward, backward = known[form]
-        more = beside.get(module.name, (0.0, 0.0))
-        found[module.name] = forward + more[0], backward + more[1]
+        more = beside.get(module.name, Beside())
+        found[module.name] = forward + more.forward, backward + more.backward
         blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])
+        messages[block] = messages.get(block, 0.0) + plain_sum(more)
     whole = clock.setting.checkpointing == FULL
     hosts = [clock.stack.host_time(repeated, clock.kernels.pace) for repeated in (False, True)]
     for module in model.modules:
-        block, host = model.block_of(module), hosts[whole and again[module.name][0] > 0]
-        if block and blocks[block] < host:
-            longer = host / blocks[block]
+        block = model.block_of(module)
+        least = max(hosts[whole and again[module.name][0] > 0], messages[block])
+        if block and blocks[block] < least:
+            longer = least / blocks[block]
             found[module.name] = found[module.name][0] * longer, found[module.name][1] * longer
     return beside_moves(model, activations_away(model, clock.setting), found, clock.gpu.host.link)
 

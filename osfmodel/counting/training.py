@@ -16,6 +16,8 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.offload import ACTIVATIONS, OFFLOADED
 
+TENSOR_OVERLAP = "tp"
+"""Collectives of tensor groups in blocks, cut like the products beside them, which compute the parts that are there."""
 NOTHING, SELECTIVE, FULL, BUDGET = "none", "selective", "full", "budget"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL, BUDGET)
 """Activation checkpointing: of nothing, of all that is no product, of whole blocks, or of what is cheapest to repeat.
@@ -36,6 +38,7 @@ class TrainingSetup:
     portion:       of blocks that are checkpointed, the first of them; with a budget, of what each keeps
     stack:         one of STACKS
     offload:       kinds of OFFLOADED that the host has
+    overlap:       TENSOR_OVERLAP, or nothing
     """
 
     gpu: str
@@ -45,6 +48,7 @@ class TrainingSetup:
     portion: float = 1.0
     stack: str = EAGER
     offload: tuple[str, ...] = ()
+    overlap: str = ""
     __repr__ = brief
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import workload_of
 from osfmodel.counting.stacks import EAGER, STACKS, USUAL_STACKS
-from osfmodel.counting.training import CHECKPOINTING, TrainingSetup, checkpointing_of, offload_of
+from osfmodel.counting.training import CHECKPOINTING, TENSOR_OVERLAP, TrainingSetup, checkpointing_of, offload_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
@@ -166,7 +166,7 @@ TYPES = {
 FORM = (
     f"write MODEL:GPU[,seqN][,batchN][,{'|'.join(TYPES)}][,ac={'|'.join(CHECKPOINTING)}:P]"
     f"[,stack={'|'.join(STACKS)}][,lora=R|qlora=R[:all-linear]][,frozen=PART[+PART]]"
-    f"[,offload={'[+'.join(OFFLOADED)}]][,input=FILE]"
+    f"[,offload={'[+'.join(OFFLOADED)}]][,overlap={TENSOR_OVERLAP}][,input=FILE]"
 )
 SPELLINGS = {
     **{dtype: short for short, dtype in TYPES.items()},
@@ -176,6 +176,7 @@ SPELLINGS = {
 }
 """Other ways to write a part."""
 _OFFLOADS = tuple(f"offload={kind}" for kind in OFFLOADED)
+_OVERLAP = f"overlap={TENSOR_OVERLAP}"
 MOST_TOKENS = 10**8
 
 
@@ -228,6 +229,9 @@ def parse_words(text: str) -> Words:
             words = replace(words, setting=replace(words.setting, stack=usual))
     except UsageError as error:
         raise UsageError(f"workload {text!r}: {error}") from None
+    if words.setting.overlap and words.setting.stack == EAGER:
+        remedy = "eager kernels do not overlap with their messages: add compile, or stack=te"
+        raise UsageError(f"workload {text!r}: {_OVERLAP!r}: {remedy}")
     return words
 
 
@@ -291,21 +295,30 @@ def _with(words: Words, part: str, said: set[str]) -> Words:
         raise UsageError(f"{part!r}: write frozen=embeddings, frozen=tower or a module, such as frozen=model.layers.0")
     if kind == "input" and "=" in part and part != "input=":
         return replace(words, inputs=part.removeprefix("input="))
+    return replace(words, setting=_set_up(setting, part))
+
+
+def _set_up(setting: TrainingSetup, part: str) -> TrainingSetup:
+    """The setup with one more part."""
     if part in TYPES:
-        return replace(words, setting=replace(setting, dtype=TYPES[part]))
+        return replace(setting, dtype=TYPES[part])
     if part.startswith("stack="):
         stack = part.removeprefix("stack=")
         if stack not in STACKS:
             raise UsageError(f"{part!r}: {suggestion(stack, STACKS)}")
-        return replace(words, setting=replace(setting, stack=stack))
+        return replace(setting, stack=stack)
     if part.startswith("ac="):
         how, portion = checkpointing_of(part)
-        return replace(words, setting=replace(setting, checkpointing=how, portion=portion))
+        return replace(setting, checkpointing=how, portion=portion)
     if part.startswith("offload="):
-        return replace(words, setting=replace(setting, offload=offload_of(part)))
+        return replace(setting, offload=offload_of(part))
+    if part == _OVERLAP:
+        return replace(setting, overlap=TENSOR_OVERLAP)
     digits = "".join(filter(str.isdigit, part))
     numbered = [form.format(digits) for form in ("seq{}", "batch{}", "lora={}", "qlora={}") if digits]
-    near = nearest(part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *_OFFLOADS, *numbered], 1, 0.6)
+    near = nearest(
+        part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *_OFFLOADS, _OVERLAP, *numbered], 1, 0.6
+    )
     raise UsageError(f"{part!r} is no part of a workload: {did_you_mean(near) or 'leave it out, or'} {FORM}")
 
 

@@ -183,6 +183,7 @@ def _of_job(knobs: MegatronKnobs) -> dict[str, Any]:
     found: dict[str, Any] = {MEGATRON_DEGREES[kind]: size for kind, size in job.groups}
     found |= dict.fromkeys(UNEVEN, True) if job.blocks % _parts(job) else {}
     found |= {"sequence_parallel": True} if "tensor" in job.sizes else {}
+    found |= {"tp_comm_overlap": True} if job.overlap else {}
     found |= {"micro_batch_size": job.batch, "global_batch_size": job.whole}
     found |= {} if job.sequence is None else {"seq_length": job.sequence}
     return found | RECOMPUTED.get(job.checkpointing, {}) | PRECISION.get(job.dtype, {})

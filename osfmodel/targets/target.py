@@ -125,6 +125,7 @@ class JobSettings:
     checkpointing: of activations: none, selective or full
     blocks:        of the model; 0 if that is not known
     dtype, stack:  of computation, as in ``counting``: a type or a narrow recipe, and the software; "" for no settings
+    overlap:       kind of a replica's groups whose messages overlap with products, as in ``counting``
     """
 
     groups: tuple[tuple[str, int], ...]
@@ -136,6 +137,7 @@ class JobSettings:
     dtype: str = ""
     stack: str = ""
     blocks: int = 0
+    overlap: str = ""
 
     @property
     def sizes(self) -> dict[str, int]:

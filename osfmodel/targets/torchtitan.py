@@ -169,6 +169,8 @@ def config(knobs: TitanKnobs) -> dict[str, Any]:
     }
     if job is None:
         return found
+    if job.overlap:
+        found["parallelism"]["enable_async_tensor_parallel"] = True
     if "pipeline" in sizes:
         found["parallelism"]["pipeline_parallel_microbatch_size"] = job.batch
     batch = job.batch * (job.micro_batches if "pipeline" in sizes else 1)

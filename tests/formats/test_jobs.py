@@ -137,6 +137,7 @@ JOBS = [
     JobSettings((("tensor", 4), ("context", 2)), 2, 64, 4, 8192, "selective", "bfloat16", "eager"),
     JobSettings((("pipeline", 4), ("expert", 8)), 1, 32, 8, 4096, "full", "float8", "compile"),
     JobSettings((), 4, 128, 1, 2048, "none", "mxfp8", "eager"),
+    JobSettings((("tensor", 2),), 1, 64, 4, 8192, "none", "float8", "compile", overlap="tp"),
 ]
 
 
@@ -153,6 +154,7 @@ def test_what_targets_write_of_a_job_is_read_back(target, job, tmp_path):
     how = "" if job.checkpointing == "none" else f"ac={job.checkpointing}"
     kept = {kind: found.parts.get(kind, "") for kind in ("seq", "type", "ac")}
     assert kept == {"seq": f"seq{job.sequence}", "type": job.dtype, "ac": how}
+    assert found.parts.get("overlap", "") == f"overlap={job.overlap}" * bool(job.overlap)
     assert found.parts["stack"] == f"stack={job.stack if target == 'torchtitan' else 'te'}"
     assert found.plan == ("fsdp2" if target == "torchtitan" else target)
 

@@ -59,6 +59,30 @@ def test_tensor_groups_gather_inputs_of_blocks_as_a_recipe_casts_them(cluster, r
     assert found.forward_time - alone.forward_time == pytest.approx(64 * (inside + scatter) + outside + scatter)
 
 
+def test_tensor_groups_that_overlap_wait_for_one_part_of_their_messages(cluster):
+    """In blocks, where the products beside them are longer; embedding and head wait for all."""
+    words = WORDS + ",compile,overlap=tp"
+    found, parsed = replica_workload(words, cluster, Parallelism(tensor=4)), parse_words(words)
+    alone = workload_of(shard_of(model_of(parsed), Parallelism(tensor=4)).model, parsed.setting, words)
+    pricing, size = osf.pricing_of(cluster, 4), 2 * 4096 * 4096 * 2  # samples, tokens, width, bytes
+    gather, scatter = (pricing.cost(kind)(size) for kind in ("all_gather", "reduce_scatter"))
+    assert found.forward_time - alone.forward_time == pytest.approx((2 * 32 / 4 + 1) * (gather + scatter))
+    assert found.backward_time - alone.backward_time == pytest.approx((2 * 2 * 32 / 4 + 1) * (gather + scatter))
+
+
+def test_computation_hides_messages_as_long_as_it_lasts():
+    """Without NVLink messages take longer than all products of a block: it lasts as long as they."""
+    slow, words = osf.load_cluster("nccl:l40sx8,400Gbps"), "llama3-8b:l40s,seq4096,batch2,bf16,compile,overlap=tp"
+    found = replica_workload(words, slow, Parallelism(tensor=8))
+    pricing, size = osf.pricing_of(slow, 8), 2 * 4096 * 4096 * 2
+    messages = 2 * 2 * sum(pricing.cost(kind)(size) for kind in ("all_gather", "reduce_scatter"))
+    block = [layer for layer in found.layers if ".5." in layer.name]
+    assert sum(layer.forward_time + layer.backward_time for layer in block) == pytest.approx(messages)
+    waited = replica_workload(words.replace(",overlap=tp", ""), slow, Parallelism(tensor=8))
+    products = osf.load_workload(words).compute_time / 8
+    assert products < waited.compute_time - found.compute_time + products < waited.compute_time
+
+
 def test_a_pipeline_waits_for_its_other_stages(cluster):
     workload = replica_workload(WORDS, cluster, Parallelism(pipeline=4))
     each = workload.forward_time + workload.backward_time

@@ -44,6 +44,7 @@ def read(keys: FileKeys) -> JobConfig:
     if note := IMPLEMENTATIONS.get(keys.word("transformer_impl")):
         notes.append(note)
     parts = {"seq": f"seq{sequence}" if sequence else "", "type": _type(keys, notes), "ac": ac}
+    parts |= {"overlap": "overlap=tp"} if keys.flag("tp_comm_overlap") else {}
     return JobConfig(
         dimensions=_dimensions(keys, notes),
         tokenizer=str(keys.value("tokenizer_model") or ""),

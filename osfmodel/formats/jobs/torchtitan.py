@@ -62,6 +62,8 @@ def read(keys: FileKeys) -> JobConfig:
         "ac": _checkpointing(keys),
     }
     stack = "compile" if keys.flag("compile.enable", "training.compile") else "eager"
+    if stack == "compile" and keys.flag(*_keys("enable_async_tensor_parallel")):
+        parts["overlap"] = "overlap=tp"
     if (optimizer := keys.word("optimizer.name")) not in ("", "adam", "adamw"):
         notes.append(f"optimizer {optimizer} is counted as AdamW")
     if keys.values.get("training.mixed_precision_reduce") == "float32":

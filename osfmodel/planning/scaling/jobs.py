@@ -11,7 +11,7 @@ from osfmodel.entities.errors import OsfError
 from osfmodel.entities.files import profiles
 from osfmodel.formats.jobs.job import JobConfig
 
-KINDS = re.compile("(seq|batch|ac|stack|q?lora|frozen|input)[=0-9]")
+KINDS = re.compile("(seq|batch|ac|stack|overlap|q?lora|frozen|input)[=0-9]")
 TUNED = re.compile(r"(?<=/)meta-(?=llama)|-(instruct|chat|base|it|fp16|bf16)(-.*)?$", re.IGNORECASE)
 """Parts of a name on a hub that say nothing of dimensions."""
 UNSIZED = ("model_type", "vocab_size", "max_position_embeddings", "n_positions")

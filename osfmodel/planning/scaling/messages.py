@@ -1,4 +1,8 @@
-"""Seconds of the collectives inside a replica, by the modules that wait for them."""
+"""Seconds of the collectives inside a replica, by the modules that wait for them.
+
+Tensor groups of N GPUs may send in N parts while the products beside them compute those that are there (Wang et al.,
+ASPLOS'23; Transformer Engine's user buffers, PyTorch's asynchronous tensor parallelism): one part is waited for.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard
 from osfmodel.counting.recipes import FLOAT8, RECIPES
+from osfmodel.counting.roofline import Beside
 from osfmodel.counting.stacks import STACKS
-from osfmodel.counting.training import FULL, SELECTIVE, TrainingSetup
+from osfmodel.counting.training import FULL, SELECTIVE, TENSOR_OVERLAP, TrainingSetup
 from osfmodel.entities.cluster import Cluster
 
 
@@ -37,10 +42,10 @@ def _outside(cluster: Cluster, size: int) -> float:
 
 def beside_of(
     shard: Shard, setting: TrainingSetup, prices: Mapping[str, Callable[[str, float], float]], batches: Sequence[int]
-) -> Iterator[tuple[str, tuple[float, float], tuple[float, float]]]:
-    """Modules with the seconds of their collectives in forward and backward, at the first and last of ``batches``."""
+) -> Iterator[tuple[str, Beside, Beside]]:
+    """Modules with the seconds of their collectives, at the first and last of ``batches``."""
     blocks = tuple(f"{block}." for block in shard.model.blocks)
-    known: dict[Any, list[tuple[float, float]]] = {}  # most blocks are alike
+    known: dict[Any, list[Beside]] = {}  # most blocks are alike
     for name, sent in shard.sent.items():
         inside = name.startswith(blocks)
         form = (tuple(sent), inside)
@@ -55,19 +60,23 @@ def _both(
     setting: TrainingSetup,
     in_block: bool,
     batch: int,
-) -> tuple[float, float]:
-    """Seconds of a module's collectives in forward and backward.
+) -> Beside:
+    """Seconds of a module's collectives.
 
     Recomputing a block repeats all of forward's; selective checkpointing repeats its all-gathers alone, as torchtitan.
     """
     repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
-    forward, backward = 0.0, 0.0
+    forward, backward, hidden = 0.0, 0.0, 0.0
     for one in sent:
         time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block))
         again = setting.portion * (in_block and one.collective in repeated)
-        forward += time * one.forward
-        backward += time * (one.backward + one.forward * again)
-    return forward, backward
+        overlaps = in_block and one.group == "tensor" and setting.overlap == TENSOR_OVERLAP
+        part = time / one.among if overlaps else time
+        back = one.backward + one.forward * again
+        forward += part * one.forward
+        backward += part * back
+        hidden += (time - part) * (one.forward + back)
+    return Beside(forward, backward, hidden)
 
 
 def _width(sent: GroupMessage, setting: TrainingSetup, in_block: bool) -> float:

@@ -1,8 +1,9 @@
 """Replicas of several GPUs: the workload of one of them, with the collectives of its groups.
 
-Collectives inside a replica are priced on the cluster and do not overlap with computation. Messages between the stages
-of a pipeline are assumed to overlap fully. A pipeline runs one forward and one backward in turn (1F1B), and is idle for
-as many micro-batches as it has further stages; for as many chunks if it is interleaved (Narayanan et al., 2021).
+Collectives inside a replica are priced on the cluster and do not overlap with computation, but for those of tensor
+groups where the words say so. Messages between the stages of a pipeline are assumed to overlap fully. A pipeline runs
+one forward and one backward in turn (1F1B), and is idle for as many micro-batches as it has further stages; for as many
+chunks if it is interleaved (Narayanan et al., 2021).
 """
 
 from __future__ import annotations
@@ -127,10 +128,10 @@ def _workload(
     beside, fixed = {}, []
     for name, times, longer in beside_of(shard, setting, prices, (setting.batch, 2 * setting.batch)):
         beside[name] = times
-        fixed.append(max(0.0, 2 * plain_sum(times) - plain_sum(longer)))
+        fixed.append(max(0.0, 2 * times.waited - longer.waited))
     found = workload_of(shard.model, setting, words, beside=beside)
     whole, whole_fixed = found.forward_time + found.backward_time, plain_sum(fixed)
-    share = plain_sum(map(plain_sum, beside.values())) / found.compute_time
+    share = plain_sum(one.waited for one in beside.values()) / found.compute_time
     kept = min(1.0, ((found.fixed_share or 0.0) * whole + whole_fixed) / whole)
     return replace(found, doubt=found.doubt + DOUBT * share, fixed_share=kept)
 
@@ -160,9 +161,11 @@ def stack_of(workload: Workload) -> str:
     return said + (f"; launches bound {how_many(bound, 'block')} at {show_time(host)}" if bound else "")
 
 
-def assumptions(groups: Parallelism) -> str:
+def assumptions(groups: Parallelism, setting: TrainingSetup) -> str:
     """A remark on what is assumed."""
     said = [f"{groups.words}: its collectives are assumed not to overlap with computation"]
+    if setting.overlap and groups.tensor > 1:
+        said[0] += f", but for those of blocks' tensor groups, of which it waits for one part of {groups.tensor}"
     if groups.pipeline > 1:
         said.append("messages between stages to overlap fully, FSDP2 to reduce and to free after the last micro-batch")
     if groups.expert > 1:

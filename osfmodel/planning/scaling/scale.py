@@ -265,7 +265,7 @@ class ScaleTask:
         else:
             yield "memory is not compared: give --memory SIZE"
         if self.options.groups != Parallelism():
-            yield assumptions(self.options.groups)
+            yield assumptions(self.options.groups, parse_words(workload.name).setting)
             if self.options.groups.tensor > 1:
                 yield from (APART.format(**words) for words in apart(self.cluster))
         if workload.offload is not None:

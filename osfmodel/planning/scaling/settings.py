@@ -81,5 +81,14 @@ def _job(curve: ScaleCurve, point: ScalePoint) -> JobSettings:
         raise UsageError("--for has no settings for a portion that is checkpointed: give ac=none, selective or full")
     batch, samples, tokens = point.workload.batch_size or 1, point.samples or 1, point.workload.sample_tokens
     return JobSettings(
-        kinds, batch, samples, point.accumulated, tokens, how.checkpointing, how.dtype, how.stack, blocks
+        kinds,
+        batch,
+        samples,
+        point.accumulated,
+        tokens,
+        how.checkpointing,
+        how.dtype,
+        how.stack,
+        blocks,
+        how.overlap if curve.groups.tensor > 1 else "",
     )
