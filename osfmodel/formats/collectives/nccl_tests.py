@@ -261,7 +261,7 @@ OBJECT = re.compile(r"\{[^{}]*(\}?)")
 
 def sniff_rccl(head: str) -> bool:
     """Whether the first object, or the header, has rccl-tests' names, in any case."""
-    first = re.match(r"\s*\[?\s*(\{[^}]*)", head)
+    first = re.match(r"\[?\s*(\{[^}]*)", head.lstrip())  # of blanks alone \s*\[?\s* would take a square
     return {*NEEDED} <= {*map(_key, re.findall(r'"([^"]{1,20})"\s{0,9}:', first[1]) if first else columns_of(head))}
 
 
