@@ -27,7 +27,7 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective
 from osfmodel.solve import Limits
-from osfmodel.solve.blocks import programme, resize, search, tape
+from osfmodel.solve.blocks import resize, search, tape
 
 BOUNDARIES = 200
 OVERLAP = Objective(forward_overlap=True)
@@ -102,7 +102,7 @@ def linear_programme(repeats: int) -> None:
     problem, laid, cuts = problems[0]
     scale = resize.time_of(problem, laid, cuts)
     others = [resize.figures_of(*problem) for problem in problems]
-    again = timed(lambda: programme.solve_program(others[next(turn) % 2], scale), repeats)
+    again = timed(lambda: resize.solve_program(others[next(turn) % 2], scale), repeats)
     show("solve again, other figures", again, AIM_AGAIN_MS)
     whole = timed(lambda: resize.resized(*problems[next(turn) % 2]), repeats)
     show("  with the figures before it and the time of the sequence after it", whole)

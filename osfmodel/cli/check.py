@@ -14,8 +14,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import check, coverage, overall, used_overall
-from osfmodel.ledger.logged import check_logs
+from osfmodel.ledger.check import check, check_logs, coverage, overall, used_overall
 from osfmodel.ledger.results import Checked
 from osfmodel.show.checks.result import Judged
 

@@ -41,13 +41,13 @@ def _page(drawn: Pictures, path: str) -> None:
 
 
 def _plot(drawn: Pictures, path: str) -> None:
-    from osfmodel.show.report.image import plot_pictures
+    from osfmodel.show.report.files import plot_pictures
 
     plot_pictures(drawn, path)
 
 
 def _trace(drawn: Pictures, path: str) -> None:
-    from osfmodel.show.report.trace import encoded
+    from osfmodel.show.report.files import encoded
 
     profiles.write_bytes(path, encoded(drawn, path.endswith(".gz"), __version__))
 

@@ -12,7 +12,7 @@ from osfmodel.formats.collectives import chakra, flight_recorder, inspector, ncc
 from osfmodel.formats.horovod import files
 from osfmodel.formats.source_text import Files, Hints, Noun, Text
 from osfmodel.formats.traces.cautions import nouns_of
-from osfmodel.formats.trainers import deepspeed, lightning, megatron, torchtitan, trainer_state
+from osfmodel.formats.trainers import lightning, logs
 from osfmodel.formats.trainers.steps import LoggedRun, measurement_of
 
 
@@ -177,15 +177,21 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
         "nvidia-topology": Format(
             topology.sniff, topology.read, "nvidia-smi topo -m: one node, with --gpu", label="nvidia-smi topo -m"
         ),
-        "torchtitan": of_log(torchtitan.sniff, torchtitan.log, "torchtitan's log: steps and rates", "torchtitan's log"),
-        "megatron": of_log(megatron.sniff, megatron.log, "Megatron-LM's log, or NeMo's: steps", "Megatron-LM's log"),
+        "torchtitan": of_log(
+            logs.sniff_torchtitan, logs.torchtitan, "torchtitan's log: steps and rates", "torchtitan's log"
+        ),
+        "megatron": of_log(
+            logs.sniff_megatron, logs.megatron, "Megatron-LM's log, or NeMo's: steps", "Megatron-LM's log"
+        ),
         "trainer-state": of_log(
-            trainer_state.sniff,
-            trainer_state.log,
+            logs.sniff_trainer_state,
+            logs.trainer_state,
             "trainer_state.json of Hugging Face's Trainer: the mean step",
             "a Trainer's state",
         ),
-        "deepspeed": of_log(deepspeed.sniff, deepspeed.log, "DeepSpeed's throughput timer: rates", "DeepSpeed's log"),
+        "deepspeed": of_log(
+            logs.sniff_deepspeed, logs.deepspeed, "DeepSpeed's throughput timer: rates", "DeepSpeed's log"
+        ),
         "lightning": of_log(
             lightning.sniff, lightning.log, "metrics.csv of Lightning's CSVLogger: steps or rates", "Lightning's CSV"
         ),

@@ -1,6 +1,7 @@
 """Compare predicted with measured: the error of every run of the ledger, and of each source.
 
-Plans that were measured side by side, each with its prediction and its speed-up over the default.
+Plans that were measured side by side, each with its prediction and its speed-up over the default. Logs of
+trainers, and other step times, held against one prediction that was saved.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import NamedTuple
 
 from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.cost.pricing import Pricing
+from osfmodel.diagnosis.comparing import compare_readings, reading_of
+from osfmodel.diagnosis.comparing.readings import COMPARABLE, OF_STEPS, Reading, in_band, the_step
+from osfmodel.diagnosis.comparing.statistics import FASTER, SLOWER
 from osfmodel.engine.bands import JudgedRun
 from osfmodel.entities.batches import variation_of
 from osfmodel.entities.compression import NONE, compressed
-from osfmodel.entities.display import how_many, show_time
+from osfmodel.entities.display import how_many, show_share, show_time
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
@@ -26,6 +30,8 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
+from osfmodel.formats.source_text import silent
+from osfmodel.formats.trainers.steps import quartile_spread
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.as_used import Used, judge_one, judged_of, reliability, used_of
 from osfmodel.ledger.recipe import Recipe, label_of, not_predicted, row_of, stated_plan, without_unsteady
@@ -243,3 +249,33 @@ def coverage(checked: Sequence[Checked]) -> dict[float, float]:
     """Found coverage of error bands by the stated one, over sources of real machines, or those of files."""
     real = [one for one in checked if one.used and not one.emulated]
     return reliability({one.source: [row.judged for row in one.used] for one in real})
+
+
+def check_logs(
+    logs: Sequence[str], prediction: str, tolerance: float | None = None, tell: Callable[[str], None] = silent
+) -> tuple[Checked, ...]:
+    """Judge the prediction of a step in a result of osf predict or osf scale by the median of the steps of each log.
+
+    A log may also be step times or a measured run. ``tell`` receives oddities. Raises UsageError for files of anything
+    else and for several predictions, DataError for a file without times.
+    """
+    predicted = reading_of(prediction, tell=tell)
+    if predicted.kind != "prediction":
+        raise UsageError(
+            f"--prediction {prediction}: is none: give what osf predict or osf scale writes (-o FILE.json)"
+        )
+    the_step(predicted)
+    return tuple(_checked(reading_of(log, tell=tell), predicted, tolerance) for log in logs)
+
+
+def _checked(run: Reading, predicted: Reading, tolerance: float | None) -> Checked:
+    if run.kind not in OF_STEPS or run.kind == predicted.kind:
+        raise UsageError(f"{run.name} holds {COMPARABLE[run.kind]}: give a log with times of steps, or measured steps")
+    change = compare_readings([predicted], [run]).leading.change
+    times = [time for series in the_step(run).runs for time in series.times]
+    where = in_band(predicted.subjects, change.candidate)
+    noise = "beyond" if change.verdict in (SLOWER, FASTER) else "within"
+    spread = f", spread {show_share(quartile_spread(times))}" if len(times) > 1 else ""
+    told = f"{how_many(len(times), 'step')}{spread}, {noise} the noise"
+    row = Row(run.name, change.candidate, change.baseline, note="; ".join(filter(None, (told, where))), is_time=True)
+    return Checked(run.name, (row,), f"nothing here; the prediction is that of {predicted.name}", tolerance)

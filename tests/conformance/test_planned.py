@@ -17,9 +17,9 @@ from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.solve import SOLVERS, Question, Status
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.exact.exhaustive import all_ends
 from osfmodel.targets.named_plans import make_plan, plans_for
 from tests.conftest import workload_of
+from tests.exhaustive import all_ends
 from tests.problems import COST_MAKERS, affine, coarse_table, tiny_workload
 
 pytestmark = pytest.mark.usefixtures("ideal")

@@ -11,8 +11,8 @@ from osfmodel import SOLVERS, Effects, Limits, Question, Status, UsageError, eng
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import PLAIN, Objective
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.exact import exhaustive
 from osfmodel.targets.named_plans import make_plan
+from tests import exhaustive
 from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, asked, min_of_affine, random_problem
 

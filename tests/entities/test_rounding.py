@@ -18,9 +18,10 @@ from osfmodel.cost.shapes import AffineCost
 from osfmodel.entities.plan import PLAIN, Objective
 from osfmodel.entities.rounding import TIE, just_below, least, plain_sum, ranked, within
 from osfmodel.solve import SOLVERS, Question
-from osfmodel.solve.exact import exhaustive, merge, optimal, pareto
+from osfmodel.solve.exact import merge, optimal, pareto
 from osfmodel.solve.solution import Limits
 from osfmodel.solve.under_effects import plan_under_effects
+from tests import exhaustive
 from tests.sums import BUILT_IN, compensated, refused
 
 TENTHS = [0.1] * 10

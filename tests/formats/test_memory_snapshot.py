@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from osfmodel import DataError
 from osfmodel.cli import main
-from osfmodel.diagnosis.allocations import LIBRARY
-from osfmodel.diagnosis.snapshots import explain_snapshot
+from osfmodel.diagnosis.snapshots import LIBRARY, explain_snapshot
 from osfmodel.formats import memory_snapshot
 from osfmodel.formats.memory_snapshot import SnapshotReader, load_snapshots
 from osfmodel.formats.streams.pickles import plain_data

@@ -9,7 +9,7 @@ from osfmodel.diagnosis.comparing.sources import reading_of
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_content
 from osfmodel.formats.reading import logged_run
 from osfmodel.formats.source_text import Text
-from osfmodel.formats.trainers import deepspeed, lightning, megatron, torchtitan, trainer_state
+from osfmodel.formats.trainers import lightning, logs
 from osfmodel.formats.trainers.steps import quartile_spread
 from tests.formats import lightning_logs
 
@@ -26,7 +26,7 @@ def titan(ranks=(0,), count=12):
 
 
 def test_the_first_line_and_one_in_ten_are_warm_up():
-    run = torchtitan.log(Text("t.log", titan(count=21)))
+    run = logs.torchtitan(Text("t.log", titan(count=21)))
     assert (run.warm_ups, len(run.values), run.unit) == (2, 19, "tokens/s/gpu")
     assert run.value == 5011
     assert run.seconds == pytest.approx([6.0] * 18)
@@ -35,20 +35,20 @@ def test_the_first_line_and_one_in_ten_are_warm_up():
 
 
 def test_one_rank_of_several_counts_and_colours_are_left_out():
-    plain = torchtitan.log(Text("t.log", titan()))
-    assert torchtitan.log(Text("t.log", titan((0, 1)))) == plain
+    plain = logs.torchtitan(Text("t.log", titan()))
+    assert logs.torchtitan(Text("t.log", titan((0, 1)))) == plain
     coloured = "".join(f"\x1b[31m{part}\x1b[0m" for part in titan().splitlines(keepends=True))
-    assert torchtitan.sniff(coloured)
-    assert torchtitan.log(Text("t.log", coloured)).values == plain.values
+    assert logs.sniff_torchtitan(coloured)
+    assert logs.torchtitan(Text("t.log", coloured)).values == plain.values
 
 
 def test_megatron_and_nemo_say_seconds_and_the_batch():
     lines = [
         f" iteration {n}/ 9 | elapsed time per iteration (ms): {500 - n} | global batch size: 64 |" for n in range(4)
     ]
-    run = megatron.log(Text("m.log", "\n".join(lines)))
+    run = logs.megatron(Text("m.log", "\n".join(lines)))
     assert (run.values, run.batch, run.warm_ups) == ((0.499, 0.498, 0.497), 64, 1)
-    nemo = megatron.log(Text("n.log", "".join(NEMO.format(n=n, time=5 + n) for n in range(3))))
+    nemo = logs.megatron(Text("n.log", "".join(NEMO.format(n=n, time=5 + n) for n in range(3))))
     assert (nemo.values, nemo.batch) == ((6.0, 7.0), 512)
 
 
@@ -56,16 +56,16 @@ def test_a_trainer_state_has_the_mean_step_and_the_batch():
     text = (
         '{"global_step": 100, "log_history": [{"step": 100, "train_runtime": 120.0, "train_samples_per_second": 53.3}]}'
     )
-    run = trainer_state.log(Text("s.json", text))
+    run = logs.trainer_state(Text("s.json", text))
     assert (run.values, run.batch) == ((1.2,), 64)
     for bad in (text.replace("120.0", '"x"'), text.replace("train_runtime", "runtime"), text.replace("[", "3, 'x': [")):
         with pytest.raises(osf.DataError):
-            trainer_state.log(Text("s.json", bad))
+            logs.trainer_state(Text("s.json", bad))
 
 
 def test_rates_alone_are_no_measurement():
     text = "CurrSamplesPerSec=180.5\nCurrSamplesPerSec=181.5\n"
-    assert deepspeed.log(Text("d.log", text)).values == (181.5,)
+    assert logs.deepspeed(Text("d.log", text)).values == (181.5,)
     with pytest.raises(osf.DataError, match="rates and no times of steps"):
         import_content(text.encode(), "d.log", Hints("d", workers=4))
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.cli.anchors import parse_anchor, runs_in
+from osfmodel.cli.scaling import parse_anchor, runs_in
 from osfmodel.planning.scaling.anchors import DOUBTS, NONE, AnchoredStep, learn, with_factors
 
 WORDS = "llama3-8b:h100,seq8192,batch1,bf16"

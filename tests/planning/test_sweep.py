@@ -25,8 +25,8 @@ from osfmodel.planning.sweep.columns import GIVEN, KEYS
 from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.grid import load_grid
 from osfmodel.planning.sweep.influences import influences
-from osfmodel.planning.sweep.records import records
 from osfmodel.planning.sweep.results import frontier
+from osfmodel.planning.sweep.running import records
 from osfmodel.planning.sweep.stores import STORES, open_store
 from tests.draws import many
 

@@ -232,10 +232,8 @@ BY_NAME = {module for row in EXECUTORS.values() if row.run for module in (row.ru
 """Modules of executors, which commands load by the name in their row."""
 BY_METHODS = {WRITER}
 """Modules that methods of nouns load by name, although they stand above: docs/decisions.md has the reason."""
-FOR_USERS = {
-    "entities.modules", "runtime.callbacks", "runtime.executor", "runtime.profiler", "solve.exact.exhaustive",
-}  # fmt: skip
-"""Modules that scripts import, or that tests add as a solver. Commands are loaded by name."""
+FOR_USERS = {"entities.modules", "runtime.callbacks", "runtime.executor", "runtime.profiler"}
+"""Modules that scripts import. Commands are loaded by name."""
 
 
 def test_every_module_is_reached():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from osfmodel.show.report import trace as chrome_trace
+from osfmodel.show.report import files
 from tests.browser import browser, skip_or_fail
 from tests.reports import hostile, resnet50
 
@@ -88,7 +88,7 @@ def perfetto(tmp_path_factory):
 @pytest.mark.parametrize("drawn", [hostile, resnet50])
 def test_perfetto_shows_every_bar_when_it_was(perfetto, drawn):
     """Every bar is on the track of its lane, to the nanosecond."""
-    content = chrome_trace.encoded(drawn(), False, "1")
+    content = files.encoded(drawn(), False, "1")
     asked = perfetto(content)
     assert asked(FAULTS) == []
     events = json.loads(content)["traceEvents"]
@@ -110,7 +110,7 @@ def test_perfetto_shows_every_bar_when_it_was(perfetto, drawn):
 
 def test_perfetto_tells_of_a_bar_that_it_drops(perfetto):
     """The query would see a fault: a bar that ends inside the next one."""
-    document = json.loads(chrome_trace.encoded(resnet50(), False, "1"))
+    document = json.loads(files.encoded(resnet50(), False, "1"))
     wrong = [one for one in document["traceEvents"] if one["ph"] == "X"][5]
     document["traceEvents"].append({**wrong, "ts": wrong["ts"] + wrong["dur"] / 2})
     assert perfetto(json.dumps(document).encode())(FAULTS) == [["slice_drop_overlapping_complete_event", "1"]]

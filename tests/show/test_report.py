@@ -23,9 +23,8 @@ from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.planning.report import Scaling, SizeCurve
 from osfmodel.show import picture as plotting
 from osfmodel.show.checks.scatter import Cloud, Scatter, scatter_plot
-from osfmodel.show.report import image as images
+from osfmodel.show.report import files as report_files
 from osfmodel.show.report import screen as picture_screen
-from osfmodel.show.report import trace as chrome_trace
 from osfmodel.show.report.curves import CURVES
 from osfmodel.show.report.gantt import KINDS
 from osfmodel.show.report.iteration import LANE
@@ -126,7 +125,7 @@ def events_of(document, kind):
 
 def test_the_chrome_trace_is_one_that_viewers_open():
     """Object form of the Trace Event Format: X with ts and dur in microseconds, M names processes and threads."""
-    document = json.loads(chrome_trace.encoded(hostile(), False, "1"))
+    document = json.loads(report_files.encoded(hostile(), False, "1"))
     assert document["displayTimeUnit"] == "ms"
     assert {event["ph"] for event in document["traceEvents"]} == {"X", "M"}
     names = {(event["pid"], event["tid"], event["name"]): event["args"] for event in events_of(document, "M")}
@@ -143,7 +142,7 @@ def test_the_chrome_trace_is_one_that_viewers_open():
             assert event["ts"] >= 0
             assert event["dur"] >= 0
             assert (
-                names[pid, event["tid"], "thread_name"]["name"] == gantt.lanes[event["tid"] % chrome_trace.THREADS].name
+                names[pid, event["tid"], "thread_name"]["name"] == gantt.lanes[event["tid"] % report_files.THREADS].name
             )
     wire = [event for event in events_of(document, "X") if event["cat"] == "all_reduce" and event["pid"] == 1]
     assert sum(event["args"]["bytes"] for event in wire) == hostile().report.workload.gradient_bytes
@@ -153,9 +152,9 @@ def test_the_chrome_trace_is_one_that_viewers_open():
 
 
 def test_a_packed_trace_is_the_same_and_the_same_each_time():
-    packed = chrome_trace.encoded(resnet50(), True, "1")
-    assert packed == chrome_trace.encoded(resnet50(), True, "1")
-    assert gzip.decompress(packed) == chrome_trace.encoded(resnet50(), False, "1")
+    packed = report_files.encoded(resnet50(), True, "1")
+    assert packed == report_files.encoded(resnet50(), True, "1")
+    assert gzip.decompress(packed) == report_files.encoded(resnet50(), False, "1")
 
 
 @pytest.mark.parametrize("width", [50, 80, 160])
@@ -205,8 +204,8 @@ def test_each_suffix_has_its_form(tmp_path):
 def drawn_panels(shown, monkeypatch):
     """The axes of the figure."""
     figures = []
-    monkeypatch.setattr(images, "save", lambda figure, path: figures.append(figure))
-    images.plot_pictures(shown, "x.png")
+    monkeypatch.setattr(report_files, "save", lambda figure, path: figures.append(figure))
+    report_files.plot_pictures(shown, "x.png")
     return figures[0].axes
 
 
@@ -354,7 +353,7 @@ def styled(style: str) -> set[str]:
 
 def test_every_form_draws_every_kind_of_bar():
     style = (ROOT / "osfmodel/show/assets/report.css").read_text(encoding="utf-8")
-    assert set(picture_screen.GLYPHS) == set(images.FILLS) == set(KINDS)
+    assert set(picture_screen.GLYPHS) == set(report_files.FILLS) == set(KINDS)
     assert set(KINDS) - styled(style) == set()
     assert styled(".a, .b.odd { fill: red; } .c { cursor: pointer; }") == {"a", "b", "odd"}  # it can fail
 

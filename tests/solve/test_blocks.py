@@ -21,7 +21,7 @@ from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan, one_by_one
 from osfmodel.solve import SOLVERS, Limits, Question, Status
-from osfmodel.solve.blocks import programme, resize, search, tape
+from osfmodel.solve.blocks import resize, search, tape
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.exact import optimal
 from tests.conftest import ROOT, workload_of
@@ -366,13 +366,13 @@ def test_the_programme_equals_scipy_s_on_dense_rows(strategy):
         )
         laid, cuts = tape.tape_of(contiguous_plan(workload, [2, 4, 6]))
         figures = resize.figures_of(problem, laid, [tape.Cut(cut.before, cut.before, cut.position) for cut in cuts])
-        found = programme.solve_program(figures, 2.0)
+        found = resize.solve_program(figures, 2.0)
         direct = by_hand(figures)
         assert (found.status is None) == direct.success
         assert not direct.success or found.value == pytest.approx(direct.fun, rel=1e-7)
 
 
-def by_hand(figures: programme.Figures) -> OptimizeResult:
+def by_hand(figures: resize.Figures) -> OptimizeResult:
     """Unknowns: the positions from 0 to the total, the finishes, T."""
     jobs, ends = len(figures.bucket), len(figures.most)
     rows, most = [], []

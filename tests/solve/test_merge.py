@@ -14,8 +14,9 @@ from osfmodel import Objective, UsageError
 from osfmodel.cost import AffineCost, Cost, TableCost
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve import Limits, Status
-from osfmodel.solve.exact import exhaustive, merge, optimal
+from osfmodel.solve.exact import merge, optimal
 from osfmodel.solve.solution import allowed, alternate, finish, groups_of
+from tests import exhaustive
 from tests.conftest import gradients, workload_of
 from tests.draws import many
 from tests.problems import COST_MAKERS, affine, asked, jumping, min_of_affine, random_problem

@@ -13,10 +13,10 @@ from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, grouped_plan
-from osfmodel.solve.exact.exhaustive import all_ends
 from osfmodel.solve.scheduling import Jobs
 from osfmodel.solve.search import priority
 from osfmodel.solve.solution import groups_of
+from tests.exhaustive import all_ends
 from tests.problems import COST_MAKERS, tiny_workload
 
 OVERLAP = Objective(forward_overlap=True)

@@ -9,9 +9,10 @@ import numpy as np
 from osfmodel import Layer
 from osfmodel.cost import AffineCost
 from osfmodel.solve import Limits
-from osfmodel.solve.exact import exhaustive, merge
+from osfmodel.solve.exact import merge
 from osfmodel.solve.search.robust import robust_ends
 from osfmodel.solve.solution import allowed, finish, groups_of
+from tests import exhaustive
 from tests.conftest import workload_of
 from tests.problems import asked
 

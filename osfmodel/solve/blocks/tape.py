@@ -3,7 +3,7 @@
 The tape holds *segments*, each a run of bytes of one layer; a plan on one channel cuts it into collectives. A cut lies
 either inside a segment, and then the collectives on both sides hold a part of it, or on the edge between two. This
 (its *place*) decides what a collective waits for and what waits for it; given the places, all times are
-linear in the positions (osfmodel.solve.blocks.programme).
+linear in the positions (osfmodel.solve.blocks.resize).
 """
 
 from __future__ import annotations
