@@ -24,11 +24,13 @@ def many(count: int, most: int) -> pytest.MarkDecorator:
 def covering(cases: Sequence[frozenset[object]], seed: str) -> set[int]:
     """Few of many cases, by their places: each entry of a case is in one of them. The seed fixes the draw."""
     order = Random(seed).sample(range(len(cases)), len(cases))
-    missing, chosen = set[object]().union(*cases), set[int]()
+    bits = {entry: 1 << number for number, entry in enumerate(set[object]().union(*cases))}
+    held = [sum(bits[entry] for entry in case) for case in cases]
+    missing, chosen = (1 << len(bits)) - 1, set[int]()
     while missing:
-        best = max(order, key=lambda place: len(missing & cases[place]))
+        best = max(order, key=lambda place: (missing & held[place]).bit_count())
         chosen.add(best)
-        missing -= cases[best]
+        missing &= ~held[best]
     return chosen
 
 

@@ -32,7 +32,7 @@ from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.formats.jobs.job import job_at
+from osfmodel.formats.jobs.reading import job_at
 from osfmodel.planning.scaling.curve import ScaleCurve, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest

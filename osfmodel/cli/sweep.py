@@ -18,10 +18,9 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import require
 from osfmodel.entities.version import __version__
 from osfmodel.planning.sweep.columns import GOALS, Record
-from osfmodel.planning.sweep.conditions import condition
 from osfmodel.planning.sweep.grid import load_grid
 from osfmodel.planning.sweep.influences import influences
-from osfmodel.planning.sweep.results import Sweep, frontier, load_sweep
+from osfmodel.planning.sweep.results import Sweep, condition, frontier, load_sweep
 from osfmodel.planning.sweep.running import sweep
 from osfmodel.planning.sweep.stores import STORES
 from osfmodel.show.picture import require_matplotlib

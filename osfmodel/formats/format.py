@@ -1,16 +1,26 @@
-"""IMPORT_FORMATS: the formats of other tools' files that are read, and the type of its rows."""
+"""IMPORT_FORMATS: the formats of other tools' files that are read, the type of its rows, and our own files as one.
+
+osfmodel's own workload and cluster files can be imported like any other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from osfmodel.cost import COST_MODELS
+from osfmodel.entities import lookup
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.documents import KINDS, decode_cluster, decode_workload
 from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.trace import Trace
-from osfmodel.formats import kineto, layers, memory_snapshot, nsight, own, topology
+from osfmodel.entities.workload import Workload
+from osfmodel.formats import kineto, layers, memory_snapshot, nsight, topology
 from osfmodel.formats.collectives import chakra, flight_recorder, inspector, nccl_tests, tables
 from osfmodel.formats.horovod import files
-from osfmodel.formats.source_text import Files, Hints, Noun, Text
+from osfmodel.formats.source_text import Files, Hints, Noun, Text, content, parse
 from osfmodel.formats.traces.cautions import nouns_of
 from osfmodel.formats.trainers import lightning, logs
 from osfmodel.formats.trainers.steps import LoggedRun, measurement_of
@@ -66,6 +76,29 @@ def of_log(sniff: Callable[[str], bool], log: Callable[[Text], LoggedRun], summa
         return measurement_of(log(text), text, hints)
 
     return Format(sniff, read, summary, label=label, runs=True, log=log)
+
+
+def sniff_own(head: str) -> bool:
+    """Whether it is a JSON object with a schema_version, as our own files are."""
+    return head.lstrip().startswith("{") and '"schema_version"' in head
+
+
+def read_own(text: Text, hints: Hints) -> list[Workload | Cluster]:
+    """The workload or the cluster, under its own name. Raises DataError for anything else."""
+    document = parse(text)
+    kind = document.get("kind") or next((name for name, field in KINDS.items() if field in document), "document")
+    if kind == "workload":
+        return [_told(decode_workload(content(text)), hints)]
+    if kind == "cluster":
+        cluster = decode_cluster(content(text))
+        lookup.require(cluster.cost_model, COST_MODELS, "cost model")
+        return [cluster]
+    raise DataError(f"is a file of osfmodel, of kind {kind!s:.40}: only workloads and clusters are imported")
+
+
+def _told(workload: Workload, hints: Hints) -> Workload:
+    """The workload with the user's batch size, if the file has none."""
+    return workload if workload.batch_size is not None else replace(workload, batch_size=hints.batch_size)
 
 
 IMPORT_FORMATS: LateTable[Format] = LateTable(
@@ -195,7 +228,7 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
         "lightning": of_log(
             lightning.sniff, lightning.log, "metrics.csv of Lightning's CSVLogger: steps or rates", "Lightning's CSV"
         ),
-        "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
+        "osfmodel": Format(sniff_own, read_own, "a workload or cluster file of osfmodel itself"),
     },
     "osfmodel.formats",
     Format,

@@ -19,7 +19,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import executor_of
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.filling import Closes, fill
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import OF_ONE_REPEAT, Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import Jobs
@@ -54,18 +54,23 @@ def row_of(
     plan: Plan,
     fitted: bool = False,
 ) -> Row:
-    """The prediction of the engine for ``run``, beside the measurement.
+    """The prediction of the engine for ``run``, beside the measurement."""
+    timeline = predict_timeline(workload, plan, replace(pricing, workers=run.workers))
+    return row_at(run, workload, timeline.iteration_time, fitted)
+
+
+def row_at(run: Measurement, workload: Workload, predicted: float, fitted: bool = False) -> Row:
+    """A prediction in seconds beside the measurement.
 
     Not steady if its ranks kept the cores busy. The forward of a replay does not count for that: it sleeps, and sends
     nothing.
     """
     replayed = dict(run.conditions).items() >= REPLAYED_ON_CPU.items()
     busy = run.saturated(workload.forward_time if replayed else 0)
-    timeline = predict_timeline(workload, plan, replace(pricing, workers=run.workers))
     return Row(
         label=label_of(run),
         measured=run.iteration_time,
-        predicted=timeline.iteration_time,
+        predicted=predicted,
         fitted=fitted,
         is_time=True,
         steady=not busy,
@@ -143,6 +148,12 @@ def without_unsteady(measurements: Sequence[Measurement], rows: Sequence[Row]) -
 def cell_of(run: Measurement) -> Hashable:
     """The properties that all repeats of a plan share, and no other run."""
     return run.workload, run.cluster, run.workers, run.plan, run.shared_conditions
+
+
+def asked_of(run: Measurement) -> Hashable:
+    """The properties that a prediction depends on, which repeats of a plan share."""
+    own = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
+    return run.workload, run.cluster, run.workers, run.plan, own
 
 
 def _uncounted(row: Row, note: str) -> Row:

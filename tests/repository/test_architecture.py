@@ -201,7 +201,7 @@ def test_the_checks_of_imports_can_fail(tmp_path):
     path.write_text("from osfmodel.entities.errors import OsfError\ndef f():\n    from osfmodel.engine import memory\n")
     found = {inner(name) for name in imports(path)}
     assert upward("cost.shapes", found) == ["engine.memory"]
-    assert upward("solve.bounds", {"formats.own", "solve.caps", "cost"}) == ["formats.own"]
+    assert upward("solve.bounds", {"formats.layers", "solve.caps", "cost"}) == ["formats.layers"]
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
     assert longest_chain({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == ["a", "b", "c"]
     assert inner("osfmodel.cli.main") == "cli"

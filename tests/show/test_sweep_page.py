@@ -14,8 +14,7 @@ from rich.console import Console
 
 from osfmodel.cli import main
 from osfmodel.planning.sweep.columns import DEFAULTS, KEYS
-from osfmodel.planning.sweep.conditions import condition
-from osfmodel.planning.sweep.results import Sweep, frontier
+from osfmodel.planning.sweep.results import Sweep, condition, frontier
 from osfmodel.show import picture as plotting
 from osfmodel.show.sweep.page import PRINTED, sweep_page
 from osfmodel.show.sweep.points import MOST, axes_of, counts_shown, points_of, show_cloud, tick_texts

@@ -9,8 +9,6 @@ import sys
 from dataclasses import replace
 from functools import cache
 
-import pandas
-import polars
 import pytest
 from click.testing import CliRunner
 
@@ -137,6 +135,9 @@ def test_figures_of_a_cluster_are_one_row_for_each_size_that_was_measured():
 
 @pytest.mark.parametrize("name", sorted(one.__name__ for one in VIEWS))
 def test_frames_have_the_same_rows_in_pandas_and_polars(name):
+    import pandas
+    import polars
+
     one = nouns()[name]
     rows = one.to_records()
     assert len({tuple(row) for row in rows}) == 1

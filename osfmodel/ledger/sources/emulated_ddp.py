@@ -13,7 +13,7 @@ differ by more than 5 % the cell is listed and not counted: a rule from before t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -26,7 +26,7 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import Job
-from osfmodel.ledger.recipe import row_of, stated_plan, without_unsteady
+from osfmodel.ledger.recipe import asked_of, row_at, row_of, stated_plan, without_unsteady
 from osfmodel.ledger.results import Row, Verdict
 
 
@@ -35,27 +35,39 @@ def judge(
 ) -> Verdict:
     """Predict all runs, and mark those of unsteady cells; ``change`` changes prices (for an ablation)."""
     return Verdict(
-        without_unsteady(measurements, [_row(run, change) for run in measurements]),
+        without_unsteady(measurements, list(_rows(measurements, change))),
         "nothing: workloads and plans as replayed, the network as osf bench measured it before",
     )
 
 
-def _row(run: Measurement, change: Callable[[Pricing], Pricing]) -> Row:
-    workload = _workload(run.workload, variation_of(dict(run.conditions)))
-    pricing = pricing_of(load_cluster(run.cluster), run.workers)
-    pricing = change(pricing.under(dict(run.conditions)))
-    return row_of(run, workload, pricing, carried_out(run, workload, pricing))
+def _rows(measurements: Sequence[Measurement], change: Callable[[Pricing], Pricing]) -> Iterator[Row]:
+    """The runs beside their predictions, of which repeats of a plan share one."""
+    known: dict[Hashable, Row] = {}
+    for run in measurements:
+        workload = _workload(run.workload, variation_of(dict(run.conditions)))
+        found = known.get(asked_of(run))
+        if found is None or found.predicted is None:
+            pricing = pricing_of(load_cluster(run.cluster), run.workers)
+            pricing = change(pricing.under(dict(run.conditions)))
+            found = known[asked_of(run)] = row_of(run, workload, pricing, carried_out(run, workload, pricing))
+            yield found
+        else:
+            yield row_at(run, workload, found.predicted)
 
 
 def jobs(measurements: Sequence[Measurement]) -> Iterator[Job | str]:
-    """Each steady run as a user would ask for it: the same, since nothing is fitted here."""
+    """Each steady run as a user would ask for it: the same, since nothing is fitted here; one job for all repeats."""
+    known: dict[Hashable, Job] = {}
     for run, row in zip(measurements, judge(measurements).rows, strict=True):
         if not row.counts:
             yield row.note
             continue
-        workload = _workload(run.workload, variation_of(dict(run.conditions)))
-        pricing = pricing_of(load_cluster(run.cluster), run.workers).under(dict(run.conditions))
-        yield Job(workload, run.cluster, carried_out(run, workload, pricing), conditions=dict(run.conditions))
+        if asked_of(run) not in known:
+            workload = _workload(run.workload, variation_of(dict(run.conditions)))
+            pricing = pricing_of(load_cluster(run.cluster), run.workers).under(dict(run.conditions))
+            plan = carried_out(run, workload, pricing)
+            known[asked_of(run)] = Job(workload, run.cluster, plan, conditions=dict(run.conditions))
+        yield known[asked_of(run)]
 
 
 @cache

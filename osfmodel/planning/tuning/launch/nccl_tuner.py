@@ -13,7 +13,7 @@ from osfmodel.cost import nccl
 from osfmodel.cost.model import layout_of
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.results import Tuning
-from osfmodel.planning.tuning.launch import Snippet
+from osfmodel.planning.tuning.launch.snippet import Snippet
 
 ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
 """Algorithm names in the file, by the cost model's names; protocols are in lower case."""

@@ -1,33 +1,14 @@
-"""Further lines for a tuned plan besides the framework's settings: SNIPPETS maps a name to its Snippet.
-
-To add one: a Snippet of a function (Tuning) -> text, and one line in the table. It raises UsageError with the reason if
-it does not apply to a tuning. ``osf tune --lines NAME`` prints it; tests/conformance runs over the table. Those here
-start the workers: torchrun on each node, by hand or under Slurm.
-"""
+"""Commands that start the workers of a tuned plan: torchrun on each node, by hand or under Slurm."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
 
 from osfmodel.cost.model import layout_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.lookup import LateTable
 from osfmodel.planning.results import Tuning
+from osfmodel.planning.tuning.launch.snippet import Snippet
 from osfmodel.targets import CONFIG_TARGETS
-
-
-class Snippet(NamedTuple):
-    """An entry of SNIPPETS.
-
-    summary: its use, in half a line
-    write:   (tuning) -> the whole file
-    """
-
-    summary: str
-    write: Callable[[Tuning], str]
-
 
 PORT = 29500
 """torchrun's own default port for the rendezvous."""
@@ -101,10 +82,5 @@ srun torchrun --nnodes {nodes} --nproc-per-node {each} $meeting {script}
 """
 
 
-SNIPPETS: LateTable[Snippet] = LateTable(
-    {
-        "torchrun": Snippet("the command that starts the workers on each node", torchrun),
-        "slurm": Snippet("a batch script for sbatch that starts them", slurm),
-        "nccl-tuner": "planning.tuning.nccl_tuner:NCCL_TUNER",
-    }
-)
+TORCHRUN = Snippet("the command that starts the workers on each node", torchrun)
+SLURM = Snippet("a batch script for sbatch that starts them", slurm)
