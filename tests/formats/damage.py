@@ -17,9 +17,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from osfmodel.formats import format_of
-from tests.conftest import ROOT
 from tests.formats import chakra_traces, flight_dumps, nsight_reports, samples, traces
 
+ROOT = Path(__file__).resolve().parents[2]  # not of conftest, which loads pytest and hypothesis
 LARGEST = 30_000
 """Bytes of a file before it is damaged; longer ones are cut to a head that is still valid."""
 MOST_RUNS = 2

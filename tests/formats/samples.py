@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from tests.conftest import ROOT
 from tests.formats import chakra_traces, flight_dumps, inspector_logs, memory_snapshots, traces
 
+ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"
 """Files of Horovod 0.28.1 with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
 HOROVOD_FUSED, HOROVOD_UNFUSED, HOROVOD_AUTOTUNE = (

@@ -16,6 +16,7 @@ from osfmodel.planning.tuning.chances import TIE, best_of, chance, drawn, draws,
 from osfmodel.planning.tuning.settling import less_tiny
 from osfmodel.planning.tuning.task import TuningProblem
 from osfmodel.targets import CONFIG_TARGETS
+from tests.kept import tuned
 
 WORKLOAD = osf.load_workload("resnet50-v100")
 
@@ -63,7 +64,7 @@ def test_the_default_has_no_chance_of_its_own_and_is_kept_where_nothing_is_gaine
 
 
 def test_a_verdict_says_to_leave_it_alone_where_the_interval_holds_zero():
-    found = osf.tune(WORKLOAD, osf.load_cluster("v100-10gbe"), 16)
+    found = tuned(WORKLOAD.name, "v100-10gbe", 16, "ddp")
     outcome = found.outcomes[0]
     assert outcome.chance is not None
     unsure = replace(outcome, default_time=outcome.tuned_time * 1.02, chance=Chance(-0.01, 0.03, 0.8))
@@ -88,7 +89,7 @@ def test_optimal_is_not_said_beside_a_tuned_time_that_differs_in_print():
 
 def test_no_configuration_is_worse_than_the_default_on_average():
     for cluster, workers in (("v100-10gbe", 16), ("v100-56gib", 16), ("ring:200us,10Gbps", 8)):
-        found = osf.tune(WORKLOAD, osf.load_cluster(cluster), workers).outcomes[0]
+        found = tuned(WORKLOAD.name, cluster, workers, "ddp").outcomes[0]
         assert found.chance is None or found.chance.wins >= 0.5, cluster
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -30,6 +31,7 @@ CLUSTER = load_cluster("ring:50us,10Gbps")
 BLOCKS = blocks()
 
 
+@cache
 def tuned(limit, density=None, workload=BLOCKS, **more):
     return tune_memory(workload, CLUSTER, 8, MemoryBudget(limit, density=density, **more))
 
