@@ -39,7 +39,7 @@ from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import Beside, Roofline, timed
-from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, DENSE, EAGER, EXPERTS, FLASH, FLASH_1, Learned, Traffic
+from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, DENSE, EAGER, EXPERTS, FLASH, FLASH_1, LIKE, Learned, Traffic
 from osfmodel.counting.training import TrainingSetup
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import PART, quantile
@@ -59,8 +59,6 @@ ROOM = MemoryLimit(10**13)
 """No limit: those runs did run."""
 CLOCKS = {"a100": ("bfloat16",), "h100": ("bfloat16", "float8"), "b200": ("bfloat16", "float8")}
 """Clocks of GPUs that are learned; all others have that of ANY."""
-LIKE = {"b300": "b200", "gb200": "b200", "gb300": "b200", "h200": "h100"}
-"""GPUs with a table of kernels that compute as another."""
 PASSES = {
     EAGER: Traffic(1.0, 0.5, 0.0),
     COMPILE: Traffic(0.4, 0.3, 1.0),

@@ -183,6 +183,8 @@ class Learned(NamedTuple):
 
 
 ANY, DENSE, EXPERTS = "any", "dense", "experts"
+LIKE: Mapping[str, str] = {"b300": "b200", "gb200": "b200", "gb300": "b200", "h200": "h100"}
+"""GPUs with a table of kernels, and the one with which they share a clock in training: their runs are too few."""
 
 
 @cache
@@ -192,6 +194,12 @@ def table_of(gpu: str) -> str:
         return ANY
     table = most_like(GPUS[gpu])
     return table if generation_of(GPUS[gpu].called) == generation_of(GPUS[table].called) else ANY
+
+
+def clock_of(gpu: str) -> str:
+    """The GPU whose clock in training the one of that name has; "any": that of all."""
+    table = table_of(gpu)
+    return LIKE.get(table, table) if table in learned().clocks else ANY
 
 
 @cache

@@ -28,6 +28,8 @@ SUFFIXES = {
     ".sh": "code",
 }
 """Format of an output file, by the ending of its name."""
+PLAIN = ("", ".txt")
+"""Endings of tables."""
 PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")
 """Endings that are refused: a table under such a name would not open in any program."""
 
@@ -61,8 +63,8 @@ class Result(Protocol):
 def choose_format(asked: str | None, output: str | None, result: Result) -> str:
     """The format asked for; else that of the output file's ending; else a table.
 
-    The result's own ``endings`` come first. Raises UsageError for the ending of a picture, and for that of settings
-    that the result does not have.
+    The result's own ``endings`` come first. Raises UsageError for the ending of a picture, for that of settings that
+    the result does not have, and for an unknown one.
     """
     if asked is not None:
         return asked
@@ -84,6 +86,9 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
         raise UsageError(f"-o {output}: these settings make no {ending}: name it {' or '.join(own or ('.json',))}")
     if chosen == "code" and not hasattr(result, "code"):
         raise UsageError(f"-o {output}: only osf tune has lines to paste: name it .json, .yaml, .csv or .txt")
+    if ending not in SUFFIXES and ending not in PLAIN:
+        known = ", ".join(dict.fromkeys([*(own or ()), ".json", ".yaml", ".csv"]))
+        raise UsageError(f"-o {output}: nothing is written as {ending}: name it {known} or .txt, or give --format too")
     return chosen
 
 

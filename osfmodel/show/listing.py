@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from osfmodel.cost import network_rates, worker_counts
 from osfmodel.counting.modules import Model
 from osfmodel.counting.parts import Part
+from osfmodel.counting.stacks import clock_of
 from osfmodel.entities.units import show_rate
 from osfmodel.show.document import Result
 from osfmodel.show.table import TERMINAL, Column, column, csv_row, for_people, json_row
@@ -117,6 +118,7 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("in_node", "in the node", lambda row: "xgmi" if row.entry.tuned_as == "cdna" else row.entry.fabric),
         column("bytes_per_s", "per GPU", lambda row: row.entry.link or None, _rate),
         column("priced_as", "priced as", lambda row: row.entry.tuned_as),
+        column("clock_of", "clock of", lambda row: clock_of(row.name)),
     ),
     "model": (
         column("name", "part", lambda row: row.name),
@@ -237,7 +239,7 @@ class Listed(Result):
 
 
 LEFT_OUT = (
-    "source", "GPU", "cost model", "batch", "tensors", "cited", "unit", "priced as",
+    "source", "GPU", "cost model", "batch", "tensors", "cited", "unit", "clock of", "priced as",
     "bandwidth", "half precision", "type",
 )  # fmt: skip
 """Columns to leave out on a narrow terminal, the first one first."""

@@ -326,6 +326,19 @@ def test_listings_of_words_have_parameters_and_data_sheets():
     assert h100["types"] == "float32, tf32, float16, bfloat16, float8"
     (bridged,) = run_json("list", "gpus", "a30")["gpus"]
     assert (bridged["memory_bytes"], bridged["in_node"]) == (24_000_000_000, "nvlink-pairs")
+    assert [run_json("list", "gpus", one)["gpus"][0]["clock_of"] for one in ("gb300", "gh200", "l40s")] == [
+        "b200", "h100", "any",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", [".xyz", ".md", ".toml"])
+def test_an_unknown_ending_is_refused_with_those_that_are_known(ending, tmp_path):
+    """It was written as a table."""
+    path = tmp_path / f"gpus{ending}"
+    said = f"-o {path}: nothing is written as {ending}: name it .json, .yaml, .csv or .txt, or give --format too\n"
+    refused = run("list", "gpus", "-o", str(path))
+    assert (refused.exit_code, refused.stderr) == (2, f"osf: {said}")
+    assert run("list", "gpus", "-o", str(path), "--format", "table").exit_code == 0
 
 
 @pytest.mark.parametrize(

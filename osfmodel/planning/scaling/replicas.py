@@ -20,7 +20,7 @@ from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
 from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import ideal_time, outline, workload_of
-from osfmodel.counting.stacks import STACKS, learned
+from osfmodel.counting.stacks import LIKE, STACKS, clock_of, learned, table_of
 from osfmodel.counting.training import BUDGET, FULL, SELECTIVE, TrainingSetup
 from osfmodel.counting.words import gpu_said, model_of, on_gpu, parse_words
 from osfmodel.engine.alike import kept
@@ -143,6 +143,10 @@ def stack_of(workload: Workload) -> str:
     if not model.tokens:
         return ""
     said = f"; computed by {stack.said} (stack={words.setting.stack})"
+    if table_of(words.setting.gpu) in LIKE:
+        own = clock_of(words.setting.gpu)
+        shared = ", ".join(one.upper() for one in (own, *LIKE) if own in (one, LIKE.get(one)))
+        said += f"; one clock in training is learned for {shared}"
     if (dtype := words.setting.dtype) in RECIPES:
         like = RECIPES[dtype].like
         untaught = f" (no published run: as fast as {like} where kernels are)" if like else ""
