@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from osfmodel.planning.scaling.replicas import replica_workload as replica_workload
     from osfmodel.planning.scaling.scale import ScaleOptions as ScaleOptions
     from osfmodel.planning.scaling.scale import scale as scale
+    from osfmodel.planning.scaling.settings import settings as settings
     from osfmodel.planning.sweep.results import Sweep as Sweep
     from osfmodel.planning.sweep.results import load_sweep as load_sweep
     from osfmodel.planning.sweep.running import sweep as sweep
@@ -154,6 +155,7 @@ PUBLIC = {
     "planning.results": "Comparison Outcome Prediction Tuning",
     "planning.scaling.layouts": "scale_layouts",
     "planning.scaling.scale": "ScaleOptions scale",
+    "planning.scaling.settings": "settings",
     "planning.scaling.curve": "Anchor ScaleCurve ScalePoint TrainingLength",
     "planning.sweep.results": "Sweep load_sweep",
     "planning.sweep.running": "sweep",

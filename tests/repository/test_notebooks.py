@@ -11,7 +11,8 @@ from tests.notebooks import FOLDER, NOTEBOOKS, executed, outputs
 
 
 def test_there_are_notebooks():
-    assert {path.stem for path in NOTEBOOKS} >= {"predict-and-tune", "scale-and-sweep", "explain-and-compare"}
+    stems = {path.stem for path in NOTEBOOKS}
+    assert stems >= {"predict-and-tune", "scale-and-sweep", "layout-and-settings", "explain-and-compare"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
