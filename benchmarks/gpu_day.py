@@ -6,9 +6,10 @@
 Parts, each with its time, and what failed beside what did not:
 
 kernels   ``osf bench --kernels``: kernels.json, which then stands for the GPU
-profiles  ``osf profile`` of three models in eager PyTorch
+profiles  ``osf profile`` of three models in eager PyTorch: compiled ones hide their layers, and are among the steps
 steps     GPT-2s under FSDP2 in one process, eager and compiled: seconds of a step, and peaks of allocated and reserved
-          memory, against ``osf scale`` with the words of the data sheet (of kernels.json on a CPU)
+          memory, against ``osf scale`` with the words of the data sheet (of kernels.json on a CPU): also its verdict,
+          and what its model of the allocator reserves against the segments of torch's snapshot
 ranks     DDP and FSDP2 with one and two processes that share the GPU over gloo: memory of a rank; the time of two on
           one GPU is nothing that is predicted
 traces    ``osf explain`` of what torch.profiler wrote of the two ranks of DDP
@@ -110,6 +111,7 @@ def images(batch_size: int = 16) -> tuple[nn.Module, Any, Any]:
 
 
 FACTORIES = ("small", "deep", "images")
+MEMORY = ("allocated", "reserved", "segments")
 
 
 def wrapped(model: nn.Module, way: str, step: Step) -> nn.Module:
@@ -249,6 +251,8 @@ def compared(folder: Path, gpu: str, way: str, step: Step, world: int, traced: b
             "high": band.get("high_s"),
             "allocated": point.get("peak_memory_bytes"),
             "reserved": point.get("reserved_memory_bytes"),
+            "segments": point.get("reserved_memory_bytes"),
+            "fits": point.get("fits"),
         },
     }
 
@@ -308,14 +312,16 @@ def machine() -> str:
 def page(found: Mapping[str, Any]) -> Iterator[str]:
     """Lines of the page."""
     yield from ("# A day on a GPU", "", f"`benchmarks/gpu_day.sh` wrote this. {found['machine']}.", "")
-    yield "| processes | step | measured | said | error | in band | allocated | error | reserved | error |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    memory = " | ".join(f"{kind} | error" for kind in MEMORY)
+    yield f"| processes | step | measured | said | error | in band | {memory} | fits |"
+    yield "|---" * (7 + 2 * len(MEMORY)) + "|"
     parts_of = found["parts"]
     for row in (one.get("found") for name, one in parts_of.items() if name.startswith(("step", "ranks"))):
         if row:
             yield f"| {row['world']} {row['way']} | {row['step']} | {' | '.join(cells(row))} |"
     yield ""
     yield "A step is blocks, width, heads, tokens, samples and stack of a GPT-2 with AdamW. Two share the device."
+    yield "Segments are those of torch's snapshot, against what osf models as reserved. All of these ran."
     for name, one in parts_of.items():
         if name.startswith("profile") and "found" in one:
             yield f"\n`osf {name}`: {one['found'] * 1e3:.3g} ms of forward and backward."
@@ -341,10 +347,10 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     inside = "-" if not told or low is None else "yes" if low <= measured["seconds"] <= high else "no"
     off = f"{said['seconds'] / measured['seconds'] - 1:+.0%}" if told else "-"
     found = [f"{measured['seconds'] * 1e3:.3g} ms", f"{said['seconds'] * 1e3:.3g} ms" if told else "-", off, inside]
-    for kind in ("allocated", "reserved"):
-        own, other = measured.get(kind), said[kind]
+    for kind in MEMORY:
+        own, other = measured.get(kind), said.get(kind)
         found += [f"{own / MIB:,.0f} MiB" if own else "-", f"{other / own - 1:+.0%}" if own and other else "-"]
-    return found
+    return [*found, said.get("fits") or "-"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

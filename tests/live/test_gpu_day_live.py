@@ -23,14 +23,14 @@ ROW = {
     "world": 1,
     "step": "2-128-4-64-4-eager",
     "measured": {"seconds": 0.5, "allocated": 100 * 2**20, "reserved": 200 * 2**20},
-    "said": {"seconds": 0.4, "low": 0.3, "high": 0.6, "allocated": 90 * 2**20, "reserved": None},
+    "said": {"seconds": 0.4, "low": 0.3, "high": 0.6, "allocated": 90 * 2**20, "reserved": None, "fits": "yes"},
 }
 
 
 def test_the_page_has_errors_and_what_failed():
     found = {"step a": {"found": ROW}, "ranks ddp 2": {"failed": "RuntimeError: no"}, "traces": {"found": "Imbalance"}}
     lines = list(gpu_day.page({"machine": "a GPU", "parts": found}))
-    cells = "500 ms | 400 ms | -20% | yes | 100 MiB | -10% | 200 MiB | -"
+    cells = "500 ms | 400 ms | -20% | yes | 100 MiB | -10% | 200 MiB | - | - | - | yes"
     assert f"| 1 fsdp2 | 2-128-4-64-4-eager | {cells} |" in lines
     assert "\nranks ddp 2 failed: RuntimeError: no" in lines
     assert lines[lines.index("```") + 1] == "Imbalance"
