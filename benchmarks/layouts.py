@@ -20,6 +20,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from statistics import median
@@ -27,8 +28,9 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import osfmodel as osf
+from osfmodel.counting.groups import stages_of
 from osfmodel.counting.stacks import STACKS, Stack
-from osfmodel.counting.words import at_samples
+from osfmodel.counting.words import at_samples, model_of, parse_words
 from osfmodel.engine.bands import quantile
 from osfmodel.planning.scaling.curve import ScalePoint
 from osfmodel.planning.scaling.layouts import TIE, LayoutSearch, parts_of_steps
@@ -125,21 +127,28 @@ def priced(rows: Sequence[Measured]) -> Iterator[tuple[Measured, Priced]]:
 def read_on(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> tuple[Stack, float]:
     """The stack with host times read from rows of one model, and what memory near its limit costs there.
 
-    Time of a block: the least of rows with TP of 4 or more and a micro-batch of 1 on one node; in pipelines over nodes
-    the least of each TP is longer, and for each GPU of a tensor group by the median of that.
+    Time of a block of the stage that has most: the least of rows with TP of 4 or more and a micro-batch of 1 on one node; in pipelines over nodes
+    the least of each model, TP and PP is longer, and for each GPU of a tensor group by the median of that.
     """
-    blocks, over = [], dict[int, list[float]]()
+    blocks, over = [], dict[tuple[str, int, int], list[float]]()
     for row in rows:
-        (groups, batch, accumulated, _), layers = row.layout, LAYERS[row.model]
-        each = row.seconds / (accumulated + groups.pipeline - 1) * groups.pipeline / layers
+        groups, batch, accumulated, _ = row.layout
+        each = row.seconds / (accumulated + groups.pipeline - 1) / most_blocks(row.model, groups.pipeline)
         if groups.pipeline == 1 and groups.tensor >= INSIDE // 2 and batch == 1 and row.gpus == INSIDE:
             blocks.append(each)
         if groups.pipeline > 1 and groups.tensor > 1 and row.gpus > INSIDE:
-            over.setdefault(groups.tensor, []).append(each)
+            over.setdefault((row.model, groups.tensor, groups.pipeline), []).append(each)
     host = min(blocks)
-    longer = median((min(own) - host) / size for size, own in over.items())
+    longer = median((min(own) - host) / tensor for (_, tensor, _), own in over.items())
     slower = [row.seconds / times[row].seconds for row in rows if row.reserved > NEAR * 2**30 and times[row].seconds]
     return STACKS["nanotron"]._replace(host=host, handover=longer), median(slower) if slower else RETRY_SLOWDOWN
+
+
+@cache
+def most_blocks(model: str, stages: int) -> int:
+    """Blocks of the stage that has most, as nanotron divides a model."""
+    shards, _ = stages_of(model_of(parse_words(f"{MODELS[model]}:h100")), osf.Parallelism(1, stages), by_cost=True)
+    return max(len(one.model.blocks) for one in shards)
 
 
 def crossed(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterator[tuple[Measured, Priced]]:
@@ -255,6 +264,27 @@ def near_the_limit(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -
     )
     said = f"{median(slower):.1f} times as long as predicted in the median ({slower[0]:.1f} to {slower[-1]:.1f})"
     return f"The {len(slower)} runs that reserved more than {NEAR} of 80 GiB took {said}."
+
+
+def slow_pipelines(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterator[str]:
+    """Pipelines that take SLOW times as long as predicted, and what each micro-batch takes in them, by model."""
+    yield f"| nodes | pipelines | slow | {' | '.join(f'{model}: seconds of each micro-batch' for model in MODELS)} |"
+    yield f"|---|---|---|{'---|' * len(MODELS)}"
+    found: dict[int, list[Measured]] = {}
+    for row in rows:
+        if row.layout.groups.pipeline > 1 and times[row].seconds:
+            found.setdefault(max(1, row.gpus // INSIDE), []).append(row)
+    for nodes, own in sorted(found.items()):
+        slow = [row for row in own if row.seconds > SLOW * times[row].seconds]
+        cells = []
+        for model in MODELS:
+            each = sorted(
+                row.seconds / (row.layout.accumulated + (row.layout.groups.pipeline - 1) / 2)
+                for row in slow
+                if row.model == model
+            )
+            cells.append(f"{median(each):.2f} ({each[0]:.2f} to {each[-1]:.2f})" if each else "")
+        yield f"| {nodes} | {len(own)} | {len(slow)} | {' | '.join(cells)} |"
 
 
 def plot(by: Choices, path: str) -> None:
@@ -381,10 +411,9 @@ def reason_for(own: ScalePoint, best: ScalePoint) -> str:
 PLANS = ("zero-1", "fsdp2", "hsdp", "ddp")
 
 
-LAYERS = {"1B": 16, "8B": 32}
-"""Blocks of the models."""
-INSIDE, NEAR, MANY = 8, 66, 16
-"""GPUs of a node, GiB from which runs were close to the limit of memory, and nodes beyond which there are many."""
+INSIDE, NEAR, MANY, SLOW = 8, 66, 16, 3
+"""GPUs of a node, GiB from which runs were close to the limit of memory, nodes beyond which there are many, and times
+as long as predicted that a pipeline takes from which it is slow."""
 PAGE = """# Choosing a layout
 
 `OSFMODEL_DATA=FOLDER python benchmarks/layouts.py` prints this. Of each group of layouts that nanotron's authors
@@ -411,10 +440,17 @@ pace of EFA and efficiencies of computation stay), give median, p90 and worst of
 
 {errors}
 
-Pipelines over 32 and 64 nodes are erratic in this source, most far slower than predicted, and bands do not hold
-them: {disturbed} of all rows are disturbed, and nothing that is published tells which.
 {near}
-By these, tight memory costs time in predictions.
+By these, tight memory costs time in predictions. {disturbed} of all rows are disturbed.
+
+## Slow pipelines
+
+Pipelines that take more than {times} times as long as predicted. A micro-batch, with half of those that fill the
+pipeline, takes about as long in all of them, whatever the model, its part on a GPU, the tensor group, or the samples:
+neither computation nor the bytes that stages send explain it, and of two alike rows often one is not slow. Nothing that
+is published tells which, so predictions are of the others, and bands do not hold these.
+
+{slow}
 
 ## Pairs of layouts
 
@@ -446,11 +482,10 @@ def main() -> None:
         plot(first, given.plot)
     crosswise = list(choices(every, dict(crossed(every, times))).items())[:2]  # the others are of no prediction
     other = "; ".join(f"{choice}: {', '.join(parts_of(found))}" for choice, found in crosswise)
-    found = [table(named), by_group(first), errors(every, times), by_pairs(calm, times)]
-    lines = dict(zip(("table", "groups", "errors", "pairs"), map("\n".join, found), strict=True))
-    print(
-        PAGE.format(**lines, other=other, disturbed=len(every) - len(calm), near=near_the_limit(every, times)), end=""
-    )
+    found = [table(named), by_group(first), errors(every, times), by_pairs(calm, times), slow_pipelines(every, times)]
+    lines = dict(zip(("table", "groups", "errors", "pairs", "slow"), map("\n".join, found), strict=True))
+    said = {"other": other, "disturbed": len(every) - len(calm), "near": near_the_limit(every, times), "times": SLOW}
+    print(PAGE.format(**lines, **said), end="")
 
 
 if __name__ == "__main__":

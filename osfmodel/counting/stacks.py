@@ -87,13 +87,14 @@ STACKS: Mapping[str, Stack] = {
         interleaves=True,
     ),
     "nanotron": Stack(
-        "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.6e-3
+        "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.0e-3
     ),
     COMPOSER: Stack("Composer and LLM Foundry of 2023", False, 0, 100 * LAUNCHED, EAGER, FLASH_1, False, True, (10, 4)),
 }
 """By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
 nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8, and with
-2 to 8 stages on several nodes at least 10.5, 15 and 24 ms at tensor parallel 2, 4 and 8, whatever the micro-batch; by
+2 to 8 stages on several nodes, for each block of the one that has most, 8.5, 12.4 and 19 to 21 ms at tensor parallel 2,
+4 and 8, whatever the model and the micro-batch (``benchmarks/layouts.py`` reads it again from each model alone); by
 default it gathers inputs again in backward, and its loss has the logits in float32 three times."""
 USUAL_STACKS: Mapping[str, str] = {"mpt": COMPOSER}
 """Stacks that models were trained with, by the first word of their name, where that is not PyTorch as it is."""

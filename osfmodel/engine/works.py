@@ -71,6 +71,10 @@ class Clock:
         """The copy of so many bytes out of a buffer."""
         return self.effects.copy_out * size, 0
 
+    def copy_parts(self, parts: int, each: float) -> Seconds:
+        """The copies of so many parts, each of which takes so long."""
+        return parts * each, 0
+
     def send(self, kind: str, size: int, ranks: int, apart: int = 1) -> Seconds:
         """A collective of so many bytes between ``ranks`` ranks, each ``apart`` from the next."""
         return self.between(ranks, apart).split(kind, size)

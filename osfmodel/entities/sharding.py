@@ -106,6 +106,7 @@ class Sharding:
     aligned:       of the strategy flat-sharded: whether parameters begin at multiples of 16 bytes (``use_orig_params``)
     buffer:        of DeepSpeed's strategies: elements of each buffer of gradients; 0 for those of the largest bucket
     fetching:      of the strategy zero-3: the limits by which parameters are fetched and kept
+    part_time:     of the strategy zero-1: seconds after the all-gather for each rank's part of each parameter
     """
 
     groups: tuple[ParameterGroup, ...]
@@ -124,6 +125,7 @@ class Sharding:
     aligned: bool = False
     buffer: int = 0
     fetching: Fetching | None = None
+    part_time: float = 0.0
     __repr__ = brief
 
     def __post_init__(self) -> None:

@@ -137,6 +137,7 @@ def _bounded(strategy: str, rules: Sharding) -> str:
         aligned=False,
         buffer=0,
         fetching=None,
+        part_time=0.0,
     )
     known = FULLY_SHARDED if strategy in (DISTRIBUTED_OPTIMIZER, ZERO_3) else strategy
     return known if plain and strategy in SHARDING else HYBRID_SHARDED

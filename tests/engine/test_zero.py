@@ -226,6 +226,15 @@ def test_micro_batches(stage, reductions):
     assert copied == (last * 3 if stage == "zero-2" else [0] * 8 + last)
 
 
+def test_parts_are_copied_after_the_gather():
+    """One part of each of four parameters from each of four ranks; the step is longer by that, and bounds hold."""
+    plan = with_rules(ONE_BY_ONE, part_time=0.5)
+    operations = STRATEGIES["zero-1"].lower(FOUR, plan, prices(4)).operations
+    assert [one.kind for one in operations[-2:]] == ["all_gather", "copy_out"]
+    times = [predict_timeline(FOUR, each, prices(4)).iteration_time for each in (ONE_BY_ONE, plan)]
+    assert times[1] - times[0] == 16 * 0.5
+
+
 def levels(plan):
     """Bytes of each owner by moment."""
     return {one.during: one.held for one in memory_of(FOUR, plan, predict_timeline(FOUR, plan, prices(4)), 4).levels}

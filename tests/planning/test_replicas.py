@@ -420,3 +420,25 @@ def test_nanotrons_host_bounds_pipelines_of_tensor_groups_over_nodes(cluster):
         assert found["nanotron", batch, 8] < 0.5 * found["nanotron", batch, 16]
         assert found["eager", batch, 16] == pytest.approx(found["eager", batch, 8], rel=0.2)
     assert found["nanotron", 16, 16] == pytest.approx(found["nanotron", 16, 8], rel=0.05)
+
+
+def test_nanotron_reduces_its_float32_sums_in_one_message_or_in_buckets_twice_as_full(cluster):
+    """DeepSpeed reduces in the type of computation, and DDP fills buckets with float32."""
+    options = ScaleOptions(("zero-1", "ddp"))
+    points = {
+        stack: scale(osf.load_workload(f"llama3.2-1b:h100,seq4096,bf16,stack={stack}"), cluster, [32], options).points[
+            0
+        ]
+        for stack in ("nanotron", "te")
+    }
+    sent, buckets, kinds = {}, {}, {}
+    for stack, point in points.items():
+        zero, other = (next(row.prediction for row in point.rows if row.name == name) for name in ("zero-1", "ddp"))
+        spans = zero.timeline.spans
+        kinds[stack] = [one.kind for one in spans].count("all_reduce"), "copy_out" in {one.kind for one in spans}
+        sent[stack] = zero.plan.sharding.reduce_dtype
+        buckets[stack] = len(other.plan.buckets)
+    assert sent == {"nanotron": "float32", "te": "bfloat16"}
+    assert kinds["nanotron"] == (1, True)
+    assert kinds["te"][0] > 1
+    assert buckets["nanotron"] < 0.8 * buckets["te"]

@@ -9,7 +9,8 @@ an all-reduce, also with DeepSpeed's ``reduce_scatter``: so it was seen over glo
   over gloo: DeepSpeed launches none of these in the background (recorded with 2 ranks).
 * Backward ends when all its reductions have. Of several micro-batches, stage 1 reduces with the last and stage 2 with
   each; gradients are copied into buckets only where they are reduced.
-* Each rank updates its shard; then the parameters of each dtype, padded, are gathered, and the step ends with that.
+* Each rank updates its shard; then the parameters of each dtype, padded, are gathered, and the step ends with that, or
+  with copies of each rank's part of each parameter (``part_time`` of the plan's sharding), as in nanotron.
 
 Where ranks own whole tensors instead of shards (``zero-1-owners``), each broadcasts what it has updated, one rank after
 the other: so InternEvo (``HybridZeroOptimizer``), ColossalAI's early ZeRO, and torch's ``ZeroRedundancyOptimizer``. The
@@ -99,7 +100,10 @@ class ZeroStep(IssuedStep):
         for dtype in dict.fromkeys(layer.dtype for layer in trained(self.workload)):
             layers = [layer for layer in trained(self.workload) if layer.dtype == dtype]
             names, size = tuple(layer.name for layer in layers), gathered_bytes(self.rules, layers, ranks)
-            self.add("all_gather", CHANNEL, names, ("send", "all_gather", size, ranks), (update,))
+            gather = self.add("all_gather", CHANNEL, names, ("send", "all_gather", size, ranks), (update,))
+            if self.rules.part_time:
+                work = ("copy_parts", ranks * len(layers), self.rules.part_time)
+                self.add("copy_out", COMPUTE, names, work, (gather,))
 
     def _backward(self) -> None:
         """Add the backward of a micro-batch that adds its gradients up."""

@@ -29,10 +29,10 @@ from osfmodel.planning.scaling.replicas import (
     assumptions,
     in_groups,
     in_micro_batches,
-    in_stages,
     of_each_gpu,
     stack_of,
 )
+from osfmodel.planning.scaling.stack_plans import as_run
 from osfmodel.planning.scaling.strategies import StrategyRow, possible
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.what_if import WhatIf
@@ -149,13 +149,18 @@ def room_on(gpu: Gpu, groups: Parallelism = Parallelism()) -> MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class ScaleTask:
-    """Properties of all points of a curve. ``sized``: whether memory is computed, and held against ``limit``."""
+    """Properties of all points of a curve.
+
+    sized: whether memory is computed, and held against ``limit``
+    stack: of a workload in words; "" for others
+    """
 
     cluster: Cluster
     options: ScaleOptions
     limit: MemoryLimit | None
     sized: bool
     subjects: PricedSubjects
+    stack: str = ""
 
     @classmethod
     def of(
@@ -171,6 +176,7 @@ class ScaleTask:
             wanted if sized else None,
             sized,
             subjects or PricedSubjects(),
+            parse_words(workload.name).setting.stack if in_words(workload.name) else "",
         )
 
     def inside(self, workers: int) -> bool:
@@ -183,7 +189,7 @@ class ScaleTask:
 
     def given(self, name: str) -> Given:
         """The plan called so, as the groups run it."""
-        return in_stages(name, self.options.groups)
+        return as_run(name, self.options.groups, self.stack)
 
     def measuring(self, anchor: Anchor) -> ScaleTask:
         """The task with the anchor's batch."""
@@ -213,7 +219,7 @@ class ScaleTask:
         groups = self.options.groups
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
         what_if = in_micro_batches(self.options.what_if, workload, replicas)
-        plans = [in_stages(name, groups) for name in self.options.plans]
+        plans = [self.given(name) for name in self.options.plans]
         grouped, size = self.one_micro_batch(workload, workers), what_if.share(replicas) or workload.batch_size
         changed = what_if.of_workload(grouped, replicas)
         found = strategies_at(self.subjects.of(changed, self.cluster, ranks), plans)
