@@ -18,6 +18,11 @@ from osfmodel.ledger.check import check, check_logs, coverage, overall, used_ove
 from osfmodel.ledger.results import Checked
 from osfmodel.show.checks.result import Judged
 
+LAYOUTS = "layouts"
+ELSEWHERE = (
+    "layouts: the runs by which layouts are judged (docs/ledger/layouts.md) are not bundled: in a checkout, "
+    "OSFMODEL_DATA=FOLDER python benchmarks/layouts.py judges them again"
+)
 SOURCE = NameOrFile("source", lambda _begun: LEDGER)
 
 
@@ -80,6 +85,8 @@ def check_command(
 def _from_sources(sources: Sequence[str], allowed: float | None) -> tuple[Checked, ...]:
     """The bundled sources and files of runs by what they name; outputs may be none of these."""
     for name in sources:
+        if name == LAYOUTS and not Path(name).exists():
+            raise UsageError(ELSEWHERE)
         if name not in LEDGER:
             profiles.require_file(Path(name), "measurements")
             if Path(name).is_file():

@@ -198,19 +198,27 @@ def _parts(job: JobSettings) -> int:
     return job.sizes.get("pipeline", 1) * job.sizes.get("chunks", 1)
 
 
+def refusal(blocks: int, stages: int, chunks: int, micro_batches: int) -> str:
+    """Why Megatron refuses a pipeline, and what to give in its place; "" for one that it runs."""
+    parts = stages * chunks
+    if blocks % parts and (blocks + 2) % parts:
+        return (
+            f"Megatron divides {blocks} blocks, or {blocks + 2} with embedding and head, evenly, and not by {parts}: "
+            "give another --pp or --vpp"
+        )
+    if chunks > 1 and micro_batches % stages:
+        return (
+            f"Megatron interleaves {stages} stages for a multiple of {stages} micro-batches, and there are "
+            f"{micro_batches}: give another --global-batch or --accumulate, or --vpp 1"
+        )
+    return ""
+
+
 def in_job(knobs: MegatronKnobs, job: JobSettings) -> MegatronKnobs:
     """The settings of a whole job. Raises UsageError for a pipeline that Megatron refuses."""
-    stages, parts = job.sizes.get("pipeline", 1), _parts(job)
-    if job.blocks % parts and (job.blocks + 2) % parts:
-        raise UsageError(
-            f"Megatron divides {job.blocks} blocks, or {job.blocks + 2} with embedding and head, evenly, and not by "
-            f"{parts}: give another --pp or --vpp"
-        )
-    if parts > stages and job.micro_batches % stages:
-        raise UsageError(
-            f"Megatron interleaves {stages} stages for a multiple of {stages} micro-batches, and there are "
-            f"{job.micro_batches}: give another --global-batch or --accumulate, or --vpp 1"
-        )
+    stages, chunks = (job.sizes.get(kind, 1) for kind in ("pipeline", "chunks"))
+    if said := refusal(job.blocks, stages, chunks, job.micro_batches):
+        raise UsageError(said)
     return replace(knobs, job=job)
 
 

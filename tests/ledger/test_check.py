@@ -168,6 +168,7 @@ def test_a_folder_a_trace_or_another_noun_says_what_to_give_instead(tmp_path, mo
 
 
 def test_unknown_sources_and_plots_are_refused(tmp_path):
+    assert "python benchmarks/layouts.py judges" in CliRunner().invoke(main, ["check", "layouts"]).stderr
     with pytest.raises(UsageError, match="unknown source"):
         check(["nowhere"])
     with pytest.raises(UsageError, match="that is a folder: give the measurement files in it"):

@@ -128,6 +128,13 @@ def test_settings_for_megatron_are_those_that_it_takes(options: str, said: str) 
     assert said in made.output
 
 
+@pytest.mark.parametrize(("chunks", "said"), [(3, True), (5, False)])
+def test_chunks_that_megatron_refuses_are_priced_with_a_caution(chunks: int, said: bool) -> None:
+    words = "llama3-70b:h100,batch1", "--cluster", CLUSTER, "--workers", "64", "--accumulate", "16"
+    made = run("scale", *words, "--pp", "8", "--vpp", str(chunks), "--tp", "2", "--plan", "zero-1")
+    assert ("--vpp 3 is priced, but Megatron divides 80 blocks" in " ".join(made.output.split())) == said
+
+
 def test_embedding_and_head_are_blocks_for_megatron_where_that_divides_them() -> None:
     knobs = CONFIG_TARGETS["megatron"].convert.default_knobs()
     for blocks, marked in ((126, True), (128, False), (0, False)):

@@ -37,6 +37,7 @@ from osfmodel.planning.scaling.strategies import StrategyRow, possible
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.targets.megatron import refusal
 
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
 """Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
@@ -250,6 +251,12 @@ class ScaleTask:
         active = model_of(parse_words(workload.name)).active if in_words(workload.name) else count
         return f" ({active / 1e9:.3g} active)" if active < count else ""
 
+    def _interleaved(self, workload: Workload, last: ScalePoint) -> Iterator[str]:
+        """A caution on chunks of stages that are priced, and that Megatron does not run."""
+        groups, blocks = self.options.groups, len(model_of(parse_words(workload.name)).blocks)
+        if said := refusal(blocks, groups.pipeline, groups.chunks, last.accumulated):
+            yield f"careful: --pp {groups.pipeline} --vpp {groups.chunks} is priced, but {said}"
+
     def notes(self, workload: Workload, wanted: MemoryLimit | None, last: ScalePoint) -> Iterator[str]:
         """Remarks on what was counted, on memory and on what-ifs."""
         if workload.fixed_share is not None and workload.batch_size is not None:
@@ -272,6 +279,8 @@ class ScaleTask:
             yield "memory is not compared: give --memory SIZE"
         if self.options.groups != Parallelism():
             yield assumptions(self.options.groups, parse_words(workload.name).setting)
+            if self.options.groups.chunks > 1:
+                yield from self._interleaved(workload, last)
             if self.options.groups.tensor > 1:
                 yield from (APART.format(**words) for words in apart(self.cluster))
         if workload.offload is not None:

@@ -14,6 +14,7 @@ from osfmodel.counting.training import FULL, NOTHING, SELECTIVE
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import suggestion
+from osfmodel.targets.megatron import refusal
 
 ANY = "any"
 TRIED = (NOTHING, SELECTIVE, FULL)
@@ -132,7 +133,6 @@ def _chunks(space: Space, blocks: int, stages: int, micro_batches: int, interlea
     found = [
         chunks
         for chunks in range(least, min(most, whole) + 1)
-        if chunks == 1
-        or (micro_batches % stages == 0 and 0 in (blocks % (stages * chunks), (blocks + 2) % (stages * chunks)))
+        if chunks == 1 or not refusal(blocks, stages, chunks, micro_batches)
     ]
     yield from found if "vpp" in space.limits else dict.fromkeys((*found[:1], *found[-1:]))
