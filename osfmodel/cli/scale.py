@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +33,6 @@ from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.formats.jobs.reading import job_at
 from osfmodel.planning.scaling.curve import ScaleCurve, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
@@ -156,7 +156,11 @@ def scale_command(
         require_writable(str(output))
     if form is not None and asked["target"] is not None:
         raise UsageError(f"-o {output}: settings go to a file of their own: leave --for out, or give -o another name")
-    job = job_at(subject.workload_name)
+    job = None
+    if os.path.isfile(subject.workload_name):
+        from osfmodel.formats.jobs.reading import job_at  # with every format
+
+        job = job_at(subject.workload_name)
     if job is not None:
         from osfmodel.cli.audit import audit_asked, write_page
         from osfmodel.planning.scaling.audit import audit

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,14 +18,15 @@ from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files.profiles import plain_text, read
 from osfmodel.entities.units import AMOUNTS, parse_amount, parse_part, parse_room, parse_time
 from osfmodel.entities.workload import Workload
-from osfmodel.formats.reading import logged_run
-from osfmodel.formats.source_text import Text
 from osfmodel.planning.scaling.curve import Anchor, TrainingLength
 from osfmodel.planning.scaling.goals import Goals
 from osfmodel.planning.scaling.scale import ScaleOptions
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets.named_plans import named_plan
+
+if TYPE_CHECKING:
+    from osfmodel.formats.source_text import Text
 
 RATE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kMG]?)\s*(tok|tokens|samples)/s(/gpu)?", re.IGNORECASE)
 COUNTS = ("workers", "gpus", "n_gpus", "world_size")
@@ -70,6 +71,8 @@ def parse_anchor(text: str) -> Anchor:
     workers, said = int(match[1]), match[2]
     own = {word.strip(): int(value) for word, _, value in (one.partition("=") for one in match[3].split(",") if one)}
     if os.path.isfile(said):
+        from osfmodel.formats.reading import logged_run  # every format, not loaded for others
+
         run = logged_run(Path(said), lambda told: warn(f"{said}: {told}"))
         if run.workers not in (None, workers):
             raise UsageError(f"--anchor {text!r}: {said} is of {run.workers} GPUs: write {run.workers}={said}")
@@ -90,6 +93,7 @@ def parse_anchor(text: str) -> Anchor:
 
 def runs_in(path: Path) -> tuple[Anchor, ...]:
     """The runs of a CSV file, a row each. Raises DataError, with the path, for rows that say no step."""
+    from osfmodel.formats.source_text import Text  # with every format
 
     def decoded(content: bytes) -> tuple[Anchor, ...]:
         try:

@@ -116,11 +116,31 @@ def workload_of(
 
 
 def outline(
-    model: Model, setting: TrainingSetup, beside: Mapping[str, Beside] = MappingProxyType({})
+    model: Model,
+    setting: TrainingSetup,
+    beside: Mapping[str, Beside] = MappingProxyType({}),
+    more: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[float, int]:
-    """Seconds of a micro-batch, and bytes of activations at their highest level, as :func:`workload_of` has them."""
-    seconds = plain_sum(map(plain_sum, timed(model, Roofline.of(setting), beside).values()))
-    return seconds, max(activations(model, setting)[1], default=0)
+    """Seconds of a micro-batch, and bytes of activations at their highest level, as :func:`workload_of` has them.
+
+    more: by block, how many that are alike follow it and were left out (``counting.groups.folded``)
+    """
+    times, (stays, peaks) = timed(model, Roofline.of(setting), beside), activations(model, setting)
+    others = [more.get(model.block_of(one), 0) for one in model.modules]
+    seconds = plain_sum(
+        plain_sum(times[one.name]) * (1 + alike) for one, alike in zip(model.modules, others, strict=True)
+    )
+    before: dict[str, int] = {}  # bytes that others which are alike keep, up to the last of each block
+    for module, own, alike in zip(model.modules, stays, others, strict=True):
+        block = model.block_of(module)
+        before[block] = before.pop(block, 0) + own * alike
+    own_block, kept, most = "", 0, 0
+    for module, peak in zip(model.modules, peaks, strict=True):
+        block = model.block_of(module)
+        if block and block != own_block:
+            kept += before[block]
+        own_block, most = block, max(most, peak + kept)
+    return seconds, most
 
 
 def ideal_time(model: Model, setting: TrainingSetup) -> float:

@@ -8,7 +8,8 @@ from math import prod
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.groups import GroupMessage, Parallelism, shard_of, stages_of
+from osfmodel.counting.groups import GroupMessage, Parallelism, folded_stages, shard_of, stages_of
+from osfmodel.counting.roofline import outline
 from osfmodel.counting.words import model_of, parse_words
 from tests.counting.test_words import TINY
 
@@ -210,3 +211,17 @@ def test_numbers_of_gpus_are_whole_replicas():
     for size in (0, -1, 10**6, True):
         with pytest.raises(osf.UsageError, match="it must be a whole number from 1"):
             Parallelism(tensor=size)
+
+
+@pytest.mark.parametrize("checkpointing", ["", ",ac=full", ",ac=selective", ",ac=budget:0.4"])
+@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3"])
+def test_an_outline_of_one_block_of_each_run_is_that_of_all(name, checkpointing):
+    words = parse_words(f"{name}:h100,batch2,bf16{checkpointing}")
+    model = model_of(words)
+    for groups in (Parallelism(), Parallelism(2, 4), Parallelism(1, 4, chunks=2), Parallelism(2, 1, 2)):
+        every, folds = stages_of(model, groups)[0], folded_stages(model, groups)
+        whole = sorted((*outline(one.model, words.setting), one.model.trained) for one in every)
+        found = sorted((*outline(one.shard.model, words.setting, more=one.more), one.trained) for one in folds)
+        assert [one[1:] for one in found] == [one[1:] for one in whole]
+        assert [one[0] for one in found] == pytest.approx([one[0] for one in whole])
+        assert max(len(one.shard.model.modules) for one in folds) < 30

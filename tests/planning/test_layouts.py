@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from osfmodel import load_cluster
@@ -197,3 +199,18 @@ def test_settings_and_records_are_of_the_layout_that_is_taken() -> None:
     assert "checkpointing" in rows[0]
     assert "accumulate" in rows[0]
     assert len(rows) == 2
+
+
+def test_rows_that_cannot_be_taken_change_no_choice() -> None:
+    for room in ROOMS:
+        made, layouts = search(room)
+        for layout in layouts[::3]:
+            workload = made._counted(layout)
+            assert workload is not None
+            some, every = made._point(layout, workload, math.inf), made._point(layout, workload)
+            assert made._point(layout, workload, 1e-9) is None
+            assert some is not None
+            assert every is not None
+            assert some.best.name == every.best.name, layout
+            assert some.fits == every.fits
+            assert {row.name for row in some.rows} <= {row.name for row in every.rows}

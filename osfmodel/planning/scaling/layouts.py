@@ -10,17 +10,18 @@ are no slower than every bound that is left, so that none which is faster was le
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from osfmodel.counting import in_words, load_workload
-from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.groups import Parallelism, folded
 from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.roofline import ADAM_STATE, outline
 from osfmodel.counting.stacks import STACKS
-from osfmodel.counting.training import NOTHING, TrainingSetup
+from osfmodel.counting.training import NOTHING, TrainingSetup, checkpointing_of
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.engine.optimizers import offloaded, state_bytes
 from osfmodel.entities.cluster import Cluster
@@ -30,7 +31,7 @@ from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
-from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided, outlined_replica
+from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided, foldable, outlined_replica
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of, room_on
 from osfmodel.planning.scaling.spaces import ANY, Layout, Space, candidates, parse_space
 from osfmodel.solve.solution import PlanRule
@@ -72,8 +73,11 @@ class LayoutSearch:
         self.subjects = PricedSubjects()
         self.counted = self.predicted = 0
         parsed = parse_words(words)
-        self.model, self.stack = model_of(parsed), parsed.setting.stack
-        self._whole: dict[tuple[int, str], float] = {}
+        self.model, self.stack, self._said = model_of(parsed), parsed.setting.stack, parsed.setting
+        modules, self._more = folded(self.model, self.model.modules)
+        names = tuple(name for name in self.model.blocks if name in self._more)
+        self._one_of_each = replace(self.model, modules=tuple(modules), blocks=names)
+        self._alone: dict[tuple[int, str], tuple[float, int]] = {}
         self._settings: dict[tuple[int, str], TrainingSetup] = {}
         self._divided: dict[Parallelism, Divided | None] = {}
 
@@ -104,7 +108,11 @@ class LayoutSearch:
                     continue
                 heapq.heappush(queue, (max(bound, found.time), next(order), layout, stage + 1, found.workload))
                 continue
-            if (point := self._point(layout, workload)) is not None:
+            before = fitting.get(layout.groups)
+            below = math.inf if before is None else before[1].best.expected_time
+            if len(fitting) >= wanted:
+                below = min(below, sorted(point.time for _, point in fitting.values())[wanted - 1])
+            if (point := self._point(layout, workload, below)) is not None:
                 kept = {NO: misfits, TIGHT: tight}.get(point.fits or "", fitting)
                 better = (
                     _lacks_less
@@ -134,16 +142,22 @@ class LayoutSearch:
 
     def _shared(self, layout: Layout) -> float:
         """The whole model's computation of a step, shared evenly between the GPUs of a replica, and the bubble."""
-        key = layout.batch, layout.checkpointing
-        if key not in self._whole:
-            self._whole[key] = outline(self.model, self._setting(layout))[0]
-        return _rounds(layout) * self._whole[key] / layout.groups.gpus
+        return _rounds(layout) * self._outline(layout)[0] / layout.groups.gpus
+
+    def _outline(self, layout: Layout) -> tuple[float, int]:
+        """Seconds of a micro-batch of the whole model on one GPU, and bytes of its activations."""
+        key, setting = (layout.batch, layout.checkpointing), self._setting(layout)
+        if key not in self._alone:
+            model, more = (self._one_of_each, self._more) if foldable(setting) else (self.model, {})
+            self._alone[key] = outline(model, setting, more=more)
+        return self._alone[key]
 
     def _setting(self, layout: Layout) -> TrainingSetup:
         """How a layout trains: that of the words, with its micro-batch and checkpointing."""
         key = layout.batch, layout.checkpointing
         if key not in self._settings:
-            self._settings[key] = parse_words(self.text(layout)).setting
+            how, portion = checkpointing_of(layout.checkpointing)
+            self._settings[key] = replace(self._said, batch=layout.batch, checkpointing=how, portion=portion)
         return self._settings[key]
 
     def _among(self, groups: Parallelism) -> Divided | None:
@@ -159,7 +173,7 @@ class LayoutSearch:
         """The bound of a layout without its layers; None where nothing can be divided like that."""
         setting, alone = self._setting(layout), layout.groups == Parallelism()
         if alone:
-            seconds, active = outline(self.model, setting)
+            seconds, active = self._outline(layout)
             trained = self.model.trained
         elif (among := self._among(layout.groups)) is not None:
             seconds, active, trained = outlined_replica(setting, among)
@@ -220,18 +234,24 @@ class LayoutSearch:
         assert workload is not None
         return workload, self._task(layout, workload, self.options.plans)
 
-    def _point(self, layout: Layout, workload: Workload) -> ScalePoint | None:
-        """The point of a layout with the strategies that can fit; None where the cluster cannot price it."""
+    def _point(self, layout: Layout, workload: Workload, below: float | None = None) -> ScalePoint | None:
+        """The point of a layout with the strategies that can fit; None where the cluster cannot price it.
+
+        below: None if no strategy is below so many seconds, and else perhaps without some that are not to take
+        """
         grouped, task = self._grouped(layout, workload)
         plans = list(self.options.plans)
         if task.limit is not None and self._least(layout, grouped, replicated=True) > task.limit.bytes:
             plans = [name for name in plans if _shards(name)] or plans
         self.predicted += 1
         try:
-            found = self._task(layout, workload, plans).point(workload, self.gpus)
+            task = self._task(layout, workload, plans)
+            found = task.predictions(workload, self.gpus)
+            if below is not None and min(one.iteration_time for one in found) >= below:
+                return None
+            return replace(task.point_of(workload, self.gpus, found, below is None), groups=layout.groups)
         except (CostError, DataError):
             return None
-        return replace(found, groups=layout.groups)
 
 
 def _rounds(layout: Layout) -> float:

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting import in_words
-from osfmodel.counting.groups import Parallelism, Shard, stages_of
+from osfmodel.counting.groups import Folded, Parallelism, Shard, folded_stages, stages_of
 from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
 from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import ideal_time, outline, workload_of
 from osfmodel.counting.stacks import LIKE, STACKS, clock_of, learned, table_of
-from osfmodel.counting.training import BUDGET, FULL, SELECTIVE, TrainingSetup
+from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE, TrainingSetup
 from osfmodel.counting.words import gpu_said, model_of, on_gpu, parse_words
 from osfmodel.engine.alike import kept
 from osfmodel.entities.cluster import Cluster
@@ -61,18 +61,24 @@ def replica_workload(words: str, cluster: Cluster, groups: Parallelism) -> Workl
     return counted_replica(words, divided(model_of(parsed), cluster, groups, parsed.setting.stack))
 
 
-class Divided(NamedTuple):
+@dataclass(frozen=True)
+class Divided:
     """A model among the GPUs of a replica, for any batch and checkpointing.
 
     prices: the time of a message, by its collective and bytes, inside each kind of group
-    shards: of the stages that differ; places: for each stage that of its shard
+    folded: shards of the stages that differ, each with one of the blocks that are alike
     """
 
     model: Model
     groups: Parallelism
     prices: Mapping[str, Callable[[str, float], float]]
-    shards: Sequence[Shard]
-    places: Sequence[int]
+    stack: str
+    folded: Sequence[Folded]
+
+    @cached_property
+    def stages(self) -> tuple[list[Shard], list[int]]:
+        """The whole shards of the stages that differ, and for each stage the place of its shard."""
+        return _staged(self.model, self.groups, self.stack)
 
 
 def divided(model: Model, cluster: Cluster, groups: Parallelism, stack: str) -> Divided:
@@ -81,16 +87,18 @@ def divided(model: Model, cluster: Cluster, groups: Parallelism, stack: str) -> 
         prices = prices_of(cluster, groups)
     except CostError as error:
         raise CostError(f"{groups.words}: {error}") from None
-    return Divided(model, groups, prices, *_staged(model, groups, stack))
+    folds = folded_stages(model, groups, STACKS[stack].gathers, STACKS[stack].by_cost)
+    return Divided(model, groups, prices, stack, folds)
 
 
 def counted_replica(words: str, among: Divided) -> Workload:
     """The workload of one GPU of a replica that is divided already, as these words set it up."""
     setting, groups = parse_words(words).setting, among.groups
-    stages = [_workload(part, setting, words, among.prices) for part in among.shards]
+    shards, places = among.stages
+    stages = [_workload(part, setting, words, among.prices) for part in shards]
     slowest = max(stages, key=lambda one: one.compute_time)
     _sizes.pop((words, groups), None)  # of a file that may have changed
-    kept(_sizes, (words, groups), lambda: _sizes_of(stages, among.places))
+    kept(_sizes, (words, groups), lambda: _sizes_of(stages, places))
     return replace(slowest, ideal_time=ideal_time(among.model, setting) / groups.gpus)
 
 
@@ -100,10 +108,16 @@ def outlined_replica(setting: TrainingSetup, among: Divided) -> tuple[float, int
     None of them is larger than what :func:`counted_replica` has.
     """
     found = []
-    for shard in among.shards:
-        beside = {name: one for name, one, _ in beside_of(shard, setting, among.prices, (setting.batch,))}
-        found.append((*outline(shard.model, setting, beside), shard.model.trained))
+    parts = among.folded if foldable(setting) else [Folded(shard, {}) for shard in among.stages[0]]
+    for one in parts:
+        beside = {name: times for name, times, _ in beside_of(one.shard, setting, among.prices, (setting.batch,))}
+        found.append((*outline(one.shard.model, setting, beside, one.more), one.trained))
     return max(found, key=lambda one: one[0])
+
+
+def foldable(setting: TrainingSetup) -> bool:
+    """Whether blocks that are alike take as long and keep as much: all or none of them checkpointed, none offloaded."""
+    return not setting.offload and (setting.portion == 1 or setting.checkpointing in (NOTHING, BUDGET))
 
 
 def _staged(model: Model, groups: Parallelism, stack: str) -> tuple[list[Shard], list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import Given, PricedSubjects
-from osfmodel.planning.results import WORTHWHILE
+from osfmodel.planning.results import WORTHWHILE, Prediction
 from osfmodel.planning.scaling.anchoring import banded, factor_of, far, learn, measured
 from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.scaling.replicas import (
@@ -37,6 +38,7 @@ from osfmodel.planning.scaling.strategies import StrategyRow, possible
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.solve.verdicts import YES
 from osfmodel.targets.megatron import refusal
 
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
@@ -215,24 +217,58 @@ class ScaleTask:
         if missing is not None and not made:
             raise missing
 
+    def predictions(self, workload: Workload, workers: int) -> list[Prediction]:
+        """Those of the strategies at this count that differ. Raises CostError as ``strategies_at``."""
+        groups = self.options.groups
+        replicas = groups.replicas(workers)
+        what_if = in_micro_batches(self.options.what_if, workload, replicas)
+        changed = what_if.of_workload(self.one_micro_batch(workload, workers), replicas)
+        subject = self.subjects.of(changed, self.cluster, groups.ranks(workers))
+        found = strategies_at(subject, [self.given(name) for name in self.options.plans])
+        alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
+        return [one for one in found if alike[one.plan] is one]
+
     def point(self, workload: Workload, workers: int) -> ScalePoint:
         """The strategies at this count, and the one to take."""
+        return self.point_of(workload, workers, self.predictions(workload, workers))
+
+    def point_of(self, workload: Workload, workers: int, found: list[Prediction], every: bool = True) -> ScalePoint:
+        """The point of these predictions; without ``every`` perhaps not of all that are not to take."""
         groups = self.options.groups
         replicas, ranks = groups.replicas(workers), groups.ranks(workers)
         what_if = in_micro_batches(self.options.what_if, workload, replicas)
-        plans = [self.given(name) for name in self.options.plans]
-        grouped, size = self.one_micro_batch(workload, workers), what_if.share(replicas) or workload.batch_size
-        changed = what_if.of_workload(grouped, replicas)
-        found = strategies_at(self.subjects.of(changed, self.cluster, ranks), plans)
-        alike = {one.plan: one for one in reversed(found)}  # HSDP with one replica is FSDP2
-        rows = tuple(
-            strategy_row(one, ranks, self.limit, self.sized, groups) for one in found if alike[one.plan] is one
-        )
+        size = what_if.share(replicas) or workload.batch_size
+        rows = tuple(self._rows(found, ranks) if every else self._fast_rows(found, ranks))
         samples = None if size is None else size * what_if.accumulate * replicas
         each = replace(what_if, accumulate=1, batch_size=size, global_batch=None).of_workload(workload, replicas)
         taken = _taken(rows)
         inside = self.inside(workers)
         return ScalePoint(workers, each, rows, taken, samples, ranks, what_if.accumulate, self.options.training, inside)
+
+    def _rows(self, found: Iterable[Prediction], ranks: int) -> list[StrategyRow]:
+        """Predictions with their memory, held against the limit."""
+        return [strategy_row(one, ranks, self.limit, self.sized, self.options.groups) for one in found]
+
+    def _fast_rows(self, found: Iterable[Prediction], ranks: int) -> list[StrategyRow]:
+        """Those by which ``_taken`` decides: memory of strategies that are slower than one that fits is left out.
+
+        But for the simplest, which is there to be beaten.
+        """
+        rows: list[StrategyRow] = []
+        slower: list[Prediction] = []
+        most = math.inf
+        for one in sorted(found, key=lambda one: one.iteration_time):
+            if one.iteration_time > most:
+                slower.append(one)
+                continue
+            rows += self._rows([one], ranks)
+            if rows[-1].fits in (None, YES):
+                most = min(most, rows[-1].expected_time / (1 - WORTHWHILE))
+        for one in sorted(slower, key=_turn):
+            if _turn(one) > min(map(_turn, possible(rows))):
+                break
+            rows += self._rows([one], ranks)
+        return rows
 
     def one_micro_batch(self, workload: Workload, workers: int) -> Workload:
         """The workload of each GPU in a micro-batch of the batch that it was counted for, with the bubble's share."""
@@ -319,6 +355,11 @@ def _placed(points: Sequence[ScalePoint]) -> Iterator[str]:
                 return
 
 
+def _turn(one: StrategyRow | Prediction) -> int:
+    """The place of a strategy among those that are known, the simplest first."""
+    return STRATEGY_PLANS.get(one.name, len(STRATEGY_PLANS))
+
+
 def _taken(rows: Sequence[StrategyRow]) -> StrategyRow:
     """The strategy to take: the simplest that fits, unless another one is faster by more than WORTHWHILE.
 
@@ -327,6 +368,6 @@ def _taken(rows: Sequence[StrategyRow]) -> StrategyRow:
     room = possible(rows)
     if not room:
         return min(rows, key=lambda row: 0 if row.peak is None else row.peak.bytes)
-    base = min(room, key=lambda row: STRATEGY_PLANS.get(row.name, len(STRATEGY_PLANS)))
+    base = min(room, key=_turn)
     fastest = min(room, key=lambda row: row.expected_time)
     return fastest if fastest.expected_time < base.expected_time * (1 - WORTHWHILE) else base
