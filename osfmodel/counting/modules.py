@@ -92,6 +92,11 @@ class Module:
         return not self.frozen or self.through
 
     @property
+    def squared(self) -> int:
+        """Elements that a norm by root mean square keeps if written as operations on float32; 0 for other modules."""
+        return 0 if self.products else min(self.kept, self.unfused // SQUARED)
+
+    @property
     def elements(self) -> int:
         """Number of elements of its parameters."""
         return sum(prod(shape) for _, shape in self.parameters)

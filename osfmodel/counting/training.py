@@ -26,6 +26,10 @@ product, and repeats the rest; or Megatron's (``Stack.core``), which repeats the
 attention inputs and result are kept anyway. A budget is torch's (``activation_memory_budget``): of all that a block
 would keep beside its input it keeps this part, and repeats what takes least time for its bytes."""
 
+NORMED = 4
+"""Bytes that an unfused norm keeps for each element beside its input: float32 in the place of the input, and what its
+weight multiplies, unless the weight is frozen."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingSetup:
@@ -150,7 +154,7 @@ def _saved(model: Model, setting: TrainingSetup) -> tuple[list[int], list[int]]:
     kinds = {SELECTIVE: _selected, FULL: _inputs}
     if setting.checkpointing in kinds and not (setting.checkpointing == SELECTIVE and stack.core):
         within, less = checkpointed(model, setting), sized(kinds[setting.checkpointing](model))
-        held = [not block or block in within for block in map(model.block_of, model.modules)]
+        held = [model.block_of(module) in within for module in model.modules]
         stays = [few if how else own for few, own, how in zip(less, whole, held, strict=True)]
     else:
         dropped = dropped_parts(model, setting)
@@ -176,17 +180,18 @@ def dropped_parts(model: Model, setting: TrainingSetup) -> dict[str, float]:
     if setting.checkpointing != BUDGET:
         return found
     kept = dict(zip([module.name for module in model.modules], _all(model, setting), strict=True))
+    more = {name: own - stays for (name, own), stays in zip(kept.items(), _inputs(model), strict=True)}
     for block, modules in groupby(model.modules, model.block_of):
         own = list(modules) if block else []
         prices = {
             after.name: sum(_operations(one) for one in _makers(own, place)) + _operations(after, scores=True)
             for place, after in enumerate(own)
-            if place and kept[after.name] > 0
+            if more[after.name] > 0
         }
-        over = (1 - setting.portion) * sum(kept[name] for name in prices)
-        for name in sorted(prices, key=lambda one: prices[one] / kept[one]):
-            found[name] = min(1.0, max(0.0, over) / kept[name])
-            over -= kept[name]
+        over = (1 - setting.portion) * sum(more[name] for name in prices)
+        for name in sorted(prices, key=lambda one: prices[one] / more[one]):
+            found[name] = min(more[name], max(0.0, over)) / kept[name]
+            over -= more[name]
     return found
 
 
@@ -221,33 +226,38 @@ def _operations(module: Module, scores: bool = False) -> int:
 
 
 def _all(model: Model, setting: TrainingSetup) -> Iterator[float]:
-    """Elements that each module keeps; of inputs that the stack keeps as they were cast, those of as many bytes."""
-    recipe = RECIPES.get(setting.dtype) if STACKS[setting.stack].casts else None
+    """Elements that each module keeps; of inputs that the stack keeps as they were cast, those of as many bytes.
+
+    A norm by root mean square that is unfused has NORMED more, as ``LlamaRMSNorm`` of transformers.
+    """
+    stack = STACKS[setting.stack]
+    recipe = RECIPES.get(setting.dtype) if stack.casts else None
     for module in model.modules:
         inputs = sum(one.rows * one.inner * one.times for one in module.products) if model.block_of(module) else 0
         spared = 0.0 if recipe is None else 1 - recipe.width / setting.width
-        yield module.kept - spared * max(0, min(module.kept, inputs))
+        more = stack.unfused * (NORMED / setting.width - module.frozen)
+        yield module.kept - spared * max(0, min(module.kept, inputs)) + more * module.squared
 
 
 def _inputs(model: Model) -> Iterator[float]:
-    """Elements that each module keeps where blocks are repeated: of a block, what its first module keeps."""
+    """Elements that each module of a block keeps where blocks are repeated: its first one its input."""
     last = ""
     for module in model.modules:
         block = model.block_of(module)
-        yield module.kept if not block or block != last else 0
+        yield module.kept if block != last else 0
         last = block
 
 
 def _selected(model: Model) -> Iterator[float]:
-    """Elements that each module keeps under selective checkpointing."""
+    """Elements that each module of a block keeps under selective checkpointing."""
     last, products = "", 0
     for module in model.modules:
         block = model.block_of(module)
-        kept = module.kept if not block or block != last else 0
-        if block and module.scores and module.products:  # the result of attention, which the product after it reads
+        kept = module.kept if block != last else 0
+        if module.scores and module.products:  # the result of attention, which the product after it reads
             kept += module.products[0].rows * module.products[0].inner
         last, products = block, products * (block == last)
-        for product in module.products if block else ():
+        for product in module.products:
             products += 1
             kept += product.rows * product.columns * product.times * (products % 2)
-        yield kept if module.passes or not block else 0
+        yield kept if module.passes else 0

@@ -29,9 +29,20 @@ def kept(rest: str = "") -> list[int]:
     return [size for size, module in zip(stays, model.modules, strict=True) if module.name.startswith(inside)]
 
 
-def test_a_block_keeps_inputs_of_norms_and_products_and_all_of_its_gated_part():
+@pytest.mark.parametrize(("how", "width", "norm"), [("", 2, 6), (",stack=compile", 2, 2), (",fp32", 4, 8)])
+def test_a_block_keeps_inputs_of_norms_and_products_and_all_of_its_gated_part(how, width, norm):
+    """A norm that is no kernel keeps its input in float32, and what it multiplies by its weight."""
     attention = 2 * WIDTH + QUERIES + QUERIES + 2 * KEYS  # two inputs, the result, queries, keys and values
-    assert sum(kept()) == 2 * TOKENS * (attention + 2 * WIDTH + 4 * INNER)
+    assert sum(kept(how)) == TOKENS * (width * (attention + 4 * INNER) + norm * 2 * WIDTH)
+
+
+@pytest.mark.parametrize(("words", "norm"), [("bf16,lora=8", 4), ("fp32,lora=8", 4), ("bf16", 6)])
+def test_a_frozen_norm_does_not_keep_what_only_its_weight_needs(words, norm):
+    parsed = parse_words(f"llama3.2-1b:h100,seq{TOKENS},{words}")
+    model = model_of(parsed)
+    stays, _ = activations(model, parsed.setting)
+    names = [module.name for module in model.modules]
+    assert stays[names.index("model.layers.8.post_attention_layernorm")] == TOKENS * WIDTH * norm
 
 
 def test_whole_blocks_recomputed_keep_their_input():
@@ -71,7 +82,7 @@ def test_weights_in_half_precision_have_a_copy_in_the_state(stack, weights, stat
 def test_tensor_parallelism_divides_the_inputs_that_a_stack_gathers_again():
     """Inputs of queries and of the gate: Megatron keeps a share of the tokens, torchtitan all of them."""
     words, groups = f"llama3.2-1b:b200,seq{TOKENS}", Parallelism(tensor=4)
-    made = [replica_workload(f"{words},stack={stack}", CLUSTER, groups) for stack in ("eager", "te")]
+    made = [replica_workload(f"{words},stack={stack}", CLUSTER, groups) for stack in ("compile", "te")]
     held = [
         sum(one.activation_bytes for one in workload.layers if one.name.startswith("model.layers."))
         for workload in made
