@@ -3,6 +3,8 @@
     OSFMODEL_DATA=... python profiles/make_peaks.py [OUTPUT_FOLDER] [--errors]
 
 Counted runs are those of OSFMODEL_DATA/sharded that state their peak: of nanotron every EACH-th, as its grid has 1,000.
+nanotron's are of its first rank, in a pipeline of the first stage: ``log_throughput`` of its ``helpers.py`` writes
+``torch.cuda.max_memory_reserved() / 1024**3`` of rank 0, and says GB.
 Runs that state no peak did run: where more is predicted than their GPU has, they took at most that; the others say
 nothing but how many they are. NeMo's are left out, as they do not say what they recompute.
 Profiled runs are those of the ledger's source ``memory``, at other batch sizes than their profile's. What PyTorch
@@ -29,7 +31,9 @@ from osfmodel.counting import load_workload
 from osfmodel.counting.groups import Parallelism
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements
+from osfmodel.entities.workload import Workload
 from osfmodel.ledger.sources.peak_memory import judge
+from osfmodel.planning.scaling import replicas
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, room_of
 from osfmodel.planning.what_if import WhatIf
@@ -145,7 +149,7 @@ def nanotron() -> Iterator[PublishedPeak]:
         groups = Parallelism(tensor=int(row["tensor_parallel"]), pipeline=int(row["pipeline_parallel"]))
         words = f"{names[row['model']]}:h100,seq4096,batch{batch},bf16,stack=nanotron"
         plan = "zero-1" if row["zero_stage"] == "1" else "ddp"
-        size, cluster = float(row["gpu_memory_gb"]) * 1e9, "nccl:h100x8,400Gbps,efa"
+        size, cluster = float(row["gpu_memory_gb"]) * GIB, "nccl:h100x8,400Gbps,efa"
         yield PublishedPeak("nanotron", words, cluster, int(row["gpus"]), plan, groups, count, size, True)
 
 
@@ -178,6 +182,13 @@ def ran(folder: Path) -> Iterator[PublishedPeak]:
             yield PublishedPeak("internevo", words, "nccl:a100x8,400Gbps/node,roce", *counts, None, reserved=True)
 
 
+def first_stage(
+    workload: Workload, groups: Parallelism, micro_batches: int, ranks: int, size: float
+) -> tuple[int, float]:
+    """The first stage, in the place of the fullest."""
+    return replicas._stages(workload, groups, micro_batches)[0]
+
+
 class Judged(NamedTuple):
     """A run, whether its bytes are reserved ones, and whether they are only known to be no more."""
 
@@ -198,7 +209,8 @@ def errors(folder: Path) -> Iterator[Judged]:
         one = run.groups == Parallelism()
         made = load_workload(run.words) if one else replica_workload(run.words, cluster, run.groups)
         options = ScaleOptions((run.plan,), ROOM, WhatIf(accumulate=run.micro_batches), groups=run.groups)
-        row = ScaleTask.of(made, cluster, options).point(made, run.gpus).best
+        with patch.object(replicas, "_fullest", first_stage if run.source == "nanotron" else replicas._fullest):
+            row = ScaleTask.of(made, cluster, options).point(made, run.gpus).best
         assert row.peak is not None
         groups = (run.groups.tensor, run.groups.context, run.groups.pipeline)
         room = room_of(made, run.groups)

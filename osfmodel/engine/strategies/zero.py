@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
+from typing import ClassVar
 
 from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.engine.optimizers import offloaded, state_bytes
@@ -183,10 +184,18 @@ def _elements(layer: Layer) -> int:
 class ZeroHoldings(Holdings):
     """The memory of stage 1: whole weights and gradients, shards of the optimizer's state, and buffers of buckets.
 
-    Owners of whole tensors are taken to hold equal parts.
+    Owners of whole tensors are taken to hold equal parts. Where weights are in half precision with float32 copies in
+    the state (Megatron, nanotron), gradients are added up in one buffer that stays, and reduced there.
     """
 
     of_parameters = (WEIGHTS, STATE, GRADIENTS)  # buffers have a size of their own
+    buffered: ClassVar[bool] = False
+    """Whether buckets have buffers whatever the weights are."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether gradients are reduced where they are added up."""
+        return not (self.buffered or self.workload.weight_bytes is None or offloaded(self.workload))
 
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
@@ -195,7 +204,8 @@ class ZeroHoldings(Holdings):
         types = {rules.reduce_dtype or rules.gather_dtype or layer.dtype for layer in trained(self.workload)}
         whole = rules.buffer * sum(map(element_bytes, types))
         buffer = whole or max((bucket.size for bucket in self.plan.buckets), default=0)
-        return {**super().lasting(), STATE: state, BUCKETS: (1 + rules.asynchronous) * buffer}
+        buckets = 0 if self.in_place else (1 + rules.asynchronous) * buffer
+        return {**super().lasting(), STATE: state, BUCKETS: buckets}
 
     def _scratch(self) -> Iterator[Hold]:
         """Scratch memory of the update of the shard."""
@@ -203,7 +213,10 @@ class ZeroHoldings(Holdings):
         yield from (hold._replace(bytes=-(-hold.bytes // ranks)) for hold in super()._scratch())
 
     def gradients(self) -> Iterator[Hold]:
-        """All gradients, from the first backward to the end of the update."""
+        """All gradients, from the first backward to the end of the update; those in place throughout the step."""
+        if self.in_place:
+            yield Hold(GRADIENTS, sum(self.sizes.values()))
+            return
         seen: set[str] = set()
         updated = self._updated()
         for number, one in enumerate(self.bare.operations):
@@ -218,6 +231,8 @@ class ZeroHoldings(Holdings):
 
 class ReducedHoldings(ZeroHoldings):
     """The memory of stage 2: gradients of a bucket until it is reduced, and from then on those of the rank's share."""
+
+    buffered = True
 
     def gradients(self) -> Iterator[Hold]:
         """Gradients until each reduction, and the shares from the first reduction to the end of the update."""

@@ -281,27 +281,31 @@ def _whole_each(workload: Workload) -> float:
 
 
 def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int, size: float) -> tuple[int, float]:
-    """The fullest stage beside ``workload``, the slowest with one micro-batch: bytes of activations, and parameters.
+    """What :func:`_stages` says of the fullest stage, which is that of ZeRO-1: it has whole parameters and gradients
+    and a part of the optimizer's state, and micro-batches ``size`` times as large.
+    """
+    whole = _whole_each(workload)
+    each = (whole + (_kept_each(workload) - whole) / ranks) * max(1, workload.gradient_bytes)
+    own = max(layer.peak_bytes or 0 for layer in workload.layers)
+    return max(_stages(workload, groups, micro_batches), key=lambda one: size * (one[0] + own) + one[1] * each)
+
+
+def _stages(workload: Workload, groups: Parallelism, micro_batches: int) -> list[tuple[int, float]]:
+    """Each stage beside ``workload``, the slowest with one micro-batch: bytes of activations more, and parameters.
 
     Stage k of p keeps the activations of p - k micro-batches (from 0), if there are so many; with v chunks those of
-    2 (p - k) - 1 + p (v - 1) chunks, as Megatron's schedule begins. The fullest is that of
-    ZeRO-1, with whole parameters and gradients and a part of the optimizer's state, and micro-batches ``size`` times as
-    large.
+    2 (p - k) - 1 + p (v - 1) chunks, as Megatron's schedule begins.
     """
     own = max(layer.peak_bytes or 0 for layer in workload.layers)
+    found = []
     sizes = kept(_sizes, (workload.name, groups), lambda: _sizes_in_words(workload.name, groups))
-    whole = _whole_each(workload)
-    each = whole + (_kept_each(workload) - whole) / ranks
-
-    def active(stage: int) -> int:
-        stays, peak, _ = sizes[stage]
+    for stage, (stays, peak, parameters) in enumerate(sizes):
         begun: float = groups.pipeline - stage
         if groups.chunks > 1:
             begun = (2 * begun - 1 + groups.pipeline * (groups.chunks - 1)) / groups.chunks
-        return peak + round((min(begun, micro_batches) - 1) * stays)
-
-    most = max(range(len(sizes)), key=lambda stage: size * active(stage) + sizes[stage][2] * each)
-    return active(most) - own, sizes[most][2] / max(1, workload.gradient_bytes)
+        active = peak + round((min(begun, micro_batches) - 1) * stays)
+        found.append((active - own, parameters / max(1, workload.gradient_bytes)))
+    return found
 
 
 _sizes: dict[tuple[str, Parallelism], list[tuple[int, int, int]]] = {}
