@@ -80,7 +80,7 @@ def read(path: Path, tensor: int) -> list[Measured]:
                 layout = Layout(osf.Parallelism(tp, pp), batch, accumulated, "none")
                 plan = "zero-1" if row["zero_stage"] == "1" else "ddp"
                 seconds = SAMPLES * TOKENS / float(row["tokens_per_s"])
-                reserved = float(row["gpu_memory_gb"]) * 1e9
+                reserved = float(row["gpu_memory_gb"]) * 2**30
                 found.append(Measured(row["model"], int(row["gpus"]), layout, plan, seconds, reserved))
     return sorted(found, key=lambda one: one.group)
 
@@ -411,7 +411,9 @@ def reason_for(own: ScalePoint, best: ScalePoint) -> str:
 PLANS = ("zero-1", "fsdp2", "hsdp", "ddp")
 
 
-INSIDE, NEAR, MANY, SLOW = 8, 66, 16, 3
+LAYERS = {"1B": 16, "8B": 32}
+"""Blocks of the models."""
+INSIDE, NEAR, MANY, SLOW = 8, 71, 16, 3
 """GPUs of a node, GiB from which runs were close to the limit of memory, nodes beyond which there are many, and times
 as long as predicted that a pipeline takes from which it is slow."""
 PAGE = """# Choosing a layout

@@ -211,7 +211,7 @@ def _nanotron() -> Iterator[PeerRow]:
         seconds = count["global_batch_samples"] * 4096 / float(row["tokens_per_s"])
         cluster = "nccl:h100x8,400Gbps,efa"
         one = learning.Stated("nanotron", words, cluster, count["gpus"], plan, groups, turns, seconds)
-        yield PeerRow(one, float(row["gpu_memory_gb"]) * 1e9, True)
+        yield PeerRow(one, float(row["gpu_memory_gb"]) * 2**30, True)
 
 
 def _in_words() -> Iterator[PeerRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from osfmodel.cli.options import Subject, load_subject, parse_workers, plan_file
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.remarks import remarks
 from osfmodel.counting.training import FULL
 from osfmodel.counting.words import parse_words
 from osfmodel.engine import predict_timeline
@@ -38,7 +40,7 @@ from osfmodel.planning.scaling.strategies import NEAR, shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import chance_to_fit, reserved_of, setup_of, verdict_of
+from osfmodel.solve.verdicts import YES, chance_to_fit, reserved_of, setup_of, verdict_of
 from osfmodel.targets.named_plans import called, make_plan, named_plan
 
 ALONE = "ring:1us,100GB/s"
@@ -156,19 +158,14 @@ def memory_command(
         found = dict(_under_plans(workload, cluster, None if workers is None else counts[0], names, assumed))
     limit = MemoryLimit(parse_room(memory)) if memory is not None else _room(workload, groups)
     setup = setup_of(workload.fixed_share is None, (tp, cp, pp))
-    reserved = {name: reserved_of(one.memory.peak.bytes, setup) for name, one in found.items()}
-    repeated = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == FULL
-    chances, lacking = {}, {}
-    usual, least = dict(reserved), math.inf if limit is None else NEAR * limit.bytes
-    reserved |= {name: one.simulated() for name, one in found.items() if one.memory.peak.bytes >= least}
-    if limit is not None:
-        for name, one in found.items():
-            chances[name] = chance_to_fit(usual[name], limit.bytes, setup)
-            lacking[name] = shortfall(one.memory.peak, one.plan, limit.bytes, repeated, reserved[name])
+    reserved, chances, lacking = _judged(found, limit, setup, workload)
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
     where += f" with {what.words}" * bool(what.words) + f" with {groups.words}" * (groups != Parallelism())
     said = [UNPADDED for one in found.values() if unpadded(workload, one.plan)]
     said += [sentence for one in found.values() for sentence in unsharded(workload, one.plan)]
+    said += remarks(workload.name) if in_words(workload.name) else ()
+    fits = {name: verdict_of(chance) for name, chance in chances.items()}
+    sure = alone or set(fits.values()) <= {YES}
     predicted = MemoryPredicted(
         workload.name,
         workload.batch_size,
@@ -180,9 +177,36 @@ def memory_command(
         lacking,
         reserved,
         chances,
-        {name: verdict_of(chance) for name, chance in chances.items()},
+        fits,
+        "" if sure else _scaled(subject, counts[0], groups, {"--batch-size": batch_size, "--memory": memory}),
     )
     emit(style, as_json, output, predicted)
+
+
+def _judged(
+    found: Mapping[str, HeldPlan], limit: MemoryLimit | None, setup: str, workload: Workload
+) -> tuple[dict[str, int], dict[str, float], dict[str, str]]:
+    """By plan: bytes that PyTorch reserves, the chance that a GPU has room for them, and what is lacking."""
+    usual = {name: reserved_of(one.memory.peak.bytes, setup) for name, one in found.items()}
+    repeated = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == FULL
+    least = math.inf if limit is None else NEAR * limit.bytes
+    reserved = usual | {name: one.simulated() for name, one in found.items() if one.memory.peak.bytes >= least}
+    chances, lacking = {}, {}
+    for name, one in found.items():
+        if limit is not None:
+            chances[name] = chance_to_fit(usual[name], limit.bytes, setup)
+            needs = (one.memory.peak, one.plan, limit.bytes, repeated, reserved[name], workload.batch_size)
+            lacking[name] = shortfall(*needs)
+    return reserved, chances, lacking
+
+
+def _scaled(subject: Subject, workers: int, groups: Parallelism, options: Mapping[str, int | str | None]) -> str:
+    """The command that compares what fits and costs remedies, for the same question."""
+    several = subject.what_if.accumulate if subject.what_if.accumulate > 1 else None
+    given = {"--workers": workers, "--accumulate": several, **options}
+    said = [f"{option} {value}" for option, value in given.items() if value is not None]
+    names = f"{shlex.quote(subject.workload_name)} --cluster {shlex.quote(subject.cluster_name or '')}"
+    return " ".join(["osf scale", names, *said, *groups.words.split()])
 
 
 def expected_memory(

@@ -178,21 +178,24 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
         workload = _at_asked_batch(workload, asked)
     if not workload.gradient_bytes:
         raise DataError(f"no gradient of {workload.name!r} has a size, so that there is nothing to tune: {SIZED}")
-    tuning = tune(
-        subject.what_if.of_workload(workload, 1),
-        cluster,
-        parse_workers(asked["workers"], cluster),
-        target,
-        limits,
-        Objective(asked["channels"], asked["forward_overlap"], SPLIT if asked["split"] else REPLICATED),
-        _leads(asked["host_lead"], target),
-    ).under(subject.what_if)
+    changed, counts = subject.what_if.of_workload(workload, 1), parse_workers(asked["workers"], cluster)
+    objective = Objective(asked["channels"], asked["forward_overlap"], SPLIT if asked["split"] else REPLICATED)
+
+    def tuned(target: str) -> Tuning:
+        leads = _leads(asked["host_lead"], target)
+        return tune(changed, cluster, counts, target, limits, objective, leads).under(subject.what_if)
+
+    tuning = tuned(target)
     room = None if limits.memory else _room(workload, subject, asked)
     if room is not None:
         from osfmodel.planning.tuning.choosing import misfits  # not loaded where no GPU's memory is known
 
-        told = misfits(subject.what_if.of_workload(workload, 1), cluster, tuning, room)
-        tuning = replace(tuning, warnings=(*tuning.warnings, *told))
+        said, others = misfits(changed, cluster, tuning, room)
+        free = (limits, objective, asked["host_lead"]) == (Limits(), Objective(), None)
+        if others and free and not is_given(click.get_current_context(), "target"):
+            tuning = tuned(others[0])
+            said += f": these are settings of {others[0]}; for those of {target}: --for {target}"
+        tuning = replace(tuning, warnings=(*tuning.warnings, *([said] if said else [])))
     style, as_json = asked["style"], asked["as_json"]
     if lines is not None:
         style = style or ("json" if as_json else "code")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from osfmodel.counting import library
 from osfmodel.counting.finetuning import ADDED_TO
+from osfmodel.counting.modules import Model
 from osfmodel.counting.stacks import STACKS, USUAL_STACKS
-from osfmodel.counting.words import configuration, family_of, model_of, parse_words
+from osfmodel.counting.training import checkpointed
+from osfmodel.counting.words import Words, configuration, family_of, model_of, parse_words
 from osfmodel.entities.errors import OsfError
 
 PREDICTING = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
@@ -29,6 +33,7 @@ def remarks(text: str) -> tuple[str, ...]:
     stack = words.setting.stack
     if stack in USUAL_STACKS.values() and stack not in text:
         said.append(f"{words.model} is counted as it was trained, by {STACKS[stack].said}: others with stack=NAME")
+    said += _shares(text, words, model)
     if longest and (words.sequence or 0) > longest:
         reach = f"{words.model} has positions for {longest:,} tokens (max_position_embeddings)"
         said.append(f"{reach}: samples of {words.sequence:,} are counted as if they reached that far")
@@ -53,3 +58,12 @@ def remarks(text: str) -> tuple[str, ...]:
                 f"of the layers of {words.model} {what}, which its class in transformers leaves out, are not counted"
             )
     return (*said, *model.notes)
+
+
+def _shares(text: str, words: Words, model: Model) -> Iterator[str]:
+    """A remark on a part of the blocks to checkpoint that is written of another number of blocks."""
+    count = len(model.blocks)
+    for part, some, whole in re.findall(r"\b(ac=(?:full|selective):(\d+)/(\d+))", text):
+        if int(whole) != count and (some != "1" or count % int(whole)):
+            taken = len(checkpointed(model, words.setting))
+            yield f"{words.model} has {count} blocks: {part} is taken as a share, {taken} of them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from osfmodel.engine.memory import Level, Memory
@@ -77,6 +78,7 @@ class MemoryPredicted(Result):
     reserved: bytes that PyTorch's allocator takes, by plan
     chances: that a GPU has room for them
     fits:    YES, TIGHT or NO
+    remedies: the command that says what would fit, if one does
     """
 
     workload: str
@@ -90,6 +92,7 @@ class MemoryPredicted(Result):
     reserved: Mapping[str, int] = field(default_factory=dict)
     chances: Mapping[str, float] = field(default_factory=dict)
     fits: Mapping[str, str] = field(default_factory=dict)
+    remedies: str = ""
 
     def content(self) -> dict[str, Any]:
         return {
@@ -118,7 +121,9 @@ class MemoryPredicted(Result):
     def show(self, console: Console) -> None:
         title = f"{self.workload}{self.where}, a batch of {self.batch_size} per worker"
         show_title(console, title)
-        show_memory(console, self.memories, self.times, self.limit)
+        more = {"PyTorch reserves": {name: show_bytes(size) for name, size in self.reserved.items()}}
+        more["chance to fit"] = {name: show_share(chance) for name, chance in self.chances.items()}
+        show_memory(console, self.memories, self.times, self.limit, more)
         if self.limit is not None and set(self.fits.values()) == {YES}:
             show_title(console, f"Fits into {show_bytes(self.limit)}.")
         for name, said in self.fits.items():
@@ -126,6 +131,8 @@ class MemoryPredicted(Result):
                 tight = f"Tight, with a chance of {show_share(self.chances[name])}"
                 head = "Does not fit" if said == NO else tight
                 show_title(console, f"{head}: {name} {self.lacking[name]}.")
+        if self.remedies:
+            console.print(f"What fits, and what that costs: {self.remedies}", markup=False, soft_wrap=True)
         show_notes(console, self.notes)
 
 
@@ -212,8 +219,14 @@ def bars(memory: Memory, top: int, until: float, width: int = WIDTH) -> str:
     return "".join(BARS[min(steps, -(-size * steps // top))] for size in highest)
 
 
-def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[str, float], limit: int | None) -> None:
-    """Print the owners at the peak, side by side, and the steps on one scale."""
+def show_memory(
+    console: Console,
+    named: Mapping[str, Memory],
+    times: Mapping[str, float],
+    limit: int | None,
+    more: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> None:
+    """Print the owners at the peak, side by side, and the steps on one scale; ``more``: further rows, by name."""
     from rich.markup import escape
 
     table = empty_table(["at the peak", *map(escape, named)])
@@ -224,6 +237,9 @@ def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[st
     for number, one in enumerate(for_people(PEAKS, TERMINAL)):
         cells = (escape(one.shown(memory)) for memory in named.values())
         table.add_row(one.heading(TERMINAL), *cells, style=None if number else "bold")
+    for heading, said in more.items():
+        if said:
+            table.add_row(heading, *map(said.__getitem__, named))
     console.print(table)
     top = max([limit or 0, *(peak.bytes for peak in peaks)])
     longest = max(times.values())

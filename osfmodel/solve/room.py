@@ -57,19 +57,28 @@ def need(level: Footprint, limit: int, reserved: int | None = None) -> str:
     return f"{said}; the largest part is {part}, {show_bytes(level.held[part])}"
 
 
-def shortfall(level: Footprint, plan: Plan, limit: int, repeated: bool = False, reserved: int | None = None) -> str:
+def shortfall(
+    level: Footprint,
+    plan: Plan,
+    limit: int,
+    repeated: bool = False,
+    reserved: int | None = None,
+    batch: int | None = None,
+) -> str:
     """The need of a plan against the limit, its largest part, and the setting that helps; no sentence's end.
 
     repeated: whether all blocks are repeated in backward already
+    batch:    samples of a micro-batch, if known
     """
-    return f"{need(level, limit, reserved)}: {remedy(largest_part(level), plan, repeated)}"
+    return f"{need(level, limit, reserved)}: {remedy(largest_part(level), plan, repeated, batch)}"
 
 
-def remedy(part: str, plan: Plan, repeated: bool = False) -> str:
+def remedy(part: str, plan: Plan, repeated: bool = False, batch: int | None = None) -> str:
     """The setting that makes a part of memory smaller, in words."""
     rules = plan.sharding
-    if part == ACTIVATIONS and repeated:
-        return "a smaller batch"
+    if part == ACTIVATIONS:
+        ways = ["a smaller batch"] * (batch != 1) + ["activation checkpointing"] * (not repeated)
+        return ", or ".join(ways) or "tensor or context parallelism, or activations offloaded to the host"
     if rules is None and part in REPLICATED_REMEDIES:
         return REPLICATED_REMEDIES[part]
     if part == WHOLE and rules and any(group.modules and group.reshard is not True for group in rules.groups):
@@ -93,7 +102,6 @@ REMEDIES = {
     GATHERED: "smaller groups, or one group gathered ahead",
     WHOLE: "smaller groups",
     REDUCED: "smaller groups, one reduce-scatter input, or a smaller reduce_dtype",
-    ACTIVATIONS: "a smaller batch, or activation checkpointing",
     UPDATE: "foreach=False of the optimizer",
 }
 """Remedies by part, for sharded plans and for all."""

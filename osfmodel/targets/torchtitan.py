@@ -123,7 +123,8 @@ def best(workload: Workload, pricing: Pricing, room: MemoryLimit | None = None) 
     fitting = [one for one in times if levels[one].bytes <= room.bytes]
     if not fitting:
         smallest = least(levels, lambda one: levels[one].bytes)
-        needs = shortfall(levels[smallest], to_plan(smallest, workload, pricing), room.bytes)
+        plan = to_plan(smallest, workload, pricing)
+        needs = shortfall(levels[smallest], plan, room.bytes, batch=workload.batch_size)
         raise PlanError(f"{workload.name!r} does not fit: fsdp_reshard_after_forward = {smallest.reshard!r} {needs}")
     return least(fitting, lambda one: times[one])
 

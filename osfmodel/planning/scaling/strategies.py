@@ -161,9 +161,10 @@ def _lacking(row: StrategyRow, limit: int | None) -> str:
     """A sentence on a strategy that does not fit."""
     assert row.peak is not None
     assert limit is not None
-    name = row.prediction.bound.question.workload.name
-    repeated = in_words(name) and parse_words(name).setting.checkpointing == FULL
-    return f"{row.name} {shortfall(row.peak, row.prediction.plan, limit, repeated, row.reserved)}."
+    workload = row.prediction.bound.question.workload
+    repeated = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == FULL
+    needs = shortfall(row.peak, row.prediction.plan, limit, repeated, row.reserved, workload.batch_size)
+    return f"{row.name} {needs}."
 
 
 @dataclass(frozen=True, slots=True)

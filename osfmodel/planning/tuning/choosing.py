@@ -33,7 +33,7 @@ from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
-from osfmodel.solve.verdicts import TIGHT, YES, chance_to_fit, reserved_of, safe_bytes, setup_of, verdict_of
+from osfmodel.solve.verdicts import NO, TIGHT, YES, chance_to_fit, reserved_of, safe_bytes, setup_of, verdict_of
 from osfmodel.targets import ALIASES, CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan
@@ -202,23 +202,22 @@ def _sure(limit: MemoryLimit | None, workload: Workload, chosen: StrategyRow) ->
     return replace(limit, bytes=safe_bytes(limit.bytes, setup_of(workload.fixed_share is None)))
 
 
-def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryLimit) -> list[str]:
-    """A warning of tuned settings that do not fit into a GPU, naming the strategies that do."""
+def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryLimit) -> tuple[str, list[str]]:
+    """A warning of tuned settings that do not fit into a GPU, "" where they do, and the targets that fit better."""
     workers = tuning.outcomes[-1].workers
     (found,) = compare(workload, cluster, workers, [(tuning.target, tuned_rule(tuning))]).predictions
     row = strategy_row(found, workers, limit, sized=True)
     if row.peak is None or row.fits in (None, YES):
-        return []
+        return "", []
     others = possible(_choice(workload, cluster, workers, limit, sized=True).rows)
-    sure = [other.name for other in others if other.fits == YES and other.name in CONFIG_TARGETS]
-    remedy = (
-        f"{', '.join(sure)} fit{'s' * (len(sure) == 1)}"
-        if sure
-        else "nothing else surely fits: osf scale says what would"
-    )
+    better = [one for one in others if one.name in CONFIG_TARGETS and (one.fits == YES or row.fits == NO)]
+    names = ", ".join(one.name for one in better)
+    remedy = "nothing else surely fits: osf scale says what would"
+    if better:
+        remedy = f"{names} fit{'s' * (len(better) == 1)}" if better[0].fits == YES else f"{names} may, which is tight"
     said = "are tight in memory" if row.fits == TIGHT else "do not fit"
     need = f"they need {show_bytes(row.reserved or 0)} of {show_bytes(limit.bytes)} on {how_many(workers, 'GPU')}"
-    return [f"the settings of {tuning.target} {said}: {need}: {remedy}"]
+    return f"the settings of {tuning.target} {said}: {need}: {remedy}", [one.name for one in better] * (row.fits == NO)
 
 
 def _lines(written: Callable[..., str], knobs: Any, form: Form | None, ending: str) -> str:

@@ -230,7 +230,8 @@ def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
     default = task.target.convert.default_knobs()
     usual = _level(task.usual, default, room)
     if usual.bytes > room.bytes:
-        found.append(f"the default {shortfall(usual, task.usual.planned(default)[0][0], room.bytes)}")
+        plan, batch = task.usual.planned(default)[0][0], task.workload.batch_size
+        found.append(f"the default {shortfall(usual, plan, room.bytes, batch=batch)}")
     return found
 
 

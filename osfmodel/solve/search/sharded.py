@@ -71,7 +71,8 @@ def _lacking(question: Question) -> str:
     level = peak_within(room, search.whole, plan, timeline, question.pricing.workers)
     if level.bytes <= room.bytes:
         return "HSDP does not fit with any number of replicas, and FSDP2 does: take --for fsdp2"
-    return f"{search.whole.name!r} does not fit: a group per block {shortfall(level, plan, room.bytes)}"
+    needs = shortfall(level, plan, room.bytes, batch=search.whole.batch_size)
+    return f"{search.whole.name!r} does not fit: a group per block {needs}"
 
 
 RULE = PlanRule(
