@@ -121,7 +121,7 @@ class MemoryPredicted(Result):
     def show(self, console: Console) -> None:
         title = f"{self.workload}{self.where}, a batch of {self.batch_size} per worker"
         show_title(console, title)
-        more = {"PyTorch reserves": {name: show_bytes(size) for name, size in self.reserved.items()}}
+        more = {"PyTorch may reserve": {name: show_bytes(size) for name, size in self.reserved.items()}}
         more["chance to fit"] = {name: show_share(chance) for name, chance in self.chances.items()}
         show_memory(console, self.memories, self.times, self.limit, more)
         if self.limit is not None and set(self.fits.values()) == {YES}:

@@ -235,9 +235,10 @@ def test_parts_are_copied_after_the_gather():
     assert times[1] - times[0] == 16 * 0.5
 
 
-def levels(plan):
+def levels(plan, workload=FOUR):
     """Bytes of each owner by moment."""
-    return {one.during: one.held for one in memory_of(FOUR, plan, predict_timeline(FOUR, plan, prices(4)), 4).levels}
+    timeline = predict_timeline(workload, plan, prices(4))
+    return {one.during: one.held for one in memory_of(workload, plan, timeline, 4).levels}
 
 
 @pytest.mark.parametrize(("overlap", "buffers"), [(False, 160), (True, 320)])
@@ -256,6 +257,14 @@ def test_stage_1_keeps_gradients_until_the_update():
     held = {during: found[during].get("gradients", 0) for during in found}
     assert [held[f"backward {name}"] for name in "dcba"] == [0, 160, 280, 360]
     assert held["update"] == 400
+
+
+def test_gradients_beside_weights_in_half_precision_are_reduced_in_one_buffer_that_stays():
+    """As Megatron's and nanotron's, without buckets beside it."""
+    found = levels(ONE_BY_ONE, replace(FOUR, weight_bytes=200))
+    assert {(held["gradients"], held.get("buckets", 0)) for held in found.values()} == {(400, 0)}
+    second = levels(replace(ONE_BY_ONE, strategy="zero-2"), replace(FOUR, weight_bytes=200))
+    assert {held["buckets"] for held in second.values()} == {160}
 
 
 def test_stage_2_keeps_a_share_of_reduced_gradients():

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict, tune
 from osfmodel.cli import main
-from osfmodel.entities.display import show_bytes, show_predicted_time
+from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import document_of
 from osfmodel.planning.cautions import SLOWER
@@ -277,11 +277,16 @@ def test_osf_memory_says_what_does_not_fit():
     assert "Does not fit: fsdp2 needs 2.646 GiB, for which PyTorch reserves" in said
     document = json.loads(CliRunner().invoke(main, [*words, "--memory", "2.66GiB", "--json"]).stdout)
     assert [plan["fits"] for plan in document["plans"]] == ["no", "no"]
-    roomy = json.loads(CliRunner().invoke(main, [*words, "--memory", "3GiB", "--json"]).stdout)["plans"]
+    chances = [show_share(plan["fits_chance"]) for plan in document["plans"]]
+    reserved = [show_bytes(plan["reserved_memory_bytes"]) for plan in document["plans"]]
+    assert " ".join(["chance to fit", *chances]) in said
+    assert " ".join(["PyTorch may reserve", *reserved]) in said
+    assert text.count("osf scale resnet50-memory --cluster v100-10gbe --workers 16 --memory 2.66GiB\n") == 1
+    roomy = json.loads(CliRunner().invoke(main, [*words, "--memory", "3.1GiB", "--json"]).stdout)["plans"]
     assert [plan["fits"] for plan in roomy] == ["tight", "yes"]
     assert [plan["lacking"] is None for plan in roomy] == [False, True]
     assert all(plan["reserved_memory_bytes"] >= plan["peak_bytes"] for plan in roomy)
-    assert "Tight, with a chance of" in CliRunner().invoke(main, [*words, "--memory", "3GiB"]).stdout
+    assert "Tight, with a chance of" in CliRunner().invoke(main, [*words, "--memory", "3.1GiB"]).stdout
     assert "Fits into 3.500 GiB." in CliRunner().invoke(main, [*words, "--memory", "3.5GiB"]).stdout
 
 
@@ -297,6 +302,11 @@ def test_tune_holds_a_model_in_words_against_the_memory_of_its_gpu():
     alone = CliRunner().invoke(main, [*asked, "--for", "ddp"])
     assert "do not fit: they need" in alone.stderr
     assert "fsdp2, hsdp fit" in " ".join(alone.stderr.split())
+    unasked = CliRunner().invoke(main, [*asked, "--json"])
+    assert json.loads(unasked.stdout)["target"] == "fsdp2"
+    assert "these are settings of fsdp2; for those of ddp: --for ddp" in " ".join(unasked.stderr.split())
+    bounded = CliRunner().invoke(main, [*asked, "--max-buckets", "300", "--json"])
+    assert json.loads(bounded.stdout)["target"] == "ddp"
 
 
 @pytest.mark.parametrize(
@@ -314,6 +324,30 @@ def test_osf_memory_of_words_has_the_peak_of_scale_and_its_owners(options):
     assert plan["peak_bytes"] == point["peak_memory_bytes"] == sum(plan["peak_owners"].values())
     for key in ("reserved_memory_bytes", "fits", "fits_chance"):
         assert plan[key] == point[key]
+
+
+@pytest.mark.parametrize(
+    ("more", "remedy"),
+    [
+        ("batch2", "a smaller batch, or activation checkpointing"),
+        ("batch2,ac=full", "a smaller batch."),
+        ("batch1", "activation checkpointing."),
+        ("batch1,ac=full", "tensor or context parallelism, or activations offloaded to the host"),
+    ],
+)
+def test_a_remedy_is_none_that_was_taken_already(more, remedy):
+    asked = [f"llama3-8b:h100,seq65536,bf16,{more}", "--cluster", "nccl:h100x8", "--workers", "8", "--plan", "fsdp2"]
+    shown = " ".join(CliRunner().invoke(main, ["memory", *asked, "--memory", "20GiB"]).stdout.split())
+    assert f"GiB: {remedy}" in shown
+
+
+def test_blocks_of_another_number_are_taken_as_a_share_with_a_word():
+    said = {
+        part: CliRunner().invoke(main, ["memory", f"llama3-8b:h100,ac={part}"]).stdout
+        for part in ("full:8/30", "full:8/32", "full:1/2")
+    }
+    assert "llama3-8b has 32 blocks: ac=full:8/30 is taken as a share, 9 of them" in " ".join(said["full:8/30"].split())
+    assert not any("as a share" in said[part] for part in ("full:8/32", "full:1/2"))
 
 
 def test_osf_memory_of_words_alone_is_held_against_their_gpu():

@@ -203,21 +203,24 @@ def _sure(limit: MemoryLimit | None, workload: Workload, chosen: StrategyRow) ->
 
 
 def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryLimit) -> tuple[str, list[str]]:
-    """A warning of tuned settings that do not fit into a GPU, "" where they do, and the targets that fit better."""
+    """A warning of tuned settings that do not fit into a GPU, "" where they do, and targets that do, the best first."""
     workers = tuning.outcomes[-1].workers
     (found,) = compare(workload, cluster, workers, [(tuning.target, tuned_rule(tuning))]).predictions
     row = strategy_row(found, workers, limit, sized=True)
     if row.peak is None or row.fits in (None, YES):
         return "", []
-    others = possible(_choice(workload, cluster, workers, limit, sized=True).rows)
-    better = [one for one in others if one.name in CONFIG_TARGETS and (one.fits == YES or row.fits == NO)]
+    choice = _choice(workload, cluster, workers, limit, sized=True)
+    better = [
+        one for one in possible(choice.rows) if one.name in CONFIG_TARGETS and (one.fits == YES or row.fits == NO)
+    ]
     names = ", ".join(one.name for one in better)
     remedy = "nothing else surely fits: osf scale says what would"
     if better:
         remedy = f"{names} fit{'s' * (len(better) == 1)}" if better[0].fits == YES else f"{names} may, which is tight"
     said = "are tight in memory" if row.fits == TIGHT else "do not fit"
     need = f"they need {show_bytes(row.reserved or 0)} of {show_bytes(limit.bytes)} on {how_many(workers, 'GPU')}"
-    return f"the settings of {tuning.target} {said}: {need}: {remedy}", [one.name for one in better] * (row.fits == NO)
+    best = sorted(better, key=lambda one: one is not choice.chosen) if row.fits == NO else []
+    return f"the settings of {tuning.target} {said}: {need}: {remedy}", [one.name for one in best]
 
 
 def _lines(written: Callable[..., str], knobs: Any, form: Form | None, ending: str) -> str:
