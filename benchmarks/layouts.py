@@ -411,8 +411,6 @@ def reason_for(own: ScalePoint, best: ScalePoint) -> str:
 PLANS = ("zero-1", "fsdp2", "hsdp", "ddp")
 
 
-LAYERS = {"1B": 16, "8B": 32}
-"""Blocks of the models."""
 INSIDE, NEAR, MANY, SLOW = 8, 71, 16, 3
 """GPUs of a node, GiB from which runs were close to the limit of memory, nodes beyond which there are many, and times
 as long as predicted that a pipeline takes from which it is slow."""

@@ -12,13 +12,16 @@ import click
 
 from osfmodel.cli.app import NameOrFile, OneOf, emit, line, output_options, print_text, require_writable
 from osfmodel.cli.groups import GroupedCommand, user_defaults
-from osfmodel.cost import COST_MODELS
+from osfmodel.cost import COST_MODELS, nccl
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.model import layout_of
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
 from osfmodel.counting import in_words
 from osfmodel.counting.parts import parts_of
 from osfmodel.counting.remarks import remarks
 from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words
 from osfmodel.engine import ENGINES
+from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import OsfError, UsageError
@@ -37,6 +40,8 @@ CONFIG = "config"
 """The kind that lists the user's defaults: only when it is asked for."""
 MODEL = "model"
 """The kind that shows the parts of one model."""
+ALGORITHMS = "algorithms"
+"""The kind that shows what NCCL takes for each collective on one cluster in words."""
 
 
 class Listing(NamedTuple):
@@ -110,6 +115,22 @@ def _counted(name: str | None) -> Listed:
     return Listed(rows, remarks(words.text), whole=False, counted=Counted(words.model, model, parts[-1], batch))
 
 
+def _chosen(name: str | None) -> Listed:
+    """NCCL's algorithms for messages in one node, two and eight. Raises UsageError for other clusters."""
+    cluster = None if name is None else load_cluster(name)
+    if cluster is None or cluster.nccl is None:
+        raise UsageError("osf list algorithms: give a cluster that nccl prices, such as nccl:h100x8,400Gbps,ib")
+    gpus, network = cluster.gpus_per_node, cluster.nccl.nic_bandwidth is not None
+    rows = [
+        Entry(collective, SimpleNamespace(workers=gpus * nodes, **choice._asdict()))
+        for collective in COLLECTIVES
+        for nodes in ((1, 2, 8) if network else (1,))
+        if gpus * nodes > 1
+        for choice in nccl.choices(cluster.nccl, layout_of(gpus * nodes, gpus), collective)
+    ]
+    return Listed({ALGORITHMS: rows}, [], whole=False)
+
+
 LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "workloads": _profiles("workload", lambda path: profiles.read(path, documents.decode_workload)),
     "architectures": _profiles("architecture", architecture_of),
@@ -140,7 +161,7 @@ SPELLED: Mapping[str, Callable[[str], str]] = {
 
 
 @click.command(name="list", cls=GroupedCommand)
-@click.argument("kind", type=OneOf(LISTINGS, MODEL), metavar="[KIND]", required=False)
+@click.argument("kind", type=OneOf(LISTINGS, MODEL, ALGORITHMS), metavar="[KIND]", required=False)
 @click.argument("name", required=False, type=NameOrFile("entry", lambda _begun: ()))
 @output_options
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
@@ -149,8 +170,9 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
     KIND is workloads, architectures (of workloads in words), clusters, plans, targets, engines, cost-models, gpus (of
     workloads and nccl: clusters in words), fabrics (of nccl: words), effects, compressions, formats, snippets (which
     --lines prints), schemas (JSON Schemas of our files; with the name of one it is printed, with -o FOLDER/ all are
-    written), config: your own defaults, each with the file that sets it, or model: the parts of the model NAME (an
-    architecture, a config.json, or a workload in words), with what is counted for one sample.
+    written), config: your own defaults, each with the file that sets it, model: the parts of the model NAME (an
+    architecture, a config.json, or a workload in words), with what is counted for one sample, or algorithms: what NCCL
+    takes on the cluster NAME by size, and how much longer the next one would take.
 
     \b
     Example:
@@ -158,12 +180,13 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
       osf list architectures
       osf list model llama3-8b
       osf list clusters azure-a100-hdr
+      osf list algorithms nccl:h100x8,400Gbps,ib
       osf list workloads --format json
       osf list schemas workload -o workload.schema.json
       osf list schemas -o schemas/
     """
-    if kind == MODEL:
-        emit(style, as_json, output, _counted(name))
+    if kind in (MODEL, ALGORITHMS):
+        emit(style, as_json, output, _counted(name) if kind == MODEL else _chosen(name))
         return
     found = {key: LISTINGS[key]() for key in ([kind] if kind else [key for key in LISTINGS if key != CONFIG])}
     rows = {key: entry.rows for key, entry in found.items()}

@@ -13,18 +13,20 @@ a + b M + M l/s + s b p with a = p l; the best s makes the rest 2 sqrt(a b M). k
 a time, 0 a pipeline that is free to fill. The curve is concave, so the minimum of lines through its values at powers
 of two gives it: exact there, and between them at most 2 % of the last term below.
 
-Reduce-scatter and all-gather run as rings, in half of the steps (as in PyTorch's mirror of the tuner), and NVLS is for
-all-reduces alone: where a switch adds up, an all-reduce costs less than both halves. Between nodes their n - 1 steps
-follow each other, each with its own n-th of the message, at the pace of the fabric where it was measured
-(``NetworkFabric.pace``), with no pipeline to fill. A broadcast is the same ring without that: its pieces follow each
+Reduce-scatter and all-gather run as rings, in half of the steps; inside a node NVLS may serve as well, which sends all
+of a message through a GPU's link one way where a ring sends (n - 1)/n of it (NVIDIA/nccl, issue 1506), so that only
+many GPUs, whose rings have many steps, gain. Where a switch adds up, an all-reduce costs less than both halves. Between
+nodes the n - 1 steps of a ring follow each other, each with its own n-th of the message, at the pace of the fabric
+where it was measured (``NetworkFabric.pace``), with no pipeline to fill. Nodes of one GPU each may have PAT, with
+log2 n steps instead. A broadcast is the same ring without that: its pieces follow each
 other closely. Beyond some nodes, collectives get in each other's way (``NetworkFabric.crowded``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +43,8 @@ class Corrections(NamedTuple):
     """Corrections of the tuner's formula.
 
     pipeline:   kappa above inside a node, 0 for none
-    by_nic:     kappa between nodes whose NICs move data on their own (ib, roce)
+    by_nic:     kappa between nodes whose NICs move data on their own (ib, roce), and of NVLSTree on every network: its
+                pieces have 256 KiB at most (NCCL's src/enqueue.cc), those of a ring 1 MiB
     by_host:    kappa between nodes where host or plugin has a part in each chunk (efa, tcpxo, tcp)
     own:        extra time of a ring over NVLink: that of sending this fraction of a GPU's own 1/n of the message
     launch:     factor on the tuner's base latencies, and on its steps inside a node
@@ -64,7 +67,7 @@ class Corrections(NamedTuple):
 
 TUNER = Corrections(0.0, 0.0, 0.0, 0.0, 1.0, False)
 """NCCL's own constants, nothing corrected."""
-CORRECTED = Corrections(0.22, 0.22, 0.54, 0.3, 1.5, True, at_scale=True)
+CORRECTED = Corrections(0.22, 0.22, 0.52, 0.3, 1.5, True, at_scale=True)
 """Learned by benchmarks/nccl_model.py on the machines named in docs/reference/nccl.md."""
 
 
@@ -99,14 +102,17 @@ def ways(
         found["ring", protocol] = _ring(shape, place, protocol, collective, corrections)
         if collective == "all_reduce":
             found["tree", protocol] = _tree(shape, place, protocol, corrections)
-    nvls = shape.nvls and (place.nodes == 1 or fabric_of(shape).nvls)
-    if nvls and collective == "all_reduce" and place.fullest > 2:
-        found["NVLS" if place.nodes == 1 else "NVLSTree", "Simple"] = _nvls(shape, place, corrections)
+    adds_up = shape.nvls and place.fullest > 2 and collective != "broadcast"
+    for name, price in OTHERS.items():
+        usable = not name.startswith("NVLS") or (adds_up and _has(shape, name))
+        if usable and (way := price(shape, place, collective, corrections)) is not None:
+            found[name, "Simple"] = way
     measured = _paced(shape, place, collective, corrections) > 0 and shape.pace is None and not unpaced(shape)
     pipeline = 0.0 if measured else _pipeline(shape, place, corrections)
+    kappas = {"NVLSTree": corrections.by_nic}
     more = _crowd(shape, place, collective) if corrections.at_scale else 1.0
     return {
-        name: way._replace(pipeline=pipeline, seconds_per_byte=way.seconds_per_byte * more)
+        name: way._replace(pipeline=kappas.get(name[0], pipeline), seconds_per_byte=way.seconds_per_byte * more)
         for name, way in found.items()
     }
 
@@ -162,10 +168,47 @@ def _pipeline(shape: NcclShape, place: Placement, corrections: Corrections) -> f
     return corrections.by_nic if fabric_of(shape).by_nic else corrections.by_host
 
 
-def fastest(shape: NcclShape, place: Placement, size: int) -> tuple[str, str]:
-    """The (algorithm, protocol) of the lowest price for an all-reduce of ``size`` bytes."""
-    found = ways(shape, place)
+def fastest(shape: NcclShape, place: Placement, size: int, collective: str = "all_reduce") -> tuple[str, str]:
+    """The (algorithm, protocol) of the lowest price for a message of ``size`` bytes."""
+    found = ways(shape, place, collective)
     return min(found, key=lambda name: float(np.interp(size, GRID, times(found[name]))))
+
+
+class Choice(NamedTuple):
+    """NCCL's way for messages from ``size`` bytes on, and why: its price there, and that of the best other algorithm.
+
+    ``latency`` and ``rate`` are the seconds before the first byte, and the bytes per second of the largest messages.
+    """
+
+    size: int
+    algorithm: str
+    protocol: str
+    latency: float
+    rate: float
+    time: float
+    other: str
+    other_time: float
+
+
+def choices(shape: NcclShape, place: Placement, collective: str) -> list[Choice]:
+    """The ways of least price by rising size, from 1 KiB on."""
+    found = ways(shape, place, collective)
+    prices = {name: times(way) for name, way in found.items()}
+    rows: list[Choice] = []
+    for at in range(int(np.searchsorted(GRID, 2**10)), len(GRID)):
+        algorithm, protocol = best = min(prices, key=lambda name: float(prices[name][at]))
+        if rows and (rows[-1].algorithm, rows[-1].protocol) == best:
+            continue
+        others = {name: float(prices[name][at]) for name in prices if name[0] != algorithm}
+        other = min(others, key=others.__getitem__, default=None)
+        way, time = found[best], float(prices[best][at])
+        rows.append(
+            Choice(
+                int(GRID[at]), algorithm, protocol, way.latency, 1 / way.seconds_per_byte, time,
+                "/".join(other or ()), others[other] if other else 0.0,
+            )
+        )  # fmt: skip
+    return rows
 
 
 def inside(shape: NcclShape, place: Placement) -> float:
@@ -247,20 +290,92 @@ def _tree_bus(shape: NcclShape, place: Placement, protocol: str, corrections: Co
     return simple
 
 
-def _nvls(shape: NcclShape, place: Placement, corrections: Corrections) -> Way:
-    """NVLS: the switch adds up and sends to all. Between nodes a tree joins the switches."""
+def _has(shape: NcclShape, way: str) -> bool:
+    """Whether the release of NCCL, the newest if none is stated, has this."""
+    return not shape.release or tuple(map(int, shape.release.split("."))) >= known.SINCE[way]
+
+
+def _nvls_bus(shape: NcclShape, place: Placement, corrections: Corrections) -> float:
+    """Bytes per second of NVLS as of a ring's bus."""
     gpus, generation = place.fullest, _generation(shape)
     channels = known.CHANNELS[generation]
     gain = 2 * (gpus - 1) / (gpus + 1) if corrections.nvls_bytes else 2 * (channels - 1) / channels
-    bandwidth = shape.gpu_bandwidth * known.NVLS_EFFICIENCY[generation] * gain
-    latency = known.NVLS_LATENCY * shape.latency_scale * corrections.launch
+    return shape.gpu_bandwidth * known.NVLS_EFFICIENCY[generation] * gain
+
+
+def _network(shape: NcclShape, place: Placement) -> float:
+    """Bytes per second of all NICs of the emptiest node."""
+    assert shape.nic_bandwidth is not None
+    return shape.nic_bandwidth * place.emptiest * known.NIC_SHARE
+
+
+def _nvls(shape: NcclShape, place: Placement, collective: str, corrections: Corrections) -> Way | None:
+    """NVLS: the switch adds up and sends to all; between nodes, those of SHARP do so too.
+
+    An all-gather or reduce-scatter, of one node alone, sends all of a message through the link of each GPU one way.
+    """
+    gpus, latency = place.fullest, known.NVLS_LATENCY * shape.latency_scale * corrections.launch
+    if collective in HALVES:
+        if place.nodes > 1 or gpus > known.NVLS_HALVES_RANKS:
+            return None
+        part = 1.0 if corrections.nvls_bytes else ((gpus - 1) / gpus) ** 2  # TUNING, with as many channels as GPUs
+        return Way(latency, 1 / (shape.gpu_bandwidth * known.NVLS_EFFICIENCY[_generation(shape)] * part))
+    bandwidth, parts = _nvls_bus(shape, place, corrections), 2 * (place.workers - 1) / place.workers
     if place.nodes > 1:
-        assert shape.nic_bandwidth is not None
-        network = shape.nic_bandwidth * place.emptiest * known.NIC_SHARE * (2 if place.nodes == 2 else 1)
-        bandwidth = min(bandwidth, network, channels * known.NVLS_TREE_CHANNEL[generation][_scale(place)])
-        levels = 2 * (place.nodes.bit_length() - 1)
-        latency += levels * (known.NVLS_TREE_NET_LATENCY * shape.net_latency_scale + _beyond(shape))
-    return Way(latency, 2 * (place.workers - 1) / place.workers / bandwidth)
+        if not shape.sharp:
+            return None
+        network = _network(shape, place)  # TUNING takes it as a ring's bus; SHARP sends a message over it once
+        bandwidth = min(bandwidth, network * parts if corrections.nvls_bytes else network)
+        latency += known.NVLS_NET_LATENCY * shape.net_latency_scale
+    return Way(latency, parts / bandwidth)
+
+
+def _nvls_tree(shape: NcclShape, place: Placement, collective: str, corrections: Corrections) -> Way | None:
+    """NVLS inside nodes, and a tree that joins their switches."""
+    if collective != "all_reduce" or place.nodes == 1 or not fabric_of(shape).nvls:
+        return None
+    generation, levels, newer = _generation(shape), 2 * (place.nodes.bit_length() - 1), _has(shape, "NVLSTree's tuning")
+    most = known.CHANNELS[generation] * known.NVLS_TREE_CHANNEL[generation][_scale(place)]
+    network = _network(shape, place) * (2 if place.nodes == 2 else 1)
+    bandwidth = min(_nvls_bus(shape, place, corrections), network, most)
+    latency = known.NVLS_LATENCY * shape.latency_scale * corrections.launch
+    hop = known.NVLS_TREE_NET_LATENCY if newer else known.OLDER_NVLS_TREE_NET_LATENCY
+    latency += levels * (hop * shape.net_latency_scale + _beyond(shape))
+    stretch = "Simple" if newer and generation == "blackwell" else "none"
+    return Way(latency, 2 * (place.workers - 1) / place.workers / bandwidth, stretch)
+
+
+def _collnet(name: str, shape: NcclShape, place: Placement, collective: str, corrections: Corrections) -> Way | None:
+    """CollNet: a message goes up and down inside a node, and over the network once, where switches add up."""
+    row, others = known.COLLNET[name], place.fullest - 1
+    usable = shape.sharp and place.nodes > 1 and place.fullest <= known.COLLNET_GPUS
+    if collective != "all_reduce" or not usable or not (row.by_ring or shape.fabric == "nvswitch"):
+        return None
+    steps = others * row.step if row.by_ring else min(1, others) * row.step + others * row.each
+    latency = 2 * steps * shape.latency_scale * corrections.launch + row.net * shape.net_latency_scale
+    share = 1.0 if row.by_ring else known.by_generation(known.COLLNET_DIRECT_SHARE, _generation(shape))
+    network = 2 * _network(shape, place)
+    return Way(latency, 2 / (share * (min(inside(shape, place), network) if others else network)))
+
+
+def _pat(shape: NcclShape, place: Placement, collective: str, corrections: Corrections) -> Way | None:
+    """PAT, a tree over nodes of one GPU, of a release that is stated: no published run that was compared had it."""
+    if collective not in HALVES or place.nodes == 1 or place.fullest > 1 or not (shape.release and _has(shape, "PAT")):
+        return None
+    hop = (_of(known.HOP_LATENCY["net"]["tree"], "Simple") * shape.net_latency_scale + _beyond(shape)) * known.PAT.hops
+    hop = max(hop, _paced(shape, place, collective, corrections))
+    latency = known.PAT.base * shape.latency_scale * corrections.launch
+    latency += (place.nodes.bit_length() - 1) * hop + place.workers * known.PAT.rank * shape.net_latency_scale
+    return Way(latency, 1 / (bus(shape, place) * known.PAT.share))
+
+
+OTHERS: Mapping[str, Callable[[NcclShape, Placement, str, Corrections], Way | None]] = {
+    "NVLS": _nvls,
+    "NVLSTree": _nvls_tree,
+    **{name: partial(_collnet, name) for name in known.COLLNET},
+    "PAT": _pat,
+}
+"""Algorithms besides ring and tree, all with plain copies (Simple): a price, None where NCCL would not take them."""
 
 
 def _hops(

@@ -2,7 +2,8 @@
 
 Sources, named at each constant:
 
-* TUNING: NCCL 2.28.3, src/graph/tuning.cc (default tuner constants and the refinements in ncclTopoTuneModel).
+* TUNING: NCCL 2.28.3, src/graph/tuning.cc (default tuner constants and the refinements in ncclTopoTuneModel); what
+  2.30.7 has otherwise on NVLSTree, and PAT and CollNet, from there.
 * TOPO: NCCL, src/graph/topo.h (link speeds in NCCL's own accounting, below the data sheet's).
 * TORCH: PyTorch 2.13, torch/_inductor/comm_analysis.py, which mirrors TUNING and adds channel counts.
 * RCCL: ROCm/rccl, src/graph/topo.h (speeds of an xGMI link by GPU).
@@ -56,8 +57,56 @@ HOP_LATENCY: Mapping[str, Mapping[str, ByProtocol]] = {
 """TUNING hwLatencies, per step over NVLink, PCIe and the network."""
 NVLS_LATENCY = 25 * US
 """TUNING hwLatencies, NVLS over NVLink: the whole operation; it has no base latency."""
-NVLS_TREE_NET_LATENCY = 14 * US
-"""TUNING hwLatencies, NVLSTree over the network, per level up and down."""
+NVLS_NET_LATENCY, NVLS_TREE_NET_LATENCY, OLDER_NVLS_TREE_NET_LATENCY = 18 * US, 20.9 * US, 14 * US
+"""TUNING hwLatencies over the network: NVLS once (with SHARP), NVLSTree per level up and down, and to 2.28.7."""
+NVLS_HALVES_RANKS = 32
+"""Most GPUs of a node whose all-gathers and reduce-scatters are NVLS (device.h NCCL_MAX_NVLS_ARITY)."""
+
+
+class CollNet(NamedTuple):
+    """All-reduces that the network's switches add up: SHARP, whose tree of switches is one hop whatever the nodes.
+
+    step: of each pass inside a node; each: besides, for every other GPU; net: the network; by_ring: whether GPUs of a
+    node follow each other (steps count) or all send to all
+    """
+
+    step: float
+    each: float
+    net: float
+    by_ring: bool
+
+
+COLLNET: Mapping[str, CollNet] = {
+    "CollNetDirect": CollNet(3.7 * US, 0.4 * US, 31 * US, False),
+    "CollNetChain": CollNet(2.8 * US, 0.0, 30 * US, True),
+}
+"""TUNING hwLatencies, for NVLink and PCIe alike; they have no base latencies."""
+COLLNET_GPUS = 8
+"""Most GPUs of a node for both (device.h NCCL_MAX_DIRECT_ARITY + 1)."""
+COLLNET_DIRECT_SHARE: Mapping[str, float] = {"hopper": 0.85, "blackwell": 0.85, "": 1.0}
+"""TUNING: the fraction of the bus that CollNetDirect reaches."""
+
+
+class Pat(NamedTuple):
+    """PAT, all-gathers and reduce-scatters over nodes of one GPU: base, parts of a hop for each doubling of nodes,
+    seconds for each rank, and its share of the bus."""
+
+    base: float
+    hops: float
+    rank: float
+    share: float
+
+
+PAT = Pat(8 * US, 1 / 3.5, 2.8 * US, 0.75)
+"""TUNING baseLatencies and ncclTopoTuneModel."""
+SINCE: Mapping[str, tuple[int, int]] = {
+    "NVLS": (2, 17),
+    "NVLSTree": (2, 18),
+    "PAT": (2, 23),
+    "NVLSTree's tuning": (2, 29),
+}
+"""NCCL's release from which each is used (src/graph/tuning.cc of each tag). NVLSTree's tuning: its latency, which
+2.28.9 has as well, and TREE_CORRECTION for Blackwell on x86 (taken for Grace as well)."""
 NET_OVERHEAD = ByProtocol(1 * US, 1 * US, 3 * US)
 """TUNING getNetOverhead (Intel; AMD has 2), 3 times that for Simple: least latency of a ring's step on a network."""
 RING_PLATEAU: Mapping[str, float] = {"volta": 1.9, "ampere": 1.4, "hopper": 1.4, "blackwell": 1.4}
@@ -95,7 +144,7 @@ TREE_CHANNEL: Mapping[str, ScaledByNodes] = {
 """TUNING perChMaxTreeBws."""
 NVLS_TREE_CHANNEL: Mapping[str, ScaledByNodes] = {
     "hopper": (0.0, 57.7 * GB, 45.5 * GB),
-    "blackwell": (0.0, 96.0 * GB, 43.1 * GB),
+    "blackwell": (0.0, 96.0 * GB, 80.0 * GB),
 }
 """TUNING perChMaxNVLSTreeBws."""
 CHANNELS: Mapping[str, int] = {"volta": 2, "ampere": 8, "hopper": 16, "blackwell": 32}
@@ -205,7 +254,7 @@ BETWEEN_NODES: Mapping[str, NetworkFabric] = {
         True,
         "AWS EFA (latency and protocols: aws-ofi-nccl; pace: nanotron's 8 to 512 H100)",
         pace={"": 39 * US},
-        whole_nodes={"hopper": Crowd(2, 0.54), "": CROWDED},
+        whole_nodes={"hopper": Crowd(2, 0.6), "": CROWDED},
     ),
     "tcpxo": NetworkFabric(
         {"": 75 * US},

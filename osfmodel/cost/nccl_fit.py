@@ -40,13 +40,14 @@ PARTS: Mapping[str, Uncertainty] = {
     "nvlink": Uncertainty(0.63, 0.27),
     "pcie": Uncertainty(1.36, 0.84),
     "host": Uncertainty(2.0, 2.0),
-    "by_nic": Uncertainty(1.46, 0.67),
-    "by_host": Uncertainty(0.54, 0.31),
-    "not stated": Uncertainty(2.23, 1.11),
+    "by_nic": Uncertainty(1.45, 0.62),
+    "by_host": Uncertainty(0.56, 0.32),
+    "not stated": Uncertainty(2.19, 1.01),
+    "sharp": Uncertainty(2.19, 1.01),
     "rccl": Uncertainty(1.0, 1.0),
 }
 """By part, on machines held out (benchmarks/nccl_model.py). Those of host (a factor of three, since memory and CPUs of
-hosts differ as much) and of rccl (a factor of two) are assumed, not measured."""
+hosts differ as much), of rccl (a factor of two) and of sharp (as of a fabric not stated) are assumed, not measured."""
 LARGE = 2**23
 """Bytes from which on bandwidth decides the time of a message."""
 
@@ -56,6 +57,8 @@ def part_of(shape: NcclShape, place: Placement) -> str:
     if shape.generation == "cdna":
         return "rccl"
     if place.nodes > 1:
+        if shape.sharp:
+            return "sharp"
         return ("by_nic" if fabric_of(shape).by_nic else "by_host") if shape.network else "not stated"
     if shape.fabric in ("nvswitch", "nvlink-mesh"):
         return "nvlink"

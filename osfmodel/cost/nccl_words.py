@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.model import rate_from_spec, says_per
-from osfmodel.entities.cluster import FABRICS, NETWORKS, Cluster, NcclShape
+from osfmodel.entities.cluster import EXPERT_KERNELS, FABRICS, NETWORKS, Cluster, NcclShape
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.gpus import GPUS, Gpu, gpu_name
 from osfmodel.entities.lookup import suggestion
@@ -20,13 +20,16 @@ def from_spec(name: str, parts: Sequence[str]) -> Cluster:
 
     It is that of each GPU, or with ``/node`` that of all NICs of a node together. The fabric between nodes (``efa``),
     and the fabric inside nodes if it is not the GPU's usual one (``host``), follow in any order; so do ``p2p=off``
-    (GPUs cannot reach each other's memory), ``sockets=1`` (all are at one CPU) or 2, and ``oversubscribed=2`` (switches
-    pass on half of what nodes send).
+    (GPUs cannot reach each other's memory), ``sockets=1`` (all are at one CPU) or 2, ``oversubscribed=2`` (switches
+    pass on half of what nodes send), ``sharp`` (InfiniBand's switches add up), ``nccl=2.21`` (its release)
+    and ``a2a=deepep`` (kernels of experts' all-to-alls).
     """
     match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
     words = [word.strip().lower() for word in parts[1:]]
     said = _values(name, [word for word in words if "=" in word])
     words = [word for word in words if "=" not in word]
+    sharp = SHARP in words
+    words = [word for word in words if word != SHARP]
     rates = [word for word in words if any(map(str.isdigit, word))]
     if match is None or len(rates) > 1 or "" in words:
         form = (
@@ -46,12 +49,26 @@ def from_spec(name: str, parts: Sequence[str]) -> Cluster:
     network = _per_gpu(next(part for part in parts[1:] if part.strip().lower() == rates[0]), gpus) if rates else None
     if network is not None:
         network /= float(said.get("oversubscribed", 1))
+    if sharp and (network is None or between not in ("", "ib")):
+        raise UsageError(
+            f"{name!r}: {SHARP} is for several nodes over InfiniBand, as in nccl:{parts[0]},400Gbps,ib,{SHARP}"
+        )
     shape = _at_sockets(_shape(name, device, within or device.fabric, network, between), device, said.get("sockets"))
+    shape = replace(shape, sharp=sharp, release=said.get("nccl", ""), experts=said.get("a2a", "").replace("nccl", ""))
     return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
 
 
-VALUES = {"p2p": ("on", "off"), "sockets": ("1", "2"), "oversubscribed": ("1", "1.5", "2", "3", "4")}
+SHARP = "sharp"
+VALUES = {
+    "p2p": ("on", "off"),
+    "sockets": ("1", "2"),
+    "oversubscribed": ("1", "1.5", "2", "3", "4"),
+    "nccl": ("2.21", "2.28"),
+    "a2a": ("nccl", *EXPERT_KERNELS),
+}
 """Words with values, and examples of these."""
+FORMS = {"oversubscribed": r"[0-9]{1,3}(\.[0-9]{1,3})?", "nccl": r"2\.[0-9]{1,3}"}
+"""Words whose values are numbers, and how these look."""
 MOST_OVERSUBSCRIBED = 100.0
 
 
@@ -63,7 +80,7 @@ def _values(name: str, words: Sequence[str]) -> dict[str, str]:
         if key not in VALUES or key in found:
             what = "is said twice: leave one out" if key in found else f"is unknown: {suggestion(key, VALUES)}"
             raise UsageError(f"{name!r}: {key}= {what}")
-        number = re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", value) if key == "oversubscribed" else None
+        number = key in FORMS and re.fullmatch(FORMS[key], value)
         if value not in VALUES[key] and not (number and 1 <= float(value) <= MOST_OVERSUBSCRIBED):
             raise UsageError(f"{name!r}: {word}: write {key}={f' or {key}='.join(VALUES[key][-2:])}")
         found[key] = value
@@ -166,7 +183,7 @@ def doubts(cluster: Cluster, workers: int) -> tuple[str, ...]:
     if words is None or workers <= cluster.gpus_per_node:
         return ()
     parts = [part.strip() for part in words[2].split(",") if "=" not in part]
-    rate = next(part for part in parts if part.lower() not in (*FABRICS, *NETWORKS))
+    rate = next(part for part in parts if part.lower() not in (*FABRICS, *NETWORKS, SHARP))
     if says_per(rate):
         return ()
     device, gpus = _name(words[1].lower()), cluster.gpus_per_node

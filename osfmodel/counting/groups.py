@@ -102,6 +102,7 @@ class GroupMessage(NamedTuple):
     among:    GPUs of the group
     elements: of the whole message, for one sample
     forward, backward: times that it runs in each pass
+    copies:   experts that each token of the message goes to
     """
 
     group: str
@@ -110,6 +111,7 @@ class GroupMessage(NamedTuple):
     elements: int
     forward: int
     backward: int
+    copies: int = 1
 
 
 class Shard(NamedTuple):
@@ -303,7 +305,7 @@ def _sent(module: Module, model: Model, groups: Parallelism) -> Iterator[GroupMe
         first = module.products[0]
         size = first.rows * first.inner * first.times // (groups.context * groups.tensor)
         # To the experts and back: an all-to-all moves as many bytes as an all-gather.
-        yield GroupMessage("expert", groups.expert, "all_gather", size, 2, 2)
+        yield GroupMessage("expert", groups.expert, "all_gather", size, 2, 2, max(1, module.chosen))
 
 
 def _widest(module: Module) -> Shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
@@ -23,6 +24,8 @@ FABRICS = ("nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "host")
 peer access, or copies through the host's memory."""
 NETWORKS = ("ib", "roce", "efa", "tcpxo", "tcp", "ena")
 """Fabrics between nodes: InfiniBand, RDMA over Ethernet, AWS EFA, Google's TCPXO, and kernel sockets."""
+EXPERT_KERNELS = ("deepep",)
+"""Kernels of all-to-alls between experts besides NCCL's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,9 @@ class NcclShape:
     net_latency_scale: factor on NCCL's latencies of the network and on pace, 1 unless fitted
     pace:              seconds that each step of an all-gather or reduce-scatter between nodes takes at least; None for
                        what is known of the fabric
+    sharp:             whether the switches between nodes add up (SHARP of InfiniBand, NCCL_COLLNET_ENABLE=1)
+    release:           NCCL's, such as "2.21"; "" for the newest that is known
+    experts:           kernels of all-to-alls to experts, "deepep"; "" for NCCL's
     """
 
     generation: str
@@ -191,6 +197,9 @@ class NcclShape:
     host_bandwidth: float | None = None
     memory_bandwidth: float | None = None
     pace: float | None = None
+    sharp: bool = False
+    release: str = ""
+    experts: str = ""
     __repr__ = brief
 
     def __post_init__(self) -> None:
@@ -214,6 +223,12 @@ class NcclShape:
         require_time(self.net_latency_scale, "the latency scale of the network")
         if self.pace is not None:
             require_time(self.pace, "the pace of the network")
+        if self.sharp and self.network not in ("", "ib"):
+            raise DataError(f"SHARP is InfiniBand's: {self.network} has none")
+        if self.release and not re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}", self.release):
+            raise DataError(f"the release of NCCL is {self.release!r}: write it as 2.21")
+        if self.experts not in ("", *EXPERT_KERNELS):
+            raise DataError(f"unknown kernels to experts {self.experts!r}: {suggestion(self.experts, EXPERT_KERNELS)}")
         if self.nvls and (self.fabric != "nvswitch" or self.generation not in ("hopper", "blackwell")):
             raise DataError("NVLS needs an nvswitch fabric and hopper or later GPUs")
 

@@ -9,6 +9,7 @@ from osfmodel.cost import network_rates, worker_counts
 from osfmodel.counting.modules import Model
 from osfmodel.counting.parts import Part
 from osfmodel.counting.stacks import clock_of
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.units import show_rate
 from osfmodel.show.document import Result
 from osfmodel.show.table import TERMINAL, Column, column, csv_row, for_people, json_row
@@ -119,6 +120,18 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("bytes_per_s", "per GPU", lambda row: row.entry.link or None, _rate),
         column("priced_as", "priced as", lambda row: row.entry.tuned_as),
         column("clock_of", "clock of", lambda row: clock_of(row.name)),
+    ),
+    "algorithms": (
+        column("collective", "collective", lambda row: row.name),
+        column("workers", "workers", lambda row: row.entry.workers),
+        column("from_bytes", "from", lambda row: row.entry.size, show_bytes),
+        column("algorithm", "algorithm", lambda row: row.entry.algorithm),
+        column("protocol", "protocol", lambda row: row.entry.protocol),
+        column("time_s", "takes", lambda row: row.entry.time, show_time),
+        column("latency_s", "latency", lambda row: row.entry.latency, show_time),
+        column("bytes_per_s", "at most", lambda row: row.entry.rate, lambda rate: f"{rate / 1e9:.4g} GB/s"),
+        column("other", "next", lambda row: row.entry.other or None),
+        column("other_time_s", "takes", lambda row: row.entry.other_time or None, show_time),
     ),
     "model": (
         column("name", "part", lambda row: row.name),

@@ -83,6 +83,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "by_nic": "InfiniBand or RoCE networks",
         "by_host": "EFA, TCPXO or socket networks",
         "not stated": "InfiniBand or RoCE networks",
+        "sharp": "InfiniBand or RoCE networks",
         "rccl": "AMD nodes",
         "hosts": "hosts whose CPUs communicate over Ethernet",
         MEASURED: "an earlier measurement",
@@ -98,7 +99,7 @@ def kind_of(cluster: Cluster, place: Placement) -> str:
     if cluster.nccl is None:
         return "hosts"
     part = part_of(cluster.nccl, place)
-    return "by_nic" if part == "not stated" else part
+    return "by_nic" if part in ("not stated", "sharp") else part
 
 
 def placed(cluster: Cluster, workers: int) -> Placement:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
+from osfmodel.cost import experts
 from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard
@@ -19,19 +20,28 @@ from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.training import FULL, SELECTIVE, TENSOR_OVERLAP, TrainingSetup
 from osfmodel.entities.cluster import Cluster
 
+Price: TypeAlias = Callable[[str, float, int], float]
+"""(collective, bytes, experts of each token) -> seconds."""
 
-def prices_of(cluster: Cluster, groups: Parallelism) -> dict[str, Callable[[str, float], float]]:
-    """The time of a message, by its collective and bytes, inside each kind of group."""
+
+def prices_of(cluster: Cluster, groups: Parallelism) -> dict[str, Price]:
+    """The time of a message inside each kind of group."""
     return {
-        kind: partial(_time, pricing_of(where, size), _outside(where, size) if kind == "expert" else 0.0)
+        kind: partial(_to_experts if kind == "expert" else _time, where, pricing_of(where, size))
         for kind, (apart, size) in groups.spread.items()
         for where in [strided(cluster, apart, size)]
     }
 
 
-def _time(pricing: Pricing, outside: float, collective: str, size: float) -> float:
-    """Seconds of a message. In an all-to-all each byte for another node goes through the NIC of its own GPU."""
-    return max(float(pricing.cost(collective)(size)), size * outside)
+def _time(cluster: Cluster, pricing: Pricing, collective: str, size: float, copies: int) -> float:
+    return float(pricing.cost(collective)(size))
+
+
+def _to_experts(cluster: Cluster, pricing: Pricing, collective: str, size: float, copies: int) -> float:
+    """Seconds of an all-to-all: of as many bytes as an all-gather, each for another node through its own GPU's NIC."""
+    if cluster.nccl is not None and cluster.nccl.experts:
+        return experts.seconds(cluster, pricing.workers, size, copies)
+    return max(_time(cluster, pricing, collective, size, copies), size * _outside(cluster, pricing.workers))
 
 
 def _outside(cluster: Cluster, size: int) -> float:
@@ -41,7 +51,7 @@ def _outside(cluster: Cluster, size: int) -> float:
 
 
 def beside_of(
-    shard: Shard, setting: TrainingSetup, prices: Mapping[str, Callable[[str, float], float]], batches: Sequence[int]
+    shard: Shard, setting: TrainingSetup, prices: Mapping[str, Price], batches: Sequence[int]
 ) -> Iterator[tuple[str, Beside, Beside]]:
     """Modules with the seconds of their collectives, at the first and last of ``batches``."""
     blocks = tuple(f"{block}." for block in shard.model.blocks)
@@ -56,7 +66,7 @@ def beside_of(
 
 def _both(
     sent: Sequence[GroupMessage],
-    prices: Mapping[str, Callable[[str, float], float]],
+    prices: Mapping[str, Price],
     setting: TrainingSetup,
     in_block: bool,
     batch: int,
@@ -68,7 +78,7 @@ def _both(
     repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
     forward, backward, hidden = 0.0, 0.0, 0.0
     for one in sent:
-        time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block))
+        time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block), one.copies)
         again = setting.portion * (in_block and one.collective in repeated)
         overlaps = in_block and one.group == "tensor" and setting.overlap == TENSOR_OVERLAP
         part = time / one.among if overlaps else time

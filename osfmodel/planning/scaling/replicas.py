@@ -9,7 +9,7 @@ chunks if it is interleaved (Narayanan et al., 2021).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -33,7 +33,7 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import LAST_KEPT
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.planning.predictions import Given
-from osfmodel.planning.scaling.messages import beside_of, prices_of
+from osfmodel.planning.scaling.messages import Price, beside_of, prices_of
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import PlanRule
 from osfmodel.targets.named_plans import called, named_plan
@@ -71,7 +71,7 @@ class Divided:
 
     model: Model
     groups: Parallelism
-    prices: Mapping[str, Callable[[str, float], float]]
+    prices: Mapping[str, Price]
     stack: str
     folded: Sequence[Folded]
 
@@ -135,9 +135,7 @@ def on_gpu_of(workload: str, cluster: str) -> str:
     return workload if not own or same_chip(own, gpu) else on_gpu(workload, gpu)
 
 
-def _workload(
-    shard: Shard, setting: TrainingSetup, words: str, prices: Mapping[str, Callable[[str, float], float]]
-) -> Workload:
+def _workload(shard: Shard, setting: TrainingSetup, words: str, prices: Mapping[str, Price]) -> Workload:
     """The workload of a stage; its doubt includes that of its collectives."""
     beside, fixed = {}, []
     for name, times, longer in beside_of(shard, setting, prices, (setting.batch, 2 * setting.batch)):

@@ -15,7 +15,14 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning.launch.snippet import Snippet
 
-ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
+ALGORITHMS = {
+    "ring": "ring",
+    "tree": "tree",
+    "NVLS": "nvls",
+    "NVLSTree": "nvls_tree",
+    "CollNetDirect": "collnet_direct",
+    "CollNetChain": "collnet_chain",
+}
 """Algorithm names in the file, by the cost model's names; protocols are in lower case."""
 
 
