@@ -120,13 +120,13 @@ def judged_of(
     known = usual_values() if values is None else values
     effects = effects_without(group if without is None else without, known)
     found = []
-    known: dict[tuple[int, int], tuple[Job, JudgedRun | None]] = {}  # repeats are one job, which is held here
+    seen: dict[tuple[int, int], tuple[Job, JudgedRun | None]] = {}  # repeats are one job, which is held here
     for run, job in zip(runs, jobs, strict=True):
         if isinstance(job, str) or run.workers == 1:
             continue
-        if (id(job), run.workers) not in known:
-            known[id(job), run.workers] = job, judge_one(source, group, run, *asked(job, run.workers, effects))
-        one = known[id(job), run.workers][1]
+        if (id(job), run.workers) not in seen:
+            seen[id(job), run.workers] = job, judge_one(source, group, run, *asked(job, run.workers, effects))
+        one = seen[id(job), run.workers][1]
         if one is not None:
             found.append((run, one._replace(measured=run.iteration_time)))
     return found
