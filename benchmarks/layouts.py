@@ -128,8 +128,8 @@ def read_on(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> tuple
     """The stack with host times read from rows of one model, and what memory near its limit costs there.
 
     Time of a block of the stage that has most: the least of rows with TP of 4 or more and a micro-batch of 1 on one
-    node; in pipelines over nodes the least of each model, TP and PP is longer, and for each GPU of a tensor group by the
-    median of that.
+    node; in pipelines over nodes the least of each model, TP and PP is longer, by the median of that for each GPU of a
+    tensor group.
     """
     blocks, over = [], dict[tuple[str, int, int], list[float]]()
     for row in rows:
