@@ -202,10 +202,13 @@ def parts_of(found: Mapping[tuple[str, int], float]) -> tuple[str, ...]:
 
 
 def by_group(by: Choices) -> Iterator[str]:
-    """Regrets of each group."""
+    """Regrets of each group in which a choice loses much."""
     yield f"| model | GPUs | {' | '.join(by)} |"
     yield "|---|---|" + "---|" * len(by)
     for model, gpus in by["rule of thumb"]:
+        chosen = [found[model, gpus] for name, found in by.items() if name != "median layout"]
+        if max(chosen) <= MUCH:
+            continue
         yield f"| {model} | {gpus} | {' | '.join(f'{found[model, gpus]:.1%}' for found in by.values())} |"
 
 
@@ -412,9 +415,9 @@ def reason_for(own: ScalePoint, best: ScalePoint) -> str:
 PLANS = ("zero-1", "fsdp2", "hsdp", "ddp")
 
 
-INSIDE, NEAR, MANY, SLOW = 8, 71, 16, 3
-"""GPUs of a node, GiB from which runs were close to the limit of memory, nodes beyond which there are many, and times
-as long as predicted that a pipeline takes from which it is slow."""
+INSIDE, NEAR, MANY, SLOW, MUCH = 8, 71, 16, 3, 0.1
+"""GPUs of a node, GiB from which runs were close to the limit of memory, nodes beyond which there are many, times as
+long as predicted that a pipeline takes from which it is slow, and a regret that is worth a line."""
 PAGE = """# Choosing a layout
 
 `OSFMODEL_DATA=FOLDER python benchmarks/layouts.py` prints this. Of each group of layouts that nanotron's authors
@@ -433,7 +436,7 @@ times of `stack=nanotron` and the pace of EFA were read from these runs: choices
 Times of the host and what tight memory costs, read again from the rows of the other model alone by the same rule (the
 pace of EFA and efficiencies of computation stay), give median, p90 and worst of all rows as {other}.
 
-## Each group
+## Groups in which a choice loses more than 10 %
 
 {groups}
 

@@ -67,13 +67,17 @@ def predicted(row: dict[str, str]) -> ScalePoint:
     return scale(workload, cluster, [int(row["gpus"])], options).points[0]
 
 
-def table() -> Iterator[str]:
-    """The lines of the table, and of medians."""
+def table(most: int | None = None) -> Iterator[str]:
+    """The lines of the table, or of the ``most`` runs with the largest errors of time or memory, and of medians."""
     yield "| run | GPUs | tp/pp/cp | error of tokens/s | in band | error of memory |"
     yield "|---|---|---|---|---|---|"
     each = list(judged())
     found = [one for one in each if isinstance(one, Unseen)]
+    errors = (lambda one: -abs(one.rate)), (lambda one: -abs(one.memory))
+    largest = [one for error in errors for one in sorted(found, key=error)[:most]]
     for one in found:
+        if one not in largest:
+            continue
         row = one.row
         groups = f"{row['tp']}/{row['pp']}/{row['cp']}{' (async)' if row['async_tp'] == 'yes' else ''}"
         inside = {True: "yes", False: "no", None: "no band"}[one.inside]

@@ -1,4 +1,4 @@
-"""Hooks of the site's build: prompts in console examples, folders in the navigation, and pages of notebooks."""
+"""Hooks of the site's build: prompts in console examples, folders in the navigation, pages of notebooks, the search."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,9 @@ from pygments.lexers.shell import BashSessionLexer
 BashSessionLexer._ps1rgx = re.compile(r"^(\$ )(.*\n?)")
 """Only ``$ `` is a prompt, so that output with ``#`` is none."""
 NOTEBOOK_LINK = re.compile(r"\]\(([\w./-]+)\.ipynb(#[\w-]+)?\)")
+
+BOOSTS = {"how-to/add-": 0.1, "how-to/save-": 0.1, "design": 0.1, "decisions": 0.1, "ledger/": 0.3, "reference/": 0.5}
+"""Ranks in the search of pages that few readers look for, by the beginning of their addresses."""
 
 
 def on_config(config):
@@ -30,6 +33,20 @@ def on_files(files, config):
         files.append(File.generated(config, file.src_uri.replace(".ipynb", ".md"), content=saved + body))
 
 
-def on_page_markdown(markdown, **_):
-    """Lead from page to page where a link leads to a notebook."""
+def on_page_markdown(markdown, page, **_):
+    """Lead from page to page where a link leads to a notebook; let the search find pages for users first."""
+    for beginning, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(beginning):
+            page.meta.setdefault("search", {})["boost"] = boost
     return NOTEBOOK_LINK.sub(r"](\1.md\2)", markdown)
+
+
+def on_post_build(config):
+    """Prepare queries before the theme's search worker sees them; redirect old addresses."""
+    site = Path(config.site_dir)
+    for worker in site.glob("assets/javascripts/workers/search.*.js"):
+        worker.write_text((site / "assets/search.js").read_text() + worker.read_text())
+    for old, new in config.extra["redirects"].items():
+        (site / old).write_text(
+            f'<meta charset="utf-8"><meta http-equiv="refresh" content="0; url={new}"><a href="{new}">Moved</a>'
+        )

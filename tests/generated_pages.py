@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -72,24 +72,38 @@ def _command(name: str) -> str:
     parts = [f"# osf {name}", *said, f"```text\n{usage}\n```"]
     for heading, lines in literal:
         parts.append(f"## {heading}\n\n```sh\n{lines}\n```")
-    for heading, table in _groups(name).items():
+    for heading, options in _groups(name).items():
         title = "## Options" if heading == GENERAL.heading else f"### {heading}"
-        first = next(other for other in COMMANDS if _groups(other).get(heading) == table)
-        same = f"As of [osf {first}]({first}.md#{heading.lower().replace(' ', '-')})."
-        parts.append(f"{title}\n\n{table if first == name else same}")
+        parts.append(f"{title}\n\n" + "\n".join(_described(name, options)))
     there = [page for page in HOW_TO.get(name, ()) if (DOCS / "commands" / page).exists()]
     if there:
         parts.append("## At work\n\n" + "\n".join(f"* [{_title(DOCS / 'commands' / page)}]({page})" for page in there))
     return "\n\n".join(parts) + "\n"
 
 
+def _described(name: str, options: Mapping[str, str]) -> Iterable[str]:
+    """A line for each option that no command before has with the same words, and one for those that some have."""
+    before = {other: _groups(other) for other in list(COMMANDS)[: list(COMMANDS).index(name)]}
+    same: dict[str, list[str]] = {}
+    for option, meaning in options.items():
+        first = next(
+            (c for c, groups in before.items() if any(g.get(option) == meaning for g in groups.values())), None
+        )
+        if first is None:
+            yield f"* {option}: {meaning}"
+        else:
+            same.setdefault(first, []).append(option)
+    for first, those in same.items():
+        yield f"* {', '.join(those)}: as of [osf {first}]({first}.md#options)."
+
+
 @cache
-def _groups(name: str) -> dict[str, str]:
-    """The table of each group of options of a command; --help and --json are on the page that lists the commands."""
+def _groups(name: str) -> dict[str, dict[str, str]]:
+    """The options of each group of a command; --help and --json are on the page that lists the commands."""
     command, context = command_called(name)
     groups = grouped(command.get_params(context))
-    tables = {heading: list(_options(options, context)) for heading, options in groups.items()}
-    return {heading: _table(("option", "meaning"), rows) for heading, rows in tables.items() if rows}
+    described = {heading: dict(_options(options, context)) for heading, options in groups.items()}
+    return {heading: options for heading, options in described.items() if options}
 
 
 def _help_of(command: click.Command) -> tuple[list[str], list[tuple[str, str]]]:
@@ -104,15 +118,14 @@ def _help_of(command: click.Command) -> tuple[list[str], list[tuple[str, str]]]:
     return said, literal
 
 
-def _options(options: Iterable[click.Option], context: click.Context) -> Iterable[Sequence[str]]:
+def _options(options: Iterable[click.Option], context: click.Context) -> Iterable[tuple[str, str]]:
     """As the command's own help has them, with defaults and ranges."""
     for option in options:
         record = option.get_help_record(context)
         if record is None or {"--help", "--json"} & set(option.opts):
             continue
         names, value = re.fullmatch(r"((?:-\w, )?\S+)(.*)", record[0], re.DOTALL).groups()
-        shown = [f"<code>{_escaped(part.strip())}</code>" for part in (names, value) if part]
-        yield " ".join(shown), _cell(" ".join(record[1].split()))
+        yield f"`{names.strip()} {value.strip()}".rstrip() + "`", _cell(" ".join(record[1].split()))
 
 
 def _cell(text: str) -> str:

@@ -51,12 +51,11 @@ def compare_command(
 ) -> int:
     """Compare two runs of a job: is the step slower, faster, or is that noise, and what changed?
 
-    BASELINE and CANDIDATE hold the same kind of data: profiler traces (a file, or a folder or tar with one for each
-    rank), runs (osf run), step times as text, CSV or JSON lines, predictions (osf predict, osf tune or osf scale with
-    --format json), clusters (osf bench), or whatever osf import reads. Step times, a trainer's log, a run and a
-    prediction also go together, with one step each. The verdict is slower, faster, no-difference or cannot-tell, with
-    an interval, and with the smallest change that these steps could have shown. Then come causes, collectives and
-    modules, as far as both files have them, largest change first.
+    BASELINE and CANDIDATE hold the same kind of data: profiler traces of all ranks (a file, folder or tar), runs of osf
+    run, or step times. They may also be predictions as JSON, clusters, or whatever osf import reads. Step times, a
+    trainer's log, a run and a prediction also go together, with one step each. The verdict is slower, faster,
+    no-difference or cannot-tell, with an interval, and with the smallest change that these steps could have shown. Then
+    come causes, collectives and modules, as far as both files have them, largest change first.
 
     \b
     Exit code:

@@ -61,10 +61,9 @@ def explain_command(
     """Explain why a job is slow, and what would help, from the profiler's traces of its ranks.
 
     TRACE is a file of torch.profiler, or of Nsight Systems exported to SQLite, one for each rank of the job, or a
-    folder or tar of them. First comes the limit of the job, in a sentence; then where the time of a step went, the cost
-    of each cause, the collectives of each process group, the buckets that were sent, and the gain of each remedy. Only
-    traces of all ranks tell a slow rank from a slow network. If FILE ends in .html it is a page with all of that, to
-    open in a browser, send or print.
+    folder or tar of them. First comes the limit of the job, in a sentence. Then come the parts of a step's time, the
+    cost of each cause, collectives, buckets, and the gain of each remedy. Only traces of all ranks tell a slow rank
+    from a slow network. If FILE ends in .html it is a page with all of that, to open in a browser, send or print.
 
     TRACE may also be a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot): who owns its peak, by stacks and
     by lines of your code, what is reserved and free, and why memory ran out.

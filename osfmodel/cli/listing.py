@@ -167,12 +167,11 @@ SPELLED: Mapping[str, Callable[[str], str]] = {
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
     """List everything that comes with osfmodel, or show one entry in full, with the source of its figures.
 
-    KIND is workloads, architectures (of workloads in words), clusters, plans, targets, engines, cost-models, gpus (of
-    workloads and nccl: clusters in words), fabrics (of nccl: words), effects, compressions, formats, snippets (which
-    --lines prints), schemas (JSON Schemas of our files; with the name of one it is printed, with -o FOLDER/ all are
-    written), config: your own defaults, each with the file that sets it, model: the parts of the model NAME (an
-    architecture, a config.json, or a workload in words), with what is counted for one sample, or algorithms: what NCCL
-    takes on the cluster NAME by size, and how much longer the next one would take.
+    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions, formats or snippets. Words
+    are made of architectures, gpus and fabrics. 'osf list schemas' names JSON Schemas: give the name of one to print
+    it, or -o FOLDER/ to write all. 'osf list config' shows your own defaults and their files. 'osf list model NAME'
+    shows the parts of a model, as counted for one sample. 'osf list algorithms CLUSTER' shows what NCCL takes by size,
+    and how much longer the next one would take.
 
     \b
     Example:

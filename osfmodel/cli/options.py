@@ -254,8 +254,8 @@ def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], 
     elif other is None and workload.fixed_share is None and others:
         factors = [int(size) / (workload.batch_size or 1) for size in others]
         warn(
-            f"no profile at batch {', '.join(others)}: {FIXED_SHARE:.0%} of the time of the smaller batch are taken as "
-            f"fixed and the rest in proportion from batch {workload.batch_size}, within "
+            f"no profile at batch {', '.join(others)}: scaled from batch {workload.batch_size}, with {FIXED_SHARE:.0%} "
+            "of the smaller batch's time as fixed. That was within "
             f"{max(map(scaling_uncertainty, factors)):.0%} on measured models; a job whose GPU waits for its host "
-            "hardly changes (give --also FILE for a second profile)"
+            "hardly changes. A second profile is better: --also FILE"
         )

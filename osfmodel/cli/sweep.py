@@ -63,9 +63,10 @@ def sweep_command(
 ) -> None:
     """Predict every combination of a grid: workloads, clusters, worker counts, plans, batches, effects, prices.
 
-    GRID.yaml has a list or a single value for each of: workloads, clusters, workers, plans, batch_sizes,
-    global_batches, accumulate, compression, compute, bandwidth, latency, effects, tp, pp, cp, ep, prices; and one of
-    memory, optimizer, tokens, samples. A TABLE of an earlier sweep is asked again without computing anything.
+    GRID.yaml has lists or single values of workloads, clusters, workers, plans, batch_sizes, global_batches, accumulate
+    and effects. What-ifs are compression, compute, bandwidth and latency; groups are tp, pp, cp and ep. prices may be a
+    list; memory, optimizer, tokens and samples have one value. A TABLE of an earlier sweep is asked again without
+    computing anything.
 
     A point that cannot be predicted has a reason in its column `error`. A sweep that was interrupted goes on where it
     was if the same command is given again.

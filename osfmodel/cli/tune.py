@@ -122,8 +122,8 @@ def tune_command(subject: Subject, **asked: Any) -> None:
     Needs --cluster and --workers, but for --live. -o ddp.py, horovod.env or deepspeed.json writes the settings; -o
     plan.json, .yaml or .csv writes the plan and its times. --format decides between the two.
 
-    --for any compares DDP, ZeRO-1, ZeRO-2, FSDP2 and HSDP at each worker count up to N, by step time and by what
-    fits into the GPU that WORKLOAD names, or into --memory SIZE, and prints the settings of the one to take.
+    --for any compares DDP, ZeRO-1, ZeRO-2, FSDP2 and HSDP at each worker count up to N, by step time and memory. It
+    prints the settings of the one to take. Memory is that of the GPU that WORKLOAD names, or --memory SIZE.
 
     --memory SIZE also looks for the batch size, and for what to recompute, release and send sparsely, that train most
     samples per second within SIZE: a plan for osf.execute. With --for fsdp2, hsdp or torchtitan it keeps groups between

@@ -105,8 +105,8 @@ COMPRESSIONS: Mapping[str, Compression] = {
         power_sgd,
         "two thin matrices instead of each gradient, at a rank: powersgd:4",
         ranked=True,
-        caveat="PowerSGD is at its best here: the profile does not know shapes, so the bytes are the fewest that this "
-        "rank can send, those of square matrices; its own computation and its second collective are left out",
+        caveat="PowerSGD is at its best here: without shapes, each gradient is taken as a square matrix, which sends "
+        "fewest bytes. Its own computation and its second collective are left out",
         hook=POWER_SGD_HOOK,
     ),
 }

@@ -136,8 +136,8 @@ def _partitions(workload: Workload, limits: Limits) -> list[int]:
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Assumptions of a prediction for BytePS."""
     return (
-        "BytePS as read, not run: one piece at a time, each at the price of an all-reduce on this cluster; its "
-        "servers, copies to the host and pulls beside pushes are not in these times",
+        "BytePS as read, not run: one piece at a time, each at the price of an all-reduce. Its servers, copies to the "
+        "host and pulls beside pushes are not in these times",
     )
 
 

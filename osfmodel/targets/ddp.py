@@ -200,8 +200,8 @@ def caveats(workload: Workload) -> tuple[str, ...]:
     if len(set(workload.gradients.dtypes)) < 2:
         return ()
     return (
-        "DDP walks each dtype by itself with the same limits, so with several dtypes not every plan can be formed, and "
-        "torch leaves open in which order the last bucket of each is sent",
+        "DDP walks each dtype by itself with the same limits, so with several dtypes not every plan can be formed. "
+        "torch does not say in which order their last buckets are sent",
     )
 
 

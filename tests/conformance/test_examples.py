@@ -25,11 +25,12 @@ pytestmark = pytest.mark.usefixtures("ideal")
 
 @pytest.fixture
 def example(request, monkeypatch):
-    """The names that the Python blocks of docs/how-to/NAME.md define."""
+    """The names that the Python blocks of docs/how-to/NAME.md define; of several pages, those of each."""
     module = types.ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)
-    for block in blocks(ROOT / "docs/how-to" / f"{request.param}.md", "python"):
-        exec(compile(block, request.param, "exec"), module.__dict__)
+    for page in request.param.split():
+        for block in blocks(ROOT / "docs/how-to" / f"{page}.md", "python"):
+            exec(compile(block, page, "exec"), module.__dict__)
     return module
 
 
@@ -127,7 +128,7 @@ NO_LAST_FIELD = "my-profiler v1\n0 20\n20\n"
 
 @pytest.fixture
 def examples_are_formats(example, monkeypatch):
-    """Both formats of the page in the table."""
+    """The formats of both pages in the table."""
     added = {"my-bench": example.my_bench, "my-profiler": example.my_profiler}
     monkeypatch.setattr(reading, "IMPORT_FORMATS", {**IMPORT_FORMATS, **added})
 
@@ -138,7 +139,7 @@ def asked(folder, command, name, content, *words):
     return CliRunner().invoke(main, [command, str(folder / name), *words])
 
 
-@pytest.mark.parametrize("example", ["add-a-format"], indirect=True)
+@pytest.mark.parametrize("example", ["add-a-format add-a-trace-format"], indirect=True)
 @pytest.mark.usefixtures("examples_are_formats")
 def test_the_formats(example, tmp_path):
     """Read by the commands; a damaged line is refused with file and line, as the page shows."""
@@ -151,10 +152,11 @@ def test_the_formats(example, tmp_path):
     ]
     said = [result.stderr.replace(f"{tmp_path}/", "") for result in refused]
     assert [result.exit_code for result in refused] == [1, 1]
-    assert said == blocks(ROOT / "docs/how-to/add-a-format.md", "text")
+    pages = ("add-a-format", "add-a-trace-format")
+    assert said == [text for page in pages for text in blocks(ROOT / f"docs/how-to/{page}.md", "text")]
 
 
-@pytest.mark.parametrize("example", ["add-a-format"], indirect=True)
+@pytest.mark.parametrize("example", ["add-a-format add-a-trace-format"], indirect=True)
 @pytest.mark.usefixtures("examples_are_formats")
 @pytest.mark.parametrize("damage", DAMAGE, ids=ascii)
 def test_a_damaged_file_of_the_formats_is_read_or_refused(example, tmp_path, damage):

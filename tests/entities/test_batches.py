@@ -57,7 +57,7 @@ def test_predictions_at_another_batch_size_take_a_share_as_fixed(workload):
     """35 % of the time with 32 samples: with 64 the other 65 % double. In proportion was up to 45 % too slow."""
     words = ["predict", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "16", "--json"]
     ended = CliRunner().invoke(main, [*words, "--batch-size", "64"])
-    assert "no profile at batch 64: 35% of the time of the smaller batch are taken as fixed" in ended.stderr
+    assert "no profile at batch 64: scaled from batch" in ended.stderr
     assert "within 32% on measured models" in ended.stderr
     found = json.loads(ended.stdout)["compute_time_s"]
     assert found == pytest.approx(1.65 * (workload.compute_time - workload.update_time) + workload.update_time)

@@ -1,6 +1,6 @@
-"""Ranks in the test of docs/how-to/train-under-a-plan.md: ``torchrun -m tests.live.guiding PART``.
+"""Ranks in the test of the pages about training under a plan: ``torchrun -m tests.live.guiding PART``.
 
-Each example of the page runs as it stands, once with stand-ins that make it train under DDP, and under two plans. Each
+Each example runs as it stands, once with stand-ins that make it train under DDP, and under two plans. Each
 part prints {case: distance of the parameters from DDP's}.
 """
 
@@ -25,8 +25,10 @@ from tests.conftest import ROOT
 from tests.live.executing import RULES, apart, families, workload_of
 from tests.repository.test_docs import blocks
 
-PAGE = ROOT / "docs/how-to/train-under-a-plan.md"
-_, LOOP, ACCUMULATED, AMP, SAVE, RESUME, LIGHTNING, ACCELERATE, LESS, SAVE_UNSENT, LOAD_UNSENT = blocks(PAGE, "py")
+PAGES = ("how-to/train-under-a-plan", "how-to/train-in-your-loop", "targets/runtime")
+(_, LOOP), (ACCUMULATED, AMP, SAVE, RESUME, LIGHTNING, ACCELERATE), (_, LESS, SAVE_UNSENT, LOAD_UNSENT) = (
+    blocks(ROOT / f"docs/{page}.md", "py") for page in PAGES
+)
 CASES = {"ddp": None, "merged plain": ("merged", "plain"), "mingled all": ("mingled", "all")}
 
 

@@ -117,7 +117,9 @@ OVERLAPPED = dict.fromkeys(("overlap", "all"), IN_FLIGHT)
 
 def used(name):
     """The refusal of a use after release has updated the parameter."""
-    return f"UsageError: {name} was used in backward, or between it and step(), when it was updated already"
+    return (
+        f"UsageError: {name} was used between backward and step(), but the plan releases gradients and had updated it"
+    )
 
 
 class Tied(Loop):
@@ -238,9 +240,7 @@ class LateHook(ClippedInHook):
 class RateInHook(Loop):
     """A step pre-hook, registered after training is set up, sets the learning rate of the step."""
 
-    refused: ClassVar = {
-        "release": "UsageError: the option 'lr' of the optimizer was changed between backward and step()"
-    }
+    refused: ClassVar = {"release": "UsageError: the optimizer's option 'lr' was changed between backward and step()"}
 
     def begin(self):
         self.optimizer.register_step_pre_hook(lambda *_: self.optimizer.param_groups[0].update(lr=0.02))

@@ -7,10 +7,13 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +30,7 @@ from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.tuning.launch import SNIPPETS
 from osfmodel.solve import SOLVERS
 from osfmodel.targets import CONFIG_TARGETS
+from tests.browser import Browser
 from tests.conftest import ROOT
 from tests.generated_pages import DOCS, accuracy_page, command_pages, schema_pages
 from tests.repository.test_docs import BLOCK
@@ -47,6 +51,21 @@ def test_every_page_is_in_the_navigation_once():
     notebooks = [path.with_suffix(".md") for path in DOCS.rglob("*.ipynb")]
     there = sorted(str(path.relative_to(DOCS)) for path in (*DOCS.rglob("*.md"), *notebooks))
     assert sorted(pages_of(MKDOCS["nav"])) == there
+
+
+MOST_WORDS = 500
+
+
+def long_pages(pages: Iterable[Path]) -> dict[str, int]:
+    """The words of each page that has more than a reader who wants to do one thing will read, as ``wc -w`` counts."""
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in pages}
+    return {name: count for name, count in words.items() if count > MOST_WORDS}
+
+
+def test_how_to_pages_are_short(tmp_path):
+    assert long_pages(DOCS.glob("how-to/*.md")) == {}
+    (tmp_path / "long.md").write_text("word " * (MOST_WORDS + 1))
+    assert long_pages(tmp_path.iterdir()) == {"long.md": MOST_WORDS + 1}
 
 
 def shallow(text: str) -> list[str]:
@@ -160,7 +179,7 @@ def missing_pages() -> dict[str, list[str]]:
             name for name in SNIPPETS if not re.search(rf"^\* `{name}`: ", launching, re.MULTILINE)
         ],
         "a line '| `NAME` | ' in docs/reference/model.md": _without_line("reference/model.md", COST_MODELS),
-        "a line '| `NAME` | ' in docs/how-to/why-is-it-slow.md": _without_line("how-to/why-is-it-slow.md", CAUSES),
+        "a line '| `NAME` | ' in docs/reference/traces.md": _without_line("reference/traces.md", CAUSES),
         "a line '| `NAME` | ' in docs/how-to/is-my-network-healthy.md": _without_line(
             "how-to/is-my-network-healthy.md", NETWORK_FAULTS
         ),
@@ -222,6 +241,90 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+QUESTIONS = {
+    "Why is 2 nodes slower than 1?": "All GPUs of a node share its network",
+    "FSDP2, HSDP or ZeRO: which one?": "One command compares them at each worker count",
+    "What will 64 to 4096 GPUs give?": " 256  fsdp2 ",
+    "Which interconnect do I need?": "bandwidth of the network: 270 Gbps per GPU",
+    "best parallel config for my node count": "searches TP, PP, CP, EP, micro-batch and checkpointing",
+    "What bucket size?": "computes the best sizes for your network and model",
+    "Does gradient accumulation skip communication?": "DDP skips communication in all micro-batches but the last",
+    "Which rank is slow?": "rank 1 takes 95.73 ms longer",
+    "Is my overlap working? How much communication is exposed?": "the communication that no computation hides",
+    "Communication timing without heavy traces": "times steps without a profiler",
+}
+"""The questions that users ask most, and words of the answer."""
+HITS, SCREEN = 3, 900
+"""Pages that a reader looks at, and pixels of one without scrolling."""
+SEARCH = """
+const [questions, done] = [arguments[0], arguments[1]];
+const { search } = JSON.parse(document.querySelector("#__config").textContent);
+const worker = new Worker(search);
+const found = [];
+worker.onmessage = ({ data }) => {
+  if (data.type === 3) found.push(data.data.items.map((page) => page[0].location));
+  if (found.length === questions.length) done(found);
+  else worker.postMessage({ type: 2, data: questions[found.length] });
+};
+fetch("search/search_index.json").then((answer) => answer.json())
+  .then((index) => worker.postMessage({ type: 0, data: { ...index, options: { suggest: false } } }));
+"""
+"""Ask the site's own search; of each page that it finds, the part that it lists first."""
+SEEN = """
+return [...document.querySelectorAll("article :is(p, li, td, pre span, h1)")].some((part) => {
+  const { top, bottom } = part.getBoundingClientRect();
+  return top >= 0 && bottom <= innerHeight && part.textContent.replace(/\\s+/g, " ").includes(arguments[0]);
+});
+"""
+"""Whether the words stand on the screen."""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A server of files that does not log."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    """The address of the site: its search is a worker, which browsers do not start from a disk."""
+    handler = partial(Quiet, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def unanswered(chromium: Browser, served: str, questions: Mapping[str, str]) -> list[str]:
+    """Questions whose answer stands on the first screen of none of the first pages that the search finds."""
+    chromium.driver.get(f"{served}index.html")
+    found = chromium.driver.execute_async_script(SEARCH, list(questions))
+    missing = []
+    for (question, words), places in zip(questions.items(), found, strict=True):
+        for place in places[:HITS]:
+            chromium.driver.get(served + place)
+            if chromium.run(SEEN, " ".join(words.split())):
+                break
+        else:
+            missing.append(f"{question} {places[:HITS]}")
+    return missing
+
+
+def test_questions_of_users_are_answered_on_the_first_screen_that_the_search_finds(chromium, served):
+    assert unanswered(chromium, served, QUESTIONS) == []
+    wrong = {"What bucket size?": "All GPUs of a node share its network", "xylophone": "anything"}
+    assert len(unanswered(chromium, served, wrong)) == 2
+
+
+def test_old_addresses_lead_to_pages(site):
+    """Those of pages that are gone or have other names."""
+    for old, new in MKDOCS["extra"]["redirects"].items():
+        assert f'url={new}"' in (site / old).read_text(encoding="utf-8")
+        assert (site / new.partition("#")[0]).is_file()
+        assert not (DOCS / old).with_suffix(".md").exists()
 
 
 FETCHED = re.compile(

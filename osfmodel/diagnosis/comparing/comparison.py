@@ -319,8 +319,8 @@ def _remarks(one: TimedChange, baselines: Sequence[Reading], candidates: Sequenc
         yield (
             f"a change of less than {show_share(change.noise)} would not show in these times"
             if change.noise < HOPELESS
-            else "steps of a run lie so far above its fastest ones, as on a disturbed machine, where starts of one job "
-            "differ by as much, that not even a factor of two would show: repeat both sides when nothing else runs"
+            else "steps vary so much, as on a disturbed machine, that not even a factor of two would show: repeat both "
+            "sides when nothing else runs"
         )
     if one.how == STEPS and max(change.runs) == 1:
         yield (

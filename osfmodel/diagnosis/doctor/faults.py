@@ -284,8 +284,8 @@ NETWORK_FAULTS: Mapping[str, NetworkFault] = MappingProxyType(
             _bandwidth,
             "part of the bandwidth: some NICs of several, a port or a slot at a lower speed, or one slow host",
             lambda words: f"Large messages get about {words}.",
-            "ibstat | grep -c 'State: Active' and NCCL_DEBUG=INFO | grep 'NET/' count the NICs in use; ethtool and "
-            "ibstat show each port's rate; then measure pairs of hosts and give all files to osf doctor",
+            "count the NICs in use (ibstat | grep -c 'State: Active', NCCL_DEBUG=INFO | grep 'NET/'). Look at each "
+            "port's rate (ethtool, ibstat). Then measure pairs of hosts and give all files to osf doctor",
         ),
         "slow-host": NetworkFault(
             _slow_host,

@@ -186,8 +186,8 @@ def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tupl
         _skip(archive, name, 0 if entry.kind in SPECIAL else left)
     if outside and not seen:
         raise DataError(
-            "is a tar archive whose files have names that lead out of it (absolute or with .., as tar -P keeps them), "
-            "and are left out: pack them with tar -C FOLDER -czf traces.tar.gz ."
+            "is a tar archive of files whose names lead out of it (absolute or with ..), so none is read: pack them "
+            "with tar -C FOLDER -czf traces.tar.gz ."
         )
 
 

@@ -80,8 +80,8 @@ def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) ->
     found = calibrate(measurements, effects)
     return Verdict(
         tuple(_row(run, found, effects) for run in measurements),
-        "seconds per byte and per message of each workload, network and number of GPUs, on its single and wfbp runs; "
-        f"{found.launch * 1e3:.2f} ms of update per tensor under AdamW, on the single runs of 4 GPUs; compute on 1 GPU",
+        "seconds per byte and message of each workload, network and count, on single and wfbp. "
+        f"{found.launch * 1e3:.2f} ms of update per tensor under AdamW, on single with 4 GPUs. Compute on 1 GPU",
     )
 
 

@@ -59,8 +59,8 @@ def judge(measurements: Sequence[Measurement], off: Sequence[str] = ()) -> Verdi
     }
     return Verdict(
         tuple(_row(run, known[run.workload], off) for run in measurements),
-        "compute time, seconds per bucket and seconds per byte of DDP's copies of each network, on its 3 runs on one "
-        f"GPU; computation slowed by {CITED_SLOWDOWN:g} under a collective, as published; all-reduce from data sheets",
+        "compute time, and DDP's seconds per bucket and per copied byte, of each network on its 3 runs on one GPU. "
+        f"Computation slowed by {CITED_SLOWDOWN:g} under a collective, as published. All-reduce from data sheets",
     )
 
 

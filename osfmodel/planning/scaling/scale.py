@@ -44,8 +44,8 @@ from osfmodel.targets.megatron import refusal
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
 """Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
 FITTING = (
-    "memory is what a step holds; PyTorch reserves more, which must fit in {} of a GPU: by the errors of published "
-    "peaks, yes is a chance of 95 % or more, tight one of 5 to 95 %"
+    "memory is what a step holds; PyTorch reserves more, and that must fit in {} of a GPU. By the errors of published "
+    "peaks, yes means a chance of 95 % or more, tight 5 to 95 %"
 )
 ON_HOST = (
     "{words}: {each} of host memory for each GPU, {node} for {gpus} of a node; rates of hosts are data sheets', that "

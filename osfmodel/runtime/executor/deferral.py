@@ -35,8 +35,8 @@ AGAIN = (
     "and zero_grad() after each step, or put no_sync() around all but the last backward"
 )
 STALE = (
-    "{} was used in forward before it was updated, by a forward that ran before step(), or where PyTorch does not show "
-    "it (TorchScript, functorch): run forward after step(), or run the plan with forward_overlap false"
+    "{} was used in forward before it was updated: run forward after step(), or set forward_overlap to false (as for "
+    "TorchScript and functorch, whose use PyTorch does not show)"
 )
 
 

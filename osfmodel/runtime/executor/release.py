@@ -33,25 +33,24 @@ AGAIN = (
     "parameters: call step() after each, or put no_sync() around all but the last backward"
 )
 FOREIGN = (
-    "step() found a gradient of {} that no bucket has brought, of a backward under no_sync() or of your own: the plan "
-    "releases gradients, so that the last backward of a step goes without no_sync()"
+    "step() found a gradient of {} that no bucket has brought. The plan releases gradients: run the last backward of a "
+    "step without no_sync(), and set no gradients yourself"
 )
 CHANGED = (
-    "the option {} of the optimizer was changed between backward and step(), when parameters were updated already, as "
-    "the plan releases gradients: change options before backward or after step(), or run the plan with release false"
+    "the optimizer's option {} was changed between backward and step(), but the plan releases gradients and had "
+    "updated parameters: change options before backward or after step(), or set release to false"
 )
 REMOVED = (
-    "the gradient of {} was removed between backward and step(), when the parameter was updated already, as the plan "
-    "releases gradients: call zero_grad() before backward or after step(), or run the plan with release false"
+    "the gradient of {} was removed between backward and step(), but the plan releases gradients and had used it: call "
+    "zero_grad() before backward or after step(), or set release to false"
 )
 TWICE = (
     "step() was called twice after one backward: the plan releases gradients, so a second step() "
     "has none: call it once, or run the plan with release false"
 )
 EARLY = (
-    "{} was used in backward, or between it and step(), when it was updated already, as the plan releases gradients: "
-    "call step() after each backward but those under no_sync(), use parameters after it or before backward, or run the "
-    "plan with release false"
+    "{} was used between backward and step(), but the plan releases gradients and had updated it: use it before "
+    "backward or after step(), call step() after each backward without no_sync(), or set release to false"
 )
 
 
