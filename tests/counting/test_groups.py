@@ -42,7 +42,10 @@ def test_a_tensor_group_shares_matrices_and_not_norms(tiny):
 
 def test_a_tensor_group_gathers_before_each_part_and_scatters_behind_it(tiny):
     part = shard_of(tiny, Parallelism(tensor=2))
-    both = (GroupMessage("tensor", 2, "all_gather", 16 * 8, 1, 1), GroupMessage("tensor", 2, "reduce_scatter", 16 * 8, 1, 1))
+    both = (
+        GroupMessage("tensor", 2, "all_gather", 16 * 8, 1, 1),
+        GroupMessage("tensor", 2, "reduce_scatter", 16 * 8, 1, 1),
+    )
     for block in (0, 1):
         assert part.sent[f"model.layers.{block}.self_attn.o_proj"] == both
         assert part.sent[f"model.layers.{block}.mlp.down_proj"] == both
@@ -96,7 +99,7 @@ def test_a_context_group_shares_tokens_and_gathers_keys_and_values(tiny):
     assert operations(part.model) * 4 == operations(tiny)
     keys = 2 * 4 * 16  # keys and values, two heads of width 2, tokens
     assert part.sent["model.layers.0.self_attn.o_proj"] == (
-        GroupMessage("context", 2, "all_gather", keys, 1, 1), GroupMessage("context", 2, "reduce_scatter", keys, 0, 1),
+        GroupMessage("context", 4, "all_gather", keys, 1, 1), GroupMessage("context", 4, "reduce_scatter", keys, 0, 1),
     )  # fmt: skip
     both = shard_of(tiny, Parallelism(tensor=2, context=2))
     assert both.sent["model.layers.0.self_attn.o_proj"][:2] == (
@@ -168,7 +171,7 @@ def test_experts_are_shared_and_each_token_is_sent_there_and_back():
     assert mine.elements * 4 == whole.elements
     assert [shape for _, shape in mine.parameters] == [(2 * 2 * 14336, 4096), (2 * 4096, 14336)]
     assert operations(part.model) == operations(model)  # of as many tokens, by fewer experts
-    assert part.sent[name] == (GroupMessage("expert", 4, "all_gather", 2 * 128 * 4096, 2, 2),)
+    assert part.sent[name] == (GroupMessage("expert", 4, "all_gather", 2 * 128 * 4096, 2, 2, 2),)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "pythia-1b", "bert-base", "t5-base", "mpt-125m", "gemma2-2b", "phi3-mini"])
