@@ -8,6 +8,7 @@ import gzip
 import io
 import itertools
 import json
+import math
 import os
 import re
 import stat
@@ -329,6 +330,20 @@ def test_listings_of_words_have_parameters_and_data_sheets():
     assert [run_json("list", "gpus", one)["gpus"][0]["clock_of"] for one in ("gb300", "gh200", "l40s")] == [
         "b200", "h100", "any",
     ]  # fmt: skip
+
+
+def test_the_algorithms_of_a_cluster_are_listed_by_size_beside_the_next_best():
+    rows = run_json("list", "algorithms", "nccl:h100x8,400Gbps,ib")["algorithms"]
+    node = [row for row in rows if (row["collective"], row["workers"]) == ("all_reduce", 8)]
+    assert [(row["from_bytes"], row["algorithm"], row["other"]) for row in node] == [
+        (2**10, "ring", "tree/LL"), (2**21, "NVLS", "ring/LL"),
+    ]  # fmt: skip
+    assert all(row["latency_s"] < row["time_s"] <= (row["other_time_s"] or math.inf) for row in rows)
+    assert {row["workers"] for row in rows} == {8, 16, 64}
+    refused = run("list", "algorithms", "ring:50us,10Gbps")
+    assert (refused.exit_code, refused.stderr) == (
+        2, "osf: osf list algorithms: give a cluster that nccl prices, such as nccl:h100x8,400Gbps,ib\n",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("ending", [".xyz", ".md", ".toml"])
