@@ -73,8 +73,7 @@ def _form(workload: Workload) -> Hashed:
     segments = [(one.name, one.first, one.last) for one in workload.segments]
     sizes = (workload.state_bytes, workload.weight_bytes, workload.update_bytes, workload.fixed_bytes, workload.fullest)
     host = workload.offload and workload.offload.kinds
-    found = Hashed((tuple(tensors), tuple(segments), sizes, host, workload.sent_as, workload.computed_in))
-    return kept(_equal, found, lambda: found)  # one object for all equal ones, which compare at once
+    return Hashed((tuple(tensors), tuple(segments), sizes, host, workload.sent_as, workload.computed_in))
 
 
 def rules_of(plan: Plan) -> Hashed:
@@ -84,7 +83,6 @@ def rules_of(plan: Plan) -> Hashed:
 
 _RULES = [one.name for one in fields(Plan) if one.compare and one.name != "workload"]
 _forms: dict[int, tuple[Workload, Hashed]] = {}
-_equal: dict[Hashed, Hashed] = {}
 _rules: dict[int, tuple[Plan, Hashed]] = {}
 _steps: dict[Any, Timeline] = {}
 

@@ -279,8 +279,8 @@ def _whole_each(workload: Workload) -> float:
 
 
 def _fullest(workload: Workload, groups: Parallelism, micro_batches: int, ranks: int, size: float) -> tuple[int, float]:
-    """What :func:`_stages` says of the fullest stage, which is that of ZeRO-1: it has whole parameters and gradients
-    and a part of the optimizer's state, and micro-batches ``size`` times as large.
+    """The fullest stage, as :func:`_stages`: that of ZeRO-1, with whole parameters and gradients and a part of the
+    optimizer's state, and micro-batches ``size`` times as large.
     """
     whole = _whole_each(workload)
     each = (whole + (_kept_each(workload) - whole) / ranks) * max(1, workload.gradient_bytes)
