@@ -40,6 +40,8 @@ from osfmodel.targets.named_plans import called, named_plan
 
 DOUBT = 0.5
 """Fraction by which the time of collectives inside a replica may be off: assumed, not measured."""
+MANY = 256
+"""GPUs beyond which a stack's pipelines are over many nodes (``Stack.many_nodes``)."""
 EXPERTS = ".experts."
 """Contained in the names of experts' parameters."""
 
@@ -244,7 +246,7 @@ def in_groups(
         size = samples / workload.batch_size if samples and workload.batch_size else 1.0
         beside, fullest = _fullest(workload, groups, micro_batches, ranks, size)
         layers = tuple(replace(layer, peak_bytes=max(0, (layer.peak_bytes or 0) + beside)) for layer in layers)
-        waiting = 0.0 if inside else _waiting(workload, groups) / 2
+        waiting = 0.0 if inside else _waiting(workload, groups, gpus) / 2
         forward, backward = (time + waiting for time in (workload.forward_time, workload.backward_time))
         layers = (*layers, Layer("pipeline", idle * forward + waiting, idle * backward + waiting, 0))
     if groups.expert > 1:
@@ -254,18 +256,20 @@ def in_groups(
     return replace(workload, layers=layers, fixed_bytes=fixed, fullest=fullest)
 
 
-def _waiting(workload: Workload, groups: Parallelism) -> float:
+def _waiting(workload: Workload, groups: Parallelism, gpus: int) -> float:
     """Seconds by which the host of a stage takes longer than its GPU where it hands micro-batches to other nodes."""
-    if groups.tensor == 1 or not in_words(workload.name):
+    if not in_words(workload.name):
         return 0.0
     words = parse_words(workload.name)
     stack = STACKS[words.setting.stack]
-    blocks = set(model_of(words).blocks) if stack.handover else set()
-    own = len({name for layer in workload.layers for name in around(layer.name) if name in blocks})
-    again = words.setting.portion if words.setting.checkpointing == FULL else 0.0
-    each = again * stack.host_time(True) + (1 - again) * stack.host_time(False)
-    host = each + stack.handover * groups.tensor
-    return max(0.0, own * host - workload.forward_time - workload.backward_time) if own else 0.0
+    least = stack.many_nodes if gpus > MANY else 0.0
+    if stack.handover and groups.tensor > 1:
+        blocks = set(model_of(words).blocks)
+        own = len({name for layer in workload.layers for name in around(layer.name) if name in blocks})
+        again = words.setting.portion if words.setting.checkpointing == FULL else 0.0
+        each = again * stack.host_time(True) + (1 - again) * stack.host_time(False)
+        least = max(least, own * (each + stack.handover * groups.tensor))
+    return max(0.0, least - workload.forward_time - workload.backward_time)
 
 
 def _kept_each(workload: Workload) -> float:
