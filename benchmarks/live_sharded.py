@@ -4,22 +4,26 @@
     python benchmarks/live_sharded.py FOLDER --show       # print what FOLDER holds
     python benchmarks/live_sharded.py FOLDER --list       # print the settings alone
     python benchmarks/live_sharded.py FOLDER --only 2     # measure two networks at most
+    python benchmarks/live_sharded.py FOLDER --replays    # no real models, which other work on the machine delays most
+    python benchmarks/live_sharded.py FOLDER --hosts      # measure the host's work anew, for clusters that state none
     python benchmarks/live_sharded.py FOLDER --page       # write docs/ledger/emulated-fsdp.md from what FOLDER holds
 
 A setting is a number of ranks, the rate of their links, and a model, replayed or real. Each network is measured once
 for replays and once for real models, with ``osf bench``. Then ``osf run --executor fsdp2`` trains under four plans by
 turns, which are four cells: one group per block, and the groups that the planner finds at these prices; each with
 collectives that block, as FSDP2 does over gloo, and with collectives in the background. Replays compute 0.4 to 1.2
-times as long as communication takes at the rate of the links. Real models compute as the machine does; their profile is
-scaled to the step of the same shards without communication, which each run measures on all ranks at once, FSDP2's own
-work on the host included. FOLDER keeps all files, written as they end. Cells of which the ranks keep the cores busy, or
-whose repeats differ by more than 5 %, are listed and not counted: the rules of the other sets. Needs root, iproute2 and
-torch; nothing else should run on the machine.
+times as long as communication takes at the rate of the links. Real models compute as the machine does; what a step of
+the same shards takes beyond that without communication, on all ranks at once as each run measures it, is the host's.
+Runs whose ``carried_by`` does not say "one by one" had two collectives at once, and are predicted so; their clusters
+state no work of the host, and take that of hosts.json, measured later on that machine. FOLDER keeps all files, written
+as they end. Cells of which the ranks keep the cores busy, or whose repeats differ by more than 5 %, are listed and not
+counted: the rules of the other sets. Needs root, iproute2 and torch; nothing else should run on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,6 +31,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +44,8 @@ from osfmodel import Layer, Plan, Workload, load_cluster, load_workload  # noqa:
 from osfmodel.cost.clusters import pricing_of  # noqa: E402
 from osfmodel.cost.pricing import Pricing  # noqa: E402
 from osfmodel.engine import predict_timeline  # noqa: E402
-from osfmodel.entities.effects import REPLAYED_ON_CPU  # noqa: E402
+from osfmodel.engine.strategies import lower  # noqa: E402
+from osfmodel.entities.effects import REPLAYED_ON_CPU, Effects  # noqa: E402
 from osfmodel.entities.executors import FSDP  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements  # noqa: E402
@@ -66,6 +72,7 @@ BENCH = ("--min-size", "32KiB", "--max-size", "4MiB", "--repeat", "8", "--in-fli
 EACH, PLANNED = "per-block", "planned"
 BLOCKING, OVERLAPPING = "blocking", "overlapping"
 PAGE = ROOT / "docs/ledger/emulated-fsdp.md"
+HOSTS, TURNS, HOSTED = Path(__file__).with_suffix("") / "hosts.json", 3, ("group_time", "member_time", "group_copy")
 
 
 class Setting(NamedTuple):
@@ -136,8 +143,27 @@ def plans_of(workload: Workload, pricing: Pricing) -> Iterator[tuple[str, Plan]]
 
 
 def pricing_for(setting: Setting, cluster: Path) -> Pricing:
-    """The prices of a run. A real model's computation has FSDP2's copies in it, as a replay's has."""
-    return pricing_of(load_cluster(cluster), setting.workers).under(FSDP.conditions | REPLAYED_ON_CPU)
+    """The prices of a run."""
+    measured = load_cluster(cluster)
+    if not measured.effects.group_time:
+        known = json.loads(HOSTS.read_text())[str(setting.workers)]
+        measured = replace(measured, effects=replace(measured.effects, **known))
+    return pricing_of(measured, setting.workers).under(FSDP.conditions | (REPLAYED_ON_CPU if setting.ratio else {}))
+
+
+def measure_hosts() -> None:
+    """The host's work by number of ranks, as ``osf bench`` measures it: the median of ``TURNS``."""
+    found: dict[int, list[Effects]] = {workers: [] for workers in WORKERS}
+    for workers in WORKERS * TURNS:
+        with emulated(workers, f"{RATES[1]}mbit") as hosts, TemporaryDirectory() as folder:
+            words = ["bench", "--min-size", "32KiB", "--max-size", "64KiB", *BENCH[4:], "-o", f"{folder}/c.json"]
+            live.osf(hosts, words)
+            found[workers].append(load_cluster(Path(folder) / "c.json").effects)
+    middle = {
+        workers: {name: median(getattr(one, name) for one in each) for name in HOSTED}
+        for workers, each in found.items()
+    }
+    HOSTS.write_text(json.dumps(middle, indent=1) + "\n")
 
 
 def measure(folder: Path, settings: Sequence[Setting], most: int) -> None:
@@ -206,10 +232,13 @@ def cells_of(folder: Path, setting: Setting) -> Iterator[Cell]:
     for name in dict.fromkeys(run.plan for run in runs):
         assert profile is not None
         turns = [run for run in runs if run.plan == name]
-        workload = _as_loaded(profile, turns[0])
-        pricing = pricing_for(setting, folder / Path(turns[0].cluster).name)
+        workload = profile
+        pricing = _as_run(pricing_for(setting, folder / Path(turns[0].cluster).name), turns[0])
+        plan = read(turns[0].condition("sent"), workload)
+        if not setting.ratio:
+            pricing = _hosted(pricing, workload, plan, turns)
         times = [run.iteration_time for run in turns]
-        predicted = predict_timeline(workload, read(turns[0].condition("sent"), workload), pricing).iteration_time
+        predicted = predict_timeline(workload, plan, pricing).iteration_time
         asleep = workload.forward_time if setting.ratio else 0
         yield Cell(
             setting, name.removeprefix(f"{setting.name}-").removesuffix(".json"), median(times), predicted,
@@ -220,15 +249,24 @@ def cells_of(folder: Path, setting: Setting) -> Iterator[Cell]:
         )  # fmt: skip
 
 
-def _as_loaded(profile: Workload, run: Measurement) -> Workload:
-    """The profile at the pace of the same shards without communication, if the run states it."""
-    told = dict(run.conditions).get(SHARDED_COMPUTATION)
-    return profile if told is None else profile.scaled(float(told) / _computed(profile, run.workers))
+def _as_run(pricing: Pricing, run: Measurement) -> Pricing:
+    """The prices with as many collectives at once as the run had."""
+    one_by_one = run.condition("carried_by") != "collectives in the background"
+    return pricing if one_by_one else replace(pricing, in_flight=int(run.condition("in_flight")))
 
 
-def _computed(profile: Workload, workers: int) -> float:
-    """Computation of a step in which each rank updates its shard."""
-    return profile.compute_time - profile.update_time * (1 - 1 / workers)
+def _hosted(pricing: Pricing, workload: Workload, plan: Plan, turns: Sequence[Measurement]) -> Pricing:
+    """The prices with the host's work that is left of a step without communication, beside what it computes."""
+    alone = median(float(run.condition(SHARDED_COMPUTATION)) for run in turns)
+    computed = workload.compute_time - workload.update_time * (1 - 1 / turns[0].workers)
+    operations = lower(workload, plan, pricing).operations
+    known = sum(one.startup for one in operations if one.kind in ("host", "copy_in", "copy", "pack"))
+    names = ("group_time", "member_time", "copy_in", "copy_out")
+    factor = max(alone - computed, 0) / known
+    return replace(
+        pricing,
+        effects=replace(pricing.effects, **{name: getattr(pricing.effects, name) * factor for name in names}),
+    )
 
 
 def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
@@ -315,11 +353,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--only", type=int, default=NETWORKS, help="networks to measure at most")
+    parser.add_argument("--replays", action="store_true", help="leave real models out")
+    parser.add_argument("--hosts", action="store_true", help=f"write {HOSTS.relative_to(ROOT)}, which takes 15 minutes")
     parser.add_argument("--list", action="store_true", help="print the settings, measure nothing")
     parser.add_argument("--show", action="store_true", help="print what FOLDER holds, measure nothing")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)} from what FOLDER holds")
     arguments = parser.parse_args(words)
-    settings = drawn(arguments.seed)
+    settings = [one for one in drawn(arguments.seed) if one.ratio or not arguments.replays]
+    if arguments.hosts:
+        measure_hosts()
+        return
     if arguments.list:
         print("\n".join(setting.name for setting in settings))
         return

@@ -26,7 +26,7 @@ import numpy as np
 from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
 from osfmodel.entities.batches import lengthened
 from osfmodel.entities.display import brief, how_many, show_time
-from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.effects import NO_EFFECTS, REPLAYED_ON_CPU, Effects
 from osfmodel.entities.errors import CostError, require_count
 from osfmodel.entities.executors import DEEPSPEED, EXECUTORS, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.lookup import require
@@ -56,6 +56,7 @@ class Pricing:
     uncertainty: u: nine tenths of measured times lie between price / (1 + u) and price * (1 + u), by the cost model
     in_flight: collectives that the library runs at once for each channel of a plan
     blocking: whether the thread that launches a collective runs it, as over gloo and MPI
+    replayed: whether computation is a timetable, beside which the host goes on, as in a replay on a CPU
     per_host: ranks on a host
     startups: collective -> seconds of start-up of a message, if measured
     assumed: collectives without prices of their own, taken to be half an all-reduce
@@ -74,6 +75,7 @@ class Pricing:
     uncertainty: float = 0
     in_flight: int = 1
     blocking: bool = False
+    replayed: bool = False
     per_host: int = 1
     startups: Mapping[str, Cost] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
@@ -93,6 +95,12 @@ class Pricing:
                 prices: Mapping[str, Cost] = getattr(self, name)
                 object.__setattr__(self, name, {kind: cost.plus(launch) for kind, cost in prices.items()})
             object.__setattr__(self, "effects", self.effects.apart_from_cost)
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the host's work for collectives of groups takes time: known where the host blocks to communicate."""
+        effects = self.effects
+        return self.blocking and bool(effects.group_time or effects.member_time or effects.group_copy)
 
     def __repr__(self) -> str:
         prices = ", ".join(
@@ -136,7 +144,8 @@ class Pricing:
         executor = executor_of(conditions)
         in_flight = self.in_flight if executor.in_flight is None else executor.in_flight
         priced = self.one_by_one() if executor.one_by_one else self
-        return replace(priced, effects=executor.effects(self.effects, conditions), in_flight=in_flight)
+        effects, replayed = executor.effects(self.effects, conditions), conditions.items() >= REPLAYED_ON_CPU.items()
+        return replace(priced, effects=effects, in_flight=in_flight, replayed=replayed)
 
     def one_by_one(self) -> Pricing:
         """Prices for messages that go one at a time, also where the library runs several at once."""

@@ -75,6 +75,11 @@ class Clock:
         """The copies of so many parts, each of which takes so long."""
         return parts * each, 0
 
+    def host(self, tensors: int, size: int, part: float) -> Seconds:
+        """A part of the host's work for a collective of so many tensors and bytes."""
+        effects = self.effects
+        return part * (effects.group_time + effects.member_time * tensors + effects.group_copy * size), 0
+
     def send(self, kind: str, size: int, ranks: int, apart: int = 1) -> Seconds:
         """A collective of so many bytes between ``ranks`` ranks, each ``apart`` from the next."""
         return self.between(ranks, apart).split(kind, size)

@@ -28,6 +28,8 @@ class Effects:
     tensor_time:         seconds of the compute stream per tensor, in the framework's hook, before it can be sent
     copy_in:             seconds per byte of the compute stream, from gradients into a bucket, before it can be sent
     copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
+    group_time, member_time, group_copy: seconds of the host for each collective of a sharded group, for each tensor of
+                         it, and per byte of it, before what the host launches next; where it blocks to communicate
     select, select_sent, select_time: seconds per byte of a gradient, per byte sent of it, and per tensor, of the
                          compute stream to choose what a sparse bucket sends and to keep the rest, before it can be sent
     spread, spread_received, spread_time: seconds per byte of a gradient, per byte received from all ranks, and per
@@ -48,6 +50,9 @@ class Effects:
     tensor_time: float = 0
     copy_in: float = 0
     copy_out: float = 0
+    group_time: float = 0
+    member_time: float = 0
+    group_copy: float = 0
     select: float = 0
     select_sent: float = 0
     select_time: float = 0
@@ -143,6 +148,21 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "s/byte",
             None,
             "one worker with and without DDP; none with gradient_as_bucket_view",
+        ),
+        "group_time": Effect(
+            "host, each collective of a group of sharded parameters (hooks, views, splits), before the next one",
+            "s",
+            None,
+            "`osf bench`: all ranks at once step through models of FSDP2 that compute and send nothing",
+        ),
+        "member_time": Effect(
+            "host, each collective of such a group, for each of its tensors", "s", None, "`osf bench`: the same"
+        ),
+        "group_copy": Effect(
+            "host, copies into and out of the buffer of such a collective, where computation is replayed",
+            "s/byte",
+            None,
+            "`osf bench`: the same",
         ),
         "select": Effect(
             "compute stream, the largest elements of a gradient out of all (sparse buckets)",

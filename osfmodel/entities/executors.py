@@ -132,10 +132,11 @@ def _of_fsdp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     """The effects where parameters or optimizers are sharded: copies by group, and none of DDP's hooks by bucket.
 
     Each tensor costs as much as under DDP, so that a comparison favours neither: it was not measured under these. In a
-    replay the host copies while computation sleeps.
+    replay the host copies while computation sleeps; else copies are computation, and not the host's.
     """
     found = _replayed(replace(_without_horovods(effects), hook_time=0), conditions)
-    return replace(found, copy_out=0) if conditions.items() >= REPLAYED_ON_CPU.items() else found
+    replayed = conditions.items() >= REPLAYED_ON_CPU.items()
+    return replace(found, copy_out=0) if replayed else replace(found, group_copy=0)
 
 
 _WITH_TORCH = RunSupport(

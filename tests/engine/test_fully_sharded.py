@@ -116,11 +116,32 @@ def test_times_are_those_of_the_written_dependencies(seed):
 )
 def test_collectives_in_the_background_are_launched_once_the_host_gets_there(ahead, asynchronous, time):
     """Two groups over a library that blocks otherwise: forward 1, backward 2, all-gather 8, reduce-scatter 12."""
+    assert two_groups(ahead, asynchronous) == time
+
+
+def two_groups(ahead, asynchronous, effects=Effects(), replayed=False):
     workload = Workload("two", tuple(Layer(name, 1, 2, 4) for name in "ab"))
     buckets = tuple(Bucket((Block(name, 0, 4),)) for name in "ab")
     groups = (ParameterGroup(("a",), False, forward_prefetch=ahead), ParameterGroup(("b",), False))
     rules = Sharding(groups, asynchronous=asynchronous)
     per_byte = {"all_gather": 0.5, "reduce_scatter": 0.75}
-    pricing = Pricing({kind: AffineCost(((0.0, slope),)) for kind, slope in per_byte.items()}, 4, blocking=True)
+    costs = {kind: AffineCost(((0.0, slope),)) for kind, slope in per_byte.items()}
+    pricing = Pricing(costs, 4, effects=effects, blocking=True, replayed=replayed)
     program = lower(workload, Plan("two", buckets, strategy="fully-sharded", sharding=rules), pricing)
-    assert run(program, pricing).timeline(workload.compute_time).iteration_time == time
+    return run(program, pricing).timeline(workload.compute_time).iteration_time
+
+
+@pytest.mark.parametrize(
+    ("ahead", "asynchronous", "replayed", "time"),
+    [
+        (1, False, False, 2 * 8 + 2 * 1 + 2 * 2 + 2 * 12 + 4 * 4),  # one after the other
+        (1, False, True, 2 + 8 + 4 + 8 + 2 + 4 + 12 + 4 + 12),  # computation is shorter, and passes beside it
+        (1, True, False, 2 + 8 + 4 + 8 + 2 + 1 + 2 + 4 + 12 + 4 + 12),  # so does the first forward beside a gathering
+        (0, True, True, 2 + 8 + 4 + 8 + 1 + 2 + 4 + 12 + 4 + 12),  # gradients to reduce are there after a backward
+        (1, True, True, 2 + 8 + 4 + 8 + 1 + 2 + 4 + 12 + 4 + 12),
+    ],
+)
+def test_the_host_works_for_each_collective_before_it_launches_the_next(ahead, asynchronous, replayed, time):
+    """The same groups; 1 second for a collective, 2 for its tensor and 1 for its 16 bytes, so 4 for each of four."""
+    effects = Effects(group_time=1, member_time=2, group_copy=1 / 16)
+    assert two_groups(ahead, asynchronous, effects, replayed) == time

@@ -99,6 +99,7 @@ def test_collectives_are_those_planned(blocks, tmp_path, world, asynchronous):
         assert ran.condition("collectives") == in_words(expected)
         assert f"{name}: {in_words(expected)}, " in ended.stdout
         assert ran.condition("executor") == "fsdp2"
+        assert ran.condition("carried_by").endswith(", one by one" if asynchronous else "that block")
         stated = read(ran.condition("sent"), blocks)
         assert stated == replace(plan, sharding=replace(plan.sharding, asynchronous=asynchronous))
         assert 0 < float(ran.condition("cpu_share")) <= 1.1

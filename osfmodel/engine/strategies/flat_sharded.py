@@ -152,6 +152,10 @@ class FlatStep(ShardedStep):
         work = ("send", "all_gather", size, self.ranks)
         self.gathers[group] = self.add("all_gather", CHANNEL, self.names[group], work, waits, group)
 
+    def _hosted(self, group: int, size: int, waits: tuple[int, ...], part: float = 1.0) -> tuple[int, ...]:
+        """None: the host's work was measured under FSDP2."""
+        return ()
+
     def _oldest(self) -> tuple[int, ...]:
         """Give inputs of reduce-scatters back, the oldest first, until there is room; computation waits for none."""
         while len(self.inputs) >= INPUTS:

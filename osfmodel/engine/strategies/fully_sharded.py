@@ -12,7 +12,10 @@ Operations come in the order in which FSDP2's hooks issue them (torch 2.13, ``to
 
 All-gathers and reduce-scatters share one communicator, and so go one at a time in that order, unless ``separate``. A
 library that blocks the thread that launches a collective, as gloo does, does one operation after the other; in the
-background it launches a collective once the thread, which computes itself, gets there.
+background it launches a collective once the thread, which computes itself, gets there. What the host does for each
+collective is an operation as well: before the launch, after an all-gather has ended, and before gradients are reduced.
+It delays what is launched next, and computation where the host computes itself. In a replay computation is a timetable:
+the host goes on beside it, and waits for it where the thread would sleep.
 
 Memory is taken and given back in the order of issue, as a caching allocator sees it, whatever the streams are doing.
 """
@@ -35,8 +38,9 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Layer, Workload
 
-COPY_IN, REDUCE, REPLICAS = "copy in", "reduce channel", "replica channel"
-"""Streams: copies into the buffers of all-gathers, reduce-scatters on their own, all-reduces between replicas."""
+COPY_IN, REDUCE, REPLICAS, HOST = "copy in", "reduce channel", "replica channel", "host"
+"""Streams: copies into the buffers of all-gathers, reduce-scatters on their own, all-reduces between replicas, and the
+host's work beside a timetable of computation."""
 
 
 class ShardedStep(IssuedStep):
@@ -120,7 +124,11 @@ class ShardedStep(IssuedStep):
             self.last = number == self.rules.micro_batches
             self._micro_batch()
         self.add("update", COMPUTE, (), self._updating(), tuple(self.ends))
-        link = Stream(link="node") if self.ranks <= self.pricing.per_host else Stream()
+        background = self.pricing.blocking and self.rules.asynchronous
+        link = Stream(
+            width=self.pricing.in_flight if background else 1,
+            link="node" if self.ranks <= self.pricing.per_host else "network",
+        )
         return self.finished({CHANNEL: link, REDUCE: link})
 
     def _updating(self) -> Work:
@@ -209,16 +217,25 @@ class ShardedStep(IssuedStep):
         layers, size = self.names[group], self.gathered[group]
         self.give(self.buffers.get(group))
         self.buffers[group] = self.take(GATHERED, ("gathered_bytes", group))
+        hosted = self._hosted(group, size, self.after, 0.5)
         copied = self.add("copy_in", COPY_IN, layers, ("copy_part_in", size, self.ranks), self.after, group)
         among = rules.reshard if backward and not isinstance(rules.reshard, bool) else self.ranks
         work = ("send", "all_gather", size, among)
-        self.gathers[group] = self.add("all_gather", CHANNEL, layers, work, (copied,), group)
+        self.gathers[group] = self.add("all_gather", CHANNEL, layers, work, (copied, *hosted), group)
 
     def _copy_out(self, group: int) -> int:
         """Copy a gathered group out into parameters; the number of the copy."""
         size, waits = self.gathered[group], (self.gathers.pop(group),)
         self.whole[group] = self.take(WHOLE, ("gathered_bytes", group))
+        self._hosted(group, size, waits, 0.5)
         return self.add("copy", COMPUTE, self.names[group], ("copy_out", size), waits, group)
+
+    def _hosted(self, group: int, size: int, waits: tuple[int, ...], part: float = 1.0) -> tuple[int, ...]:
+        """The ``part`` of the host's work for a collective; its number, if there is any."""
+        if not self.pricing.hosts:
+            return ()
+        work, stream = ("host", len(self.names[group]), size, part), HOST if self.pricing.replayed else COMPUTE
+        return (self.add("host", stream, self.names[group], work, waits, group),)
 
     def _leave_backward(self, group: int) -> None:
         """After a group's backward, free its parameters and reduce its gradients, if this micro-batch does so."""
@@ -265,12 +282,13 @@ class ShardedStep(IssuedStep):
         if group in self.added:
             self._give_gradients(group)
         taken = self.take(REDUCED, ("reduced_bytes", group))
+        hosted = self._hosted(group, size, waits)
         packed = self.add("pack", COMPUTE, layers, ("copy_in", size), waits, group)
         self._give_gradients(group)
         self.give(self.added.pop(group, None))
         stream = REDUCE if self.rules.separate else CHANNEL
         work = ("send", "reduce_scatter", size, self.ranks)
-        self.ends.append(self.add("reduce_scatter", stream, layers, work, (packed,), group))
+        self.ends.append(self.add("reduce_scatter", stream, layers, work, (packed, *hosted), group))
         self.inputs.append((self.ends[-1], taken))
         if group not in self.reduced:
             self.reduced.add(group)
@@ -302,7 +320,9 @@ class ShardedStep(IssuedStep):
 
         In the background such a library launches a collective once the host gets there, which computes itself.
         """
-        return self._in_background() if self.pricing.blocking and self.rules.asynchronous else super().in_turn()
+        if not self.pricing.blocking:
+            return self.operations
+        return self._in_background() if self.rules.asynchronous else self._blocking()
 
     def _in_background(self) -> Iterator[Operation]:
         host: tuple[int, ...] = ()
@@ -310,6 +330,20 @@ class ShardedStep(IssuedStep):
             yield operation._replace(waits=operation.waits + host)
             if operation.stream in (COMPUTE, COPY_IN):
                 host = (number,)
+
+    def _blocking(self) -> Iterator[Operation]:
+        """Each waits for the one before it; the host's work beside a timetable only for the last collective."""
+        before: tuple[int, ...] = ()
+        sent: tuple[int, ...] = ()
+        for number, operation in enumerate(self.operations):
+            if operation.stream == HOST:
+                yield operation._replace(waits=sent)
+                continue
+            hosted = tuple(one for one in operation.waits if self.operations[one].stream == HOST)
+            yield operation._replace(waits=before + hosted)
+            before = (number,)
+            if operation.stream not in (COMPUTE, COPY_IN):
+                sent = before
 
 
 class ShardedHoldings(IssuedHoldings):

@@ -16,6 +16,7 @@ from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.runtime.bench.computation import copying, selecting
 from osfmodel.runtime.bench.conditions import train_length
+from osfmodel.runtime.bench.hosting import hosting
 from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize, train_time
 from osfmodel.runtime.executor.channels import Channels
 from osfmodel.runtime.job.measuring import CollectiveJob, Meter, share, threads_of
@@ -41,7 +42,7 @@ class MeasurementRequest:
     """The measurements to make: sizes in bytes, numbers at once (1 included), repeats, and computation beside.
 
     ``compute``: ``busy`` (a loop of matrix products), ``sleep`` (a loop of short sleeps), or ``none``.
-    ``quick``: only each collective alone, without messages back to back, copies and sparse computation.
+    ``quick``: only each collective alone, without messages back to back, copies, sparse computation and hosts.
     """
 
     sizes: tuple[int, ...]
@@ -97,6 +98,10 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     findings.sparse = selecting(job)
     tell(f"choosing the entries of sparse buckets {findings.sparse['select'] * 1e12:.0f} ps/B, and their other work")
+    if job.device.type == "cpu" and {"all_gather", "reduce_scatter"} <= {*offered}:
+        findings.hosted = hosting(job)
+        each = findings.hosted["group_time"] + findings.hosted["member_time"]
+        tell(f"the host's work for each collective of a small group of FSDP2 {show_time(each)}")
     if request.compute != "none":
         _slowing(job, request, findings)
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")

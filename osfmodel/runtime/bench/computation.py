@@ -233,12 +233,12 @@ def selecting(job: CollectiveJob) -> dict[str, float]:
 
 def fitted(samples: list[SparseTiming]) -> dict[str, float]:
     """Seconds per tensor, per byte of it, and per byte sent or received, by least squares of relative errors."""
-    chosen = _non_negative([(1.0, one.size, one.sent) for one in samples], [one.select for one in samples])
-    spread = _non_negative([(1.0, one.size, one.received) for one in samples], [one.spread for one in samples])
+    chosen = non_negative([(1.0, one.size, one.sent) for one in samples], [one.select for one in samples])
+    spread = non_negative([(1.0, one.size, one.received) for one in samples], [one.spread for one in samples])
     return dict(zip(NAMES, chosen + spread, strict=True))
 
 
-def _non_negative(rows: list[tuple[float, ...]], times: list[float]) -> list[float]:
+def non_negative(rows: list[tuple[float, ...]], times: list[float]) -> list[float]:
     import numpy as np
     from scipy.optimize import nnls
 

@@ -56,6 +56,7 @@ class Findings:
     slowdown:  fraction by which computation took longer while collectives ran; None if not measured
     copies:    of gradients into and out of buckets; None if not measured
     sparse:    effects of sparse buckets, by name
+    hosted:    effects of the host's work for FSDP2, by name
     left_out:  sentences on missing measurements, with reasons
     trains:    collective -> bytes -> seconds of each of many messages back to back
     busy:      collective -> processor time of the ranks over that of the cores, while the largest messages went
@@ -69,6 +70,7 @@ class Findings:
     slowed: str = "nothing"
     copies: Copies | None = None
     sparse: dict[str, float] = field(default_factory=dict)
+    hosted: dict[str, float] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     trains: dict[str, dict[int, float]] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class Findings:
         """The effects that were measured, by name."""
         slowdown = {} if self.slowdown is None else {"compute_slowdown": max(self.slowdown, 0.0)}
         copies = {} if self.copies is None else {"copy_in": self.copies.into, "copy_out": self.copies.out}
-        return {**slowdown, **copies, **self.sparse}
+        return {**slowdown, **copies, **self.sparse, **self.hosted}
 
     @property
     def doubts(self) -> list[str]:

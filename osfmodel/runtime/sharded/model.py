@@ -29,6 +29,8 @@ from osfmodel.runtime.training.replayed_model import Noise, layer_node, layer_pa
 
 SHARDS, REPLICAS = "shard", "replicate"
 """Dimensions of a mesh."""
+ONE_BY_ONE = "gloo_one_by_one"
+"""The backend of collectives in the background."""
 
 
 def require_shardable(label: str, plan: Plan, workload: Workload, workers: int) -> None:
@@ -61,12 +63,20 @@ def mesh_of(rules: Sharding, workers: int) -> Any:
     names = (SHARDS,) if rules.replicas == 1 else (REPLICAS, SHARDS)
     if not rules.asynchronous:
         return init_device_mesh("cpu", shape, mesh_dim_names=names)
-    import torch
+    if ONE_BY_ONE not in dist.Backend.backend_list:
+        dist.Backend.register_backend(ONE_BY_ONE, _one_by_one, devices=["cpu"])
+    return init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override={SHARDS: ONE_BY_ONE})
 
-    given = dist.group.WORLD._get_backend(torch.device("cpu")).options
+
+def _one_by_one(store: Any, rank: int, workers: int, limit: Any) -> Any:
+    """A gloo group with one worker thread; torch leaves the options of a group of backend ``gloo`` out."""
+    import torch
+    import torch.distributed as dist
+
     options = dist.ProcessGroupGloo._Options()
-    options._threads, options._devices, options._timeout = 1, copy(given._devices), given._timeout
-    return init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override={SHARDS: ("gloo", options)})
+    options._devices = copy(dist.group.WORLD._get_backend(torch.device("cpu")).options._devices)
+    options._threads, options._timeout = 1, limit
+    return dist.ProcessGroupGloo(store, rank, workers, options)
 
 
 def shard(model: Any, plan: Plan, workload: Workload, mesh: Any, communication: ShardedCommunication) -> None:

@@ -194,7 +194,9 @@ def _measured(first: Measurement, plan: Plan, job: ShardedJob, beat: Callable[[]
     own |= {
         "collectives": in_words(communication.sent),
         "buckets_as_planned": "no: " + note if note else "yes",
-        "carried_by": "collectives in the background" if communication.asynchronous else "collectives that block",
+        "carried_by": "collectives in the background, one by one"
+        if communication.asynchronous
+        else "collectives that block",
         CPU_SHARE: f"{used:.2f}",
         **FSDP.conditions,
         "sent": written(plan, job.workload),

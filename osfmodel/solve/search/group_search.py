@@ -97,6 +97,7 @@ class GroupSearch:
     rules:    of every plan, apart from its groups and flights. Of several micro-batches the first, the last and, where
               parameters are kept, one between are searched with: others take as long and as much memory as one of these
     settings: those that are tried
+    hosted:   whether the host's work for each tensor counts, which a condensed workload does not have
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class GroupSearch:
         self.names, self.replicas, self.room = blocks(workload), replicas, limits.memory
         (count, form), shared = micro_batches, Sharding((), replicas).typed(*types_of(workload))
         self.rules, self.settings = shared.accumulating(min(count, 2 + form.keep), form), SETTINGS
-        self.pricing = pricing
+        self.pricing, self.hosted = pricing, pricing.hosts
         self.whole = workload
         self.workload = condensed(workload, self.names, pricing.workers // replicas)
         self.padding = self.workload.gradient_bytes - workload.gradient_bytes
@@ -161,8 +162,12 @@ class GroupSearch:
         """Seconds of a step; inf where a bound shows that it takes more than ``most``."""
         found = self.timed.get(grouping, inf)
         if found == inf:
-            flight = grouping.inputs, grouping.separate
-            found = self.times.seconds(grouping.starts, grouping.kept, grouping.ahead, flight, most)
+            if self.hosted:
+                plan = self.plan(grouping, self.whole)
+                found = predict_timeline(self.whole, plan, self.pricing).iteration_time
+            else:
+                flight = grouping.inputs, grouping.separate
+                found = self.times.seconds(grouping.starts, grouping.kept, grouping.ahead, flight, most)
             self.timed[grouping] = found
         return found
 
