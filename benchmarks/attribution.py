@@ -3,8 +3,8 @@
     python benchmarks/attribution.py           # measure, print: five minutes
     python benchmarks/attribution.py --page    # also write docs/ledger/attribution.md
 
-One setting of DDP (kept in benchmarks/live_random) and one of FSDP2 (benchmarks/live_sharded), under the default and the
-tuned plan by turns, as replays between emulated hosts. The ranks note when each step begins, and each collective is
+One setting of DDP (kept in benchmarks/live_random) and one of FSDP2 (benchmarks/live_sharded), under the default and
+the tuned plan by turns, as replays between emulated hosts. The ranks note when each step begins, and each collective is
 launched and ends, on the clock of the machine that they share. A collective begins when the last rank has launched it
 and ends on the last rank. Parts of a step: until the first begins, time in between with none under way, with one or
 more under way, and after the last. They add up to the step, measured and predicted. DDP's collectives are launched by a
@@ -223,10 +223,10 @@ last rank has launched it, and ends on the last rank.
 
 """
 TAIL = """
-What is missing lies in the time with collectives under way: these take longer than alone where ranks launch them apart
-and hosts or computation take the cores meanwhile, here beside other work on the machine too. It is more under the
-plan that keeps the network busy, so gains fall short of promises by as much. Waits of the host and ends of steps are
-as predicted, or shorter.
+What is missing lies in the time with collectives under way: they take longer than alone. Under DDP they do so more with
+the tuned plan, so that its gain falls short of its promise. A likely reason: ranks launch them apart, and work of other
+ranks' hosts, here of other programs too, takes the cores meanwhile. Waits of the host and ends of steps are as
+predicted, or shorter.
 """
 
 
