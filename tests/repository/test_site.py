@@ -320,7 +320,7 @@ def test_questions_of_users_are_answered_on_the_first_screen_that_the_search_fin
 
 
 def test_old_addresses_lead_to_pages(site):
-    """Those of pages that are gone or have other names."""
+    """Addresses of pages that are gone or have other names."""
     for old, new in MKDOCS["extra"]["redirects"].items():
         assert f'url={new}"' in (site / old).read_text(encoding="utf-8")
         assert (site / new.partition("#")[0]).is_file()
