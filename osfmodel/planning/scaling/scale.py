@@ -218,7 +218,7 @@ class ScaleTask:
             raise missing
 
     def predictions(self, workload: Workload, workers: int) -> list[Prediction]:
-        """Those of the strategies at this count that differ. Raises CostError as ``strategies_at``."""
+        """Predictions of the strategies at this count that differ. Raises CostError as ``strategies_at``."""
         groups = self.options.groups
         replicas = groups.replicas(workers)
         what_if = in_micro_batches(self.options.what_if, workload, replicas)
@@ -250,7 +250,7 @@ class ScaleTask:
         return [strategy_row(one, ranks, self.limit, self.sized, self.options.groups) for one in found]
 
     def _fast_rows(self, found: Iterable[Prediction], ranks: int) -> list[StrategyRow]:
-        """Those by which ``_taken`` decides: memory of strategies that are slower than one that fits is left out.
+        """Rows by which ``_taken`` decides: memory of strategies that are slower than one that fits is left out.
 
         But for the simplest, which is there to be beaten.
         """
