@@ -1,4 +1,4 @@
-"""Where measured steps differ from predicted ones: spans of the collectives on all ranks, beside those predicted.
+"""Places where measured steps differ from predicted ones: spans of collectives on all ranks, beside those predicted.
 
     python benchmarks/attribution.py           # measure, print: five minutes
     python benchmarks/attribution.py --page    # also write docs/ledger/attribution.md

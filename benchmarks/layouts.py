@@ -32,8 +32,8 @@ from osfmodel.counting.groups import stages_of
 from osfmodel.counting.stacks import STACKS, Stack
 from osfmodel.counting.words import at_samples, model_of, parse_words
 from osfmodel.engine.bands import quantile
-from osfmodel.planning.scaling.curve import ScalePoint
-from osfmodel.planning.scaling.layouts import TIE, LayoutSearch, parts_of_steps
+from osfmodel.planning.scaling.curve import ScalePoint, parts_of_steps
+from osfmodel.planning.scaling.layouts import TIE, LayoutSearch
 from osfmodel.planning.scaling.spaces import Layout, parse_space
 from osfmodel.solve import verdicts
 from osfmodel.solve.verdicts import RETRY_SLOWDOWN

@@ -28,7 +28,7 @@ import osfmodel as osf
 from osfmodel.cost import Sample, nccl
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.model import Placement, layout_of
-from osfmodel.cost.nccl import CORRECTED, TUNER, Corrections
+from osfmodel.cost.nccl_constants import CORRECTED, TUNER, Corrections
 from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
 from osfmodel.cost.nccl_lines import pieces
 from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES

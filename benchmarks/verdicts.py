@@ -27,7 +27,8 @@ from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import ScalePoint
 from osfmodel.planning.scaling.replicas import replica_workload
-from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, room_of
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
+from osfmodel.planning.scaling.strategies import room_of
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.verdicts import NO, TIGHT, YES, chance_to_fit, setup_of, verdict_of
 

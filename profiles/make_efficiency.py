@@ -38,7 +38,7 @@ from osfmodel.counting import words as counting_words
 from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.recipes import FLOAT8, RECIPES
-from osfmodel.counting.roofline import Beside, Roofline, timed
+from osfmodel.counting.roofline import Roofline, Waits, timed
 from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, DENSE, EAGER, EXPERTS, FLASH, FLASH_1, LIKE, Learned, Traffic
 from osfmodel.counting.training import TrainingSetup
 from osfmodel.counting.words import model_of, parse_words
@@ -103,7 +103,7 @@ class Part(NamedTuple):
     """
 
     model: Model
-    beside: Mapping[str, Beside]
+    beside: Mapping[str, Waits]
     times: float
     again: float = 0.0
 
@@ -205,7 +205,7 @@ def generation(gpu: str) -> str:
     return generation_of(GPUS[gpu].called)
 
 
-def parts_of(model: Model, beside: Mapping[str, Beside]) -> tuple[Part, ...]:
+def parts_of(model: Model, beside: Mapping[str, Waits]) -> tuple[Part, ...]:
     """A model as blocks that are alike, each once, and what is outside of blocks."""
     inside: dict[str, list[Module]] = {}
     for module in model.modules:

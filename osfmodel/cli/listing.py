@@ -12,9 +12,10 @@ import click
 
 from osfmodel.cli.app import NameOrFile, OneOf, emit, line, output_options, print_text, require_writable
 from osfmodel.cli.groups import GroupedCommand, user_defaults
-from osfmodel.cost import COST_MODELS, nccl
+from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.model import layout_of
+from osfmodel.cost.nccl_choices import choices
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
 from osfmodel.counting import in_words
 from osfmodel.counting.parts import parts_of
@@ -126,7 +127,7 @@ def _chosen(name: str | None) -> Listed:
         for collective in COLLECTIVES
         for nodes in ((1, 2, 8) if network else (1,))
         if gpus * nodes > 1
-        for choice in nccl.choices(cluster.nccl, layout_of(gpus * nodes, gpus), collective)
+        for choice in choices(cluster.nccl, layout_of(gpus * nodes, gpus), collective)
     ]
     return Listed({ALGORITHMS: rows}, [], whole=False)
 

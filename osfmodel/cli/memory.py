@@ -35,8 +35,8 @@ from osfmodel.entities.units import parse_room
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import UNPADDED, unpadded
 from osfmodel.planning.scaling.replicas import replica_workload
-from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, room_of
-from osfmodel.planning.scaling.strategies import NEAR, shorter
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
+from osfmodel.planning.scaling.strategies import NEAR, room_of, shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit

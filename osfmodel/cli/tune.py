@@ -260,7 +260,7 @@ def _room(workload: Workload, subject: Subject, asked: Mapping[str, Any]) -> Mem
     """The memory of the GPU that words name; None where it, or what the optimizer keeps, is not known."""
     if not in_words(workload.name):
         return None
-    from osfmodel.planning.scaling.scale import room_of  # not loaded where a profile is tuned
+    from osfmodel.planning.scaling.strategies import room_of  # not loaded where a profile is tuned
 
     found = room_of(workload)
     known = workload.state_bytes is not None or asked["optimizer"] is not None

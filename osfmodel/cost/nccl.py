@@ -27,49 +27,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import NamedTuple
-
-import numpy as np
 
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.model import Placement, layout_of
-from osfmodel.cost.nccl_lines import GRID, Way, lines, times
+from osfmodel.cost.nccl_constants import CORRECTED, Corrections
+from osfmodel.cost.nccl_lines import Way, lines
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError
-
-
-class Corrections(NamedTuple):
-    """Corrections of the tuner's formula.
-
-    pipeline:   kappa above inside a node, 0 for none
-    by_nic:     kappa between nodes whose NICs move data on their own (ib, roce), and of NVLSTree on every network: its
-                pieces have 256 KiB at most (NCCL's src/enqueue.cc), those of a ring 1 MiB
-    by_host:    kappa between nodes where host or plugin has a part in each chunk (efa, tcpxo, tcp)
-    own:        extra time of a ring over NVLink: that of sending this fraction of a GPU's own 1/n of the message
-    launch:     factor on the tuner's base latencies, and on its steps inside a node
-    nvls_bytes: NVLS moves (n + 1)/n of the message through each GPU's link, instead of half of a ring's bytes whatever
-                the number n of GPUs (NVIDIA: N + 1 instead of 2 N operations)
-    two_roots:  generations whose trees over two nodes use the network twice, since each half of a message has its root
-                on another node. TUNING says so of all; measured machines with A100 and V100 did not show it.
-    at_scale:   whether fabrics have a pace and are crowded, as was measured
-    """
-
-    pipeline: float
-    by_nic: float
-    by_host: float
-    own: float
-    launch: float
-    nvls_bytes: bool
-    two_roots: tuple[str, ...] = ("hopper", "blackwell")
-    at_scale: bool = False
-
-
-TUNER = Corrections(0.0, 0.0, 0.0, 0.0, 1.0, False)
-"""NCCL's own constants, nothing corrected."""
-CORRECTED = Corrections(0.22, 0.22, 0.52, 0.3, 1.5, True, at_scale=True)
-"""Learned by benchmarks/nccl_model.py on the machines named in docs/reference/nccl.md."""
-
 
 HALVES = ("reduce_scatter", "all_gather")
 """Collectives that together make an all-reduce."""
@@ -166,49 +131,6 @@ def _pipeline(shape: NcclShape, place: Placement, corrections: Corrections) -> f
     if place.nodes == 1:
         return corrections.pipeline
     return corrections.by_nic if fabric_of(shape).by_nic else corrections.by_host
-
-
-def fastest(shape: NcclShape, place: Placement, size: int, collective: str = "all_reduce") -> tuple[str, str]:
-    """The (algorithm, protocol) of the lowest price for a message of ``size`` bytes."""
-    found = ways(shape, place, collective)
-    return min(found, key=lambda name: float(np.interp(size, GRID, times(found[name]))))
-
-
-class Choice(NamedTuple):
-    """NCCL's way for messages from ``size`` bytes on, and why: its price there, and that of the best other algorithm.
-
-    ``latency`` and ``rate`` are the seconds before the first byte, and the bytes per second of the largest messages.
-    """
-
-    size: int
-    algorithm: str
-    protocol: str
-    latency: float
-    rate: float
-    time: float
-    other: str
-    other_time: float
-
-
-def choices(shape: NcclShape, place: Placement, collective: str) -> list[Choice]:
-    """The ways of least price by rising size, from 1 KiB on."""
-    found = ways(shape, place, collective)
-    prices = {name: times(way) for name, way in found.items()}
-    rows: list[Choice] = []
-    for at in range(int(np.searchsorted(GRID, 2**10)), len(GRID)):
-        algorithm, protocol = best = min(prices, key=lambda name: float(prices[name][at]))
-        if rows and (rows[-1].algorithm, rows[-1].protocol) == best:
-            continue
-        others = {name: float(prices[name][at]) for name in prices if name[0] != algorithm}
-        other = min(others, key=others.__getitem__, default=None)
-        way, time = found[best], float(prices[best][at])
-        rows.append(
-            Choice(
-                int(GRID[at]), algorithm, protocol, way.latency, 1 / way.seconds_per_byte, time,
-                "/".join(other or ()), others[other] if other else 0.0,
-            )
-        )  # fmt: skip
-    return rows
 
 
 def inside(shape: NcclShape, place: Placement) -> float:

@@ -60,7 +60,7 @@ NVLS_LATENCY = 25 * US
 NVLS_NET_LATENCY, NVLS_TREE_NET_LATENCY, OLDER_NVLS_TREE_NET_LATENCY = 18 * US, 20.9 * US, 14 * US
 """TUNING hwLatencies over the network: NVLS once (with SHARP), NVLSTree per level up and down, and to 2.28.7."""
 NVLS_HALVES_RANKS = 32
-"""Most GPUs of a node whose all-gathers and reduce-scatters are NVLS (device.h NCCL_MAX_NVLS_ARITY)."""
+"""GPUs of a node up to which its all-gathers and reduce-scatters are NVLS (device.h NCCL_MAX_NVLS_ARITY)."""
 
 
 class CollNet(NamedTuple):
@@ -82,7 +82,7 @@ COLLNET: Mapping[str, CollNet] = {
 }
 """TUNING hwLatencies, for NVLink and PCIe alike; they have no base latencies."""
 COLLNET_GPUS = 8
-"""Most GPUs of a node for both (device.h NCCL_MAX_DIRECT_ARITY + 1)."""
+"""GPUs of a node up to which both are taken (device.h NCCL_MAX_DIRECT_ARITY + 1)."""
 COLLNET_DIRECT_SHARE: Mapping[str, float] = {"hopper": 0.85, "blackwell": 0.85, "": 1.0}
 """TUNING: the fraction of the bus that CollNetDirect reaches."""
 
@@ -287,3 +287,35 @@ NIC_SHARE = 0.96
 def by_generation(values: Mapping[str, Value], generation: str) -> Value:
     """The entry for a GPU generation, or that for all others."""
     return values.get(generation, values[""])
+
+
+class Corrections(NamedTuple):
+    """Corrections of the tuner's formula.
+
+    pipeline:   kappa above inside a node, 0 for none
+    by_nic:     kappa between nodes whose NICs move data on their own (ib, roce), and of NVLSTree on every network: its
+                pieces have 256 KiB at most (NCCL's src/enqueue.cc), those of a ring 1 MiB
+    by_host:    kappa between nodes where host or plugin has a part in each chunk (efa, tcpxo, tcp)
+    own:        extra time of a ring over NVLink: that of sending this fraction of a GPU's own 1/n of the message
+    launch:     factor on the tuner's base latencies, and on its steps inside a node
+    nvls_bytes: NVLS moves (n + 1)/n of the message through each GPU's link, instead of half of a ring's bytes whatever
+                the number n of GPUs (NVIDIA: N + 1 instead of 2 N operations)
+    two_roots:  generations whose trees over two nodes use the network twice, since each half of a message has its root
+                on another node. TUNING says so of all; measured machines with A100 and V100 did not show it.
+    at_scale:   whether fabrics have a pace and are crowded, as was measured
+    """
+
+    pipeline: float
+    by_nic: float
+    by_host: float
+    own: float
+    launch: float
+    nvls_bytes: bool
+    two_roots: tuple[str, ...] = ("hopper", "blackwell")
+    at_scale: bool = False
+
+
+TUNER = Corrections(0.0, 0.0, 0.0, 0.0, 1.0, False)
+"""NCCL's own constants, nothing corrected."""
+CORRECTED = Corrections(0.22, 0.22, 0.52, 0.3, 1.5, True, at_scale=True)
+"""Learned by benchmarks/nccl_model.py on the machines named in docs/reference/nccl.md."""

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
+from osfmodel.counting.folding import folded
 from osfmodel.counting.modules import Model, Module, Product, Shape, unnamed
+from osfmodel.counting.pipelines import parts_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 
@@ -139,24 +141,6 @@ class Folded(NamedTuple):
         )
 
 
-def folded(model: Model, modules: Sequence[Module]) -> tuple[list[Module], dict[str, int]]:
-    """The modules with the first block of each run of blocks that are alike, and by that block the number of others."""
-    found: list[Module] = []
-    more: dict[str, int] = {}
-    before, last = "", None
-    for block, own in groupby(modules, model.block_of):
-        members = list(own)
-        form = [(one.name.removeprefix(block), *unnamed(one)) for one in members] if block else None
-        if block and form == last:
-            more[before] += 1
-            continue
-        found += members
-        before, last = block, form
-        if block:
-            more[block] = 0
-    return found, more
-
-
 def shard_of(model: Model, groups: Parallelism, stage: int = 0, gathers: bool = True, by_cost: bool = False) -> Shard:
     """The shard of a GPU in a pipeline's ``stage``; ``gathers`` and ``by_cost`` as in Stack.
 
@@ -246,39 +230,8 @@ def _copies(model: Model, groups: Parallelism) -> int:
 
 def _stages(model: Model, groups: Parallelism, by_cost: bool = False) -> list[tuple[Module, ...]]:
     """The modules of each stage; of an interleaved pipeline the stage k has the chunks k, k + p, k + 2 p, ..."""
-    parts = _parts(model, groups.pipeline * groups.chunks, by_cost)
+    parts = parts_of(model, groups.pipeline * groups.chunks, by_cost)
     return [tuple(chain.from_iterable(parts[stage :: groups.pipeline])) for stage in range(groups.pipeline)]
-
-
-def _parts(model: Model, stages: int, by_cost: bool) -> list[tuple[Module, ...]]:
-    """The modules of each of so many parts, one after the other.
-
-    All in front of the blocks count as one block, a tower of images among it, and all behind them; the first stages
-    have one more, as torchtitan shares them. ``by_cost``, a stage ends with the block that passes its share of the
-    costs, as nanotron shares them.
-    """
-    units = [
-        tuple(modules) for _, modules in groupby(model.modules, lambda one: "" if one.whole else model.block_of(one))
-    ]
-    each, more = divmod(len(units), stages)
-    firsts = [stage * each + min(stage, more) for stage in range(stages + 1)]
-    if by_cost:
-        costs = list(map(_stage_cost, units))
-        firsts, share = [0], sum(costs) / stages
-        for place, passed in enumerate(accumulate(costs), 1):
-            more = stages - len(firsts)
-            if more and (passed > share * len(firsts) or len(units) - place == more):
-                firsts.append(place)
-        firsts.append(len(units))
-    return [tuple(chain.from_iterable(units[first:end])) for first, end in pairwise(firsts)]
-
-
-def _stage_cost(unit: Sequence[Module]) -> int:
-    """Elements of a block's matrices, or of those of the head; four times the last one's for attention, as nanotron."""
-    last = {one.name.rpartition(".")[0]: one for one in unit if one.scores}
-    inside = [4 * prod(one.products[-1][1:3]) for one in last.values() if one.products]
-    others = [one for one in unit if one.name.rpartition(".")[0] not in last]
-    return sum(inside) + sum(prod(product[1:4]) for one in others for product in one.products)
 
 
 def _sent(module: Module, model: Model, groups: Parallelism) -> Iterator[GroupMessage]:

@@ -52,7 +52,7 @@ LEARNED_ON = 8
 """Workers of most runs that were learned from: what computing takes beside others is in them."""
 
 
-class Beside(NamedTuple):
+class Waits(NamedTuple):
     """Seconds of a module's messages.
 
     forward, backward: which computation waits for, in each pass
@@ -74,7 +74,7 @@ def workload_of(
     setting: TrainingSetup,
     name: str,
     taught: Learned | None = None,
-    beside: Mapping[str, Beside] = MappingProxyType({}),
+    beside: Mapping[str, Waits] = MappingProxyType({}),
 ) -> Workload:
     """The workload of ``model`` on one GPU; the times are learned from published runs, not measured.
 
@@ -85,7 +85,7 @@ def workload_of(
     layers = tuple(_layers(model, clock, beside))
     whole = plain_sum(layer.forward_time + layer.backward_time for layer in layers)
     twice = Roofline(clock.kernels, clock.taught, replace(setting, batch=2 * setting.batch))
-    besides = {name: Beside(*(2 * seconds for seconds in own)) for name, own in beside.items()}
+    besides = {name: Waits(*(2 * seconds for seconds in own)) for name, own in beside.items()}
     longer = plain_sum(map(plain_sum, timed(model, twice, besides).values()))
     experts = any(module.experts for module in model.modules)
     away = OPTIMIZER in setting.offload
@@ -113,34 +113,6 @@ def workload_of(
         if setting.offload
         else None,
     )
-
-
-def outline(
-    model: Model,
-    setting: TrainingSetup,
-    beside: Mapping[str, Beside] = MappingProxyType({}),
-    more: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[float, int]:
-    """Seconds of a micro-batch, and bytes of activations at their highest level, as :func:`workload_of` has them.
-
-    more: by block, how many that are alike follow it and were left out (``counting.groups.folded``)
-    """
-    times, (stays, peaks) = timed(model, Roofline.of(setting), beside), activations(model, setting)
-    others = [more.get(model.block_of(one), 0) for one in model.modules]
-    seconds = plain_sum(
-        plain_sum(times[one.name]) * (1 + alike) for one, alike in zip(model.modules, others, strict=True)
-    )
-    before: dict[str, int] = {}  # bytes that others which are alike keep, up to the last of each block
-    for module, own, alike in zip(model.modules, stays, others, strict=True):
-        block = model.block_of(module)
-        before[block] = before.pop(block, 0) + own * alike
-    own_block, kept, most = "", 0, 0
-    for module, peak in zip(model.modules, peaks, strict=True):
-        block = model.block_of(module)
-        if block and block != own_block:
-            kept += before[block]
-        own_block, most = block, max(most, peak + kept)
-    return seconds, most
 
 
 def ideal_time(model: Model, setting: TrainingSetup) -> float:
@@ -289,7 +261,7 @@ class Roofline:
         return (module.elements - matrix) * self.width + round(matrix * PACKED)
 
 
-def _layers(model: Model, clock: Roofline, beside: Mapping[str, Beside]) -> Iterator[Layer]:
+def _layers(model: Model, clock: Roofline, beside: Mapping[str, Waits]) -> Iterator[Layer]:
     """A layer for each parameter. The last of a module, whose gradient is ready first, has the module's time."""
     stays, peaks = activations(model, clock.setting)
     beside_it = _frozen_beside(model, clock)
@@ -314,7 +286,7 @@ def _layers(model: Model, clock: Roofline, beside: Mapping[str, Beside]) -> Iter
 
 
 def timed(
-    model: Model, clock: Roofline, beside: Mapping[str, Beside] = MappingProxyType({})
+    model: Model, clock: Roofline, beside: Mapping[str, Waits] = MappingProxyType({})
 ) -> dict[str, tuple[float, float]]:
     """Seconds of forward and backward of each module by name, with what it takes besides.
 
@@ -333,7 +305,7 @@ def timed(
         if form not in known:
             known[form] = clock.times(module, bool(block), wide, again[module.name])
         forward, backward = known[form]
-        more = beside.get(module.name, Beside())
+        more = beside.get(module.name, Waits())
         found[module.name] = forward + more.forward, backward + more.backward
         blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])
         messages[block] = messages.get(block, 0.0) + plain_sum(more)

@@ -175,8 +175,7 @@ SPELLINGS = {
     **{name: "stack=te" for maker in ("megatron", "nemo") for name in (maker, f"stack={maker}")},
 }
 """Other ways to write a part."""
-_OFFLOADS = tuple(f"offload={kind}" for kind in OFFLOADED)
-_OVERLAP = f"overlap={TENSOR_OVERLAP}"
+_SAID = *(f"offload={kind}" for kind in OFFLOADED), f"overlap={TENSOR_OVERLAP}"
 MOST_TOKENS = 10**8
 
 
@@ -230,8 +229,7 @@ def parse_words(text: str) -> Words:
     except UsageError as error:
         raise UsageError(f"workload {text!r}: {error}") from None
     if words.setting.overlap and words.setting.stack == EAGER:
-        remedy = "eager kernels do not overlap with their messages: add compile, or stack=te"
-        raise UsageError(f"workload {text!r}: {_OVERLAP!r}: {remedy}")
+        raise UsageError(f"workload {text!r}: 'overlap=tp': eager kernels do not overlap: add compile, or stack=te")
     return words
 
 
@@ -312,13 +310,11 @@ def _set_up(setting: TrainingSetup, part: str) -> TrainingSetup:
         return replace(setting, checkpointing=how, portion=portion)
     if part.startswith("offload="):
         return replace(setting, offload=offload_of(part))
-    if part == _OVERLAP:
+    if part == _SAID[-1]:
         return replace(setting, overlap=TENSOR_OVERLAP)
     digits = "".join(filter(str.isdigit, part))
     numbered = [form.format(digits) for form in ("seq{}", "batch{}", "lora={}", "qlora={}") if digits]
-    near = nearest(
-        part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *_OFFLOADS, _OVERLAP, *numbered], 1, 0.6
-    )
+    near = nearest(part, [*TYPES, *STACKS, *(f"stack={name}" for name in STACKS), *_SAID, *numbered], 1, 0.6)
     raise UsageError(f"{part!r} is no part of a workload: {did_you_mean(near) or 'leave it out, or'} {FORM}")
 
 

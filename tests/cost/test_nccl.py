@@ -17,9 +17,11 @@ from osfmodel.cost import AffineCost, Sample, nccl, nccl_fit, nccl_lines, nccl_w
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.model import MEASURED, Placement, layout_of
-from osfmodel.cost.nccl import CORRECTED, GRID, TUNER, Way, lines, ways
-from osfmodel.cost.nccl_constants import BETWEEN_NODES, PROTOCOLS, TREE_CORRECTION
+from osfmodel.cost.nccl import Way, lines, ways
+from osfmodel.cost.nccl_choices import fastest
+from osfmodel.cost.nccl_constants import BETWEEN_NODES, CORRECTED, PROTOCOLS, TREE_CORRECTION, TUNER
 from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
+from osfmodel.cost.nccl_lines import GRID
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
 
@@ -185,9 +187,9 @@ def test_halves_by_nvls_send_all_of_a_message_one_way():
 def test_halves_are_nvls_where_rings_are_long():
     """By hand, 1 MiB. Eight GPUs: LL of 6.6 + 7 x 0.6 us; 32: 6.6 + 31 x 0.6 us and more bytes against 25 us."""
     eight, many = Placement(8, 1, 8, 8), Placement(32, 1, 32, 32)
-    assert {nccl.fastest(H100, eight, 2**k, "all_gather")[0] for k in range(10, 34)} == {"ring"}
-    assert nccl.fastest(NVL72, many, 2**20, "all_gather") == ("NVLS", "Simple")
-    assert nccl.fastest(NVL72, many, 2**33, "all_gather") == ("ring", "Simple")
+    assert {fastest(H100, eight, 2**k, "all_gather")[0] for k in range(10, 34)} == {"ring"}
+    assert fastest(NVL72, many, 2**20, "all_gather") == ("NVLS", "Simple")
+    assert fastest(NVL72, many, 2**33, "all_gather") == ("ring", "Simple")
     assert nccl.choices(NVL72, many, "all_gather")[0].algorithm == "NVLS"
 
 

@@ -100,7 +100,7 @@ def test_stacks_have_other_spellings():
         ("llama3-8b:h100,te,compile", "a second time"),
         ("llama3-8b:h100,stak=te", "did you mean stack=te?"),
         ("llama3-8b:h100,stack=jax", "eager, compile, te, nanotron"),
-        ("llama3-8b:h100,overlap=tp", "'overlap=tp': eager kernels do not overlap with their messages: add compile"),
+        ("llama3-8b:h100,overlap=tp", "'overlap=tp': eager kernels do not overlap: add compile"),
         ("llama3-8b:h100,te,overlap=ep", "'overlap=ep' is no part of a workload: did you mean overlap=tp?"),
         ("llama3-8b:h100,fast", "'fast' is no part of a workload: leave it out, or write MODEL:GPU"),
         ("llama3-8b:", "unknown GPU ''"),

@@ -29,7 +29,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import offloaded
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import BUFFERS, GRADIENTS
-from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE, IssuedHoldings, IssuedStep
+from osfmodel.engine.strategies.issued import COPY_IN, GATHERED, HOST, REDUCED, WHOLE, IssuedHoldings, IssuedStep, turns
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.engine.strategies.padding import exchanged_bytes, frozen_bytes, padded_elements
 from osfmodel.engine.works import Work
@@ -38,9 +38,8 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Layer, Workload
 
-COPY_IN, REDUCE, REPLICAS, HOST = "copy in", "reduce channel", "replica channel", "host"
-"""Streams: copies into the buffers of all-gathers, reduce-scatters on their own, all-reduces between replicas, and the
-host's work beside a timetable of computation."""
+REDUCE, REPLICAS = "reduce channel", "replica channel"
+"""Streams of reduce-scatters on their own, and of all-reduces between replicas."""
 
 
 class ShardedStep(IssuedStep):
@@ -316,34 +315,8 @@ class ShardedStep(IssuedStep):
         return sum(self.split_bytes(members) + frozen_bytes(members, self.ranks) for members in self.members)
 
     def in_turn(self) -> Iterable[Operation]:
-        """The operations; where launching a collective blocks, each waits for the one before it.
-
-        In the background such a library launches a collective once the host gets there, which computes itself.
-        """
-        if not self.pricing.blocking:
-            return self.operations
-        return self._in_background() if self.rules.asynchronous else self._blocking()
-
-    def _in_background(self) -> Iterator[Operation]:
-        host: tuple[int, ...] = ()
-        for number, operation in enumerate(self.operations):
-            yield operation._replace(waits=operation.waits + host)
-            if operation.stream in (COMPUTE, COPY_IN):
-                host = (number,)
-
-    def _blocking(self) -> Iterator[Operation]:
-        """Each waits for the one before it; the host's work beside a timetable only for the last collective."""
-        before: tuple[int, ...] = ()
-        sent: tuple[int, ...] = ()
-        for number, operation in enumerate(self.operations):
-            if operation.stream == HOST:
-                yield operation._replace(waits=sent)
-                continue
-            hosted = tuple(one for one in operation.waits if self.operations[one].stream == HOST)
-            yield operation._replace(waits=before + hosted)
-            before = (number,)
-            if operation.stream not in (COMPUTE, COPY_IN):
-                sent = before
+        """The operations as the library launches them."""
+        return turns(self.operations, self.pricing.blocking, self.rules.asynchronous)
 
 
 class ShardedHoldings(IssuedHoldings):

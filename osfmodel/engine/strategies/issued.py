@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
@@ -21,6 +21,8 @@ from osfmodel.entities.workload import Workload
 GATHERED, WHOLE, REDUCED = "all-gather buffers", "unsharded groups", "reduce-scatter inputs"
 """Owners of memory: buffers in which parameters arrive, whole parameters, and copies of gradients to be reduced."""
 
+COPY_IN, HOST = "copy in", "host"
+"""Streams of copies into the buffers of all-gathers, and of the host's work beside a timetable of computation."""
 SHOWN = ("forward", "backward", "packed", "send")
 """Works that are shown where they take no time."""
 UNNOTED = Taken("", 0, 0, 0)
@@ -173,3 +175,36 @@ class IssuedHoldings(Holdings):
             if first < len(begins):
                 until = begins[last] if last < len(begins) else None
                 yield Hold(taken.owner, self.step.bytes_of(taken), (begins[first],), until)
+
+
+def turns(operations: Sequence[Operation], blocks: bool, background: bool) -> Iterable[Operation]:
+    """The operations; where launching a collective ``blocks``, each waits for the one before it.
+
+    In the ``background`` such a library launches a collective once the host gets there, which computes itself.
+    """
+    if not blocks:
+        return operations
+    return _in_background(operations) if background else _blocking(operations)
+
+
+def _in_background(operations: Sequence[Operation]) -> Iterator[Operation]:
+    host: tuple[int, ...] = ()
+    for number, operation in enumerate(operations):
+        yield operation._replace(waits=operation.waits + host)
+        if operation.stream in (COMPUTE, COPY_IN):
+            host = (number,)
+
+
+def _blocking(operations: Sequence[Operation]) -> Iterator[Operation]:
+    """The operations, each after the one before it; the host's work beside a timetable only after a collective."""
+    before: tuple[int, ...] = ()
+    sent: tuple[int, ...] = ()
+    for number, operation in enumerate(operations):
+        if operation.stream == HOST:
+            yield operation._replace(waits=sent)
+            continue
+        hosted = tuple(one for one in operation.waits if operations[one].stream == HOST)
+        yield operation._replace(waits=before + hosted)
+        before = (number,)
+        if operation.stream not in (COMPUTE, COPY_IN):
+            sent = before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -314,3 +314,18 @@ class Anchor:
         if amount is None:
             raise UsageError(f"--anchor in {self.unit}: the workload does not say its {each}: give seconds of a step")
         return amount / (self.value * (self.workers if self.unit.endswith("/gpu") else 1))
+
+
+def parts_of_steps(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
+    """The parts of two points' steps: what it is, seconds of the first, seconds of the second."""
+    named: list[dict[str, float]] = []
+    for point in points:
+        each = point.workload.forward_time + point.workload.backward_time
+        whole, idle = point.accumulated * each, (point.groups.pipeline - 1) / point.groups.chunks * each
+        rest = point.time - whole - idle
+        named.append({
+            "of computation and of collectives inside replicas": whole,
+            "of a pipeline's bubble": idle,
+            "of updates, and of collectives between replicas that nothing hides": rest,
+        })  # fmt: skip
+    yield from ((what, *(each[what] for each in named)) for what in named[0])  # type: ignore[misc]

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from osfmodel.counting import in_words, load_workload
-from osfmodel.counting.groups import Parallelism, folded
+from osfmodel.counting.folding import folded, outline
+from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.kernels import gpu_of
-from osfmodel.counting.roofline import ADAM_STATE, outline
+from osfmodel.counting.roofline import ADAM_STATE
 from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.training import NOTHING, TrainingSetup, checkpointing_of
 from osfmodel.counting.words import model_of, parse_words, with_parts
@@ -30,10 +31,11 @@ from osfmodel.entities.errors import CostError, DataError, UsageError
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
-from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
+from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint, parts_of_steps
 from osfmodel.planning.scaling.replicas import Divided, counted_replica, divided, foldable, outlined_replica
-from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of, room_on
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, curve_of
 from osfmodel.planning.scaling.spaces import ANY, Layout, Space, candidates, parse_space
+from osfmodel.planning.scaling.strategies import room_on
 from osfmodel.solve.solution import PlanRule
 from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets.named_plans import named_plan
@@ -295,21 +297,6 @@ def remarks_on_choice(found: Sequence[tuple[Layout, ScalePoint]], taken: int) ->
     near = " (within the tie: fewer ways of parallelism are taken)" if taken else ""
     one, two = (each.groups.words or "data parallelism alone" for each in (other, layout))
     return [f"on {point.workers} GPUs {one} takes {by} than {two}{near}: {why}"]
-
-
-def parts_of_steps(*points: ScalePoint) -> Iterator[tuple[str, float, float]]:
-    """The parts of two points' steps: what it is, seconds of the first, seconds of the second."""
-    named: list[dict[str, float]] = []
-    for point in points:
-        each = point.workload.forward_time + point.workload.backward_time
-        whole, idle = point.accumulated * each, (point.groups.pipeline - 1) / point.groups.chunks * each
-        rest = point.time - whole - idle
-        named.append({
-            "of computation and of collectives inside replicas": whole,
-            "of a pipeline's bubble": idle,
-            "of updates, and of collectives between replicas that nothing hides": rest,
-        })  # fmt: skip
-    yield from ((what, *(each[what] for each in named)) for what in named[0])  # type: ignore[misc]
 
 
 def scale_layouts(

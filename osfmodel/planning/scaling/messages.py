@@ -15,7 +15,7 @@ from osfmodel.cost.clusters import pricing_of, strided
 from osfmodel.cost.pricing import Pricing
 from osfmodel.counting.groups import GroupMessage, Parallelism, Shard
 from osfmodel.counting.recipes import FLOAT8, RECIPES
-from osfmodel.counting.roofline import Beside
+from osfmodel.counting.roofline import Waits
 from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.training import FULL, SELECTIVE, TENSOR_OVERLAP, TrainingSetup
 from osfmodel.entities.cluster import Cluster
@@ -52,10 +52,10 @@ def _outside(cluster: Cluster, size: int) -> float:
 
 def beside_of(
     shard: Shard, setting: TrainingSetup, prices: Mapping[str, Price], batches: Sequence[int]
-) -> Iterator[tuple[str, Beside, Beside]]:
+) -> Iterator[tuple[str, Waits, Waits]]:
     """Modules with the seconds of their collectives, at the first and last of ``batches``."""
     blocks = tuple(f"{block}." for block in shard.model.blocks)
-    known: dict[Any, list[Beside]] = {}  # most blocks are alike
+    known: dict[Any, list[Waits]] = {}  # most blocks are alike
     for name, sent in shard.sent.items():
         inside = name.startswith(blocks)
         form = (tuple(sent), inside)
@@ -70,7 +70,7 @@ def _both(
     setting: TrainingSetup,
     in_block: bool,
     batch: int,
-) -> Beside:
+) -> Waits:
     """Seconds of a module's collectives.
 
     Recomputing a block repeats all of forward's; selective checkpointing repeats its all-gathers alone, as torchtitan.
@@ -86,7 +86,7 @@ def _both(
         forward += part * one.forward
         backward += part * back
         hidden += (time - part) * (one.forward + back)
-    return Beside(forward, backward, hidden)
+    return Waits(forward, backward, hidden)
 
 
 def _width(sent: GroupMessage, setting: TrainingSetup, in_block: bool) -> float:

@@ -15,11 +15,12 @@ from functools import cached_property
 
 from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting import in_words
+from osfmodel.counting.folding import outline
 from osfmodel.counting.groups import Folded, Parallelism, Shard, folded_stages, stages_of
 from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
 from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
-from osfmodel.counting.roofline import ideal_time, outline, workload_of
+from osfmodel.counting.roofline import ideal_time, workload_of
 from osfmodel.counting.stacks import LIKE, STACKS, clock_of, learned, table_of
 from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE, TrainingSetup
 from osfmodel.counting.words import gpu_said, model_of, on_gpu, parse_words

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from osfmodel.cost import network_rates
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words
-from osfmodel.counting.groups import OPTIONS, Parallelism
-from osfmodel.counting.kernels import gpu_of
+from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import NEAREST
 from osfmodel.engine.strategies.padding import placed
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes
-from osfmodel.entities.errors import CostError, DataError
-from osfmodel.entities.gpus import Gpu, gpu_on_data_sheet
+from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
@@ -34,15 +31,13 @@ from osfmodel.planning.scaling.replicas import (
     stack_of,
 )
 from osfmodel.planning.scaling.stack_plans import as_run
-from osfmodel.planning.scaling.strategies import StrategyRow, possible
+from osfmodel.planning.scaling.strategies import StrategyRow, possible, room_of
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategies_at, strategy_row
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import YES
 from osfmodel.targets.megatron import refusal
 
-CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
-"""Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
 FITTING = (
     "memory is what a step holds; PyTorch reserves more, and that must fit in {} of a GPU. By the errors of published "
     "peaks, yes means a chance of 95 % or more, tight 5 to 95 %"
@@ -133,21 +128,6 @@ def curve_of(
         workload, cluster, tuple(points), asked.limit, options.what_if, None, tuple(dict.fromkeys(notes)),
         tuple(warnings), options.groups,
     )  # fmt: skip
-
-
-def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLimit | None:
-    """The memory of the workload's GPU that CUDA and NCCL leave to a process, where it is one that is known."""
-    gpu = gpu_on_data_sheet(workload.source.gpu)
-    if gpu is None and in_words(workload.name):
-        with suppress(DataError):  # a file that was measured, and is gone
-            gpu = gpu_of(parse_words(workload.name).setting.gpu)
-    return None if gpu is None else room_on(gpu, groups)
-
-
-def room_on(gpu: Gpu, groups: Parallelism = Parallelism()) -> MemoryLimit:
-    """The memory of a GPU that CUDA and NCCL leave to a process."""
-    communicators = 1 + sum(kind in groups.document for kind in OPTIONS)
-    return MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)
 
 
 @dataclass(frozen=True, slots=True)

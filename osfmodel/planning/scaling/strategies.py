@@ -6,22 +6,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from osfmodel.counting import in_words
+from osfmodel.counting.groups import OPTIONS, Parallelism
+from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.training import FULL
 from osfmodel.counting.words import parse_words
 from osfmodel.engine.levels import Footprint
 from osfmodel.engine.run import SIMULATED, LongRun
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.gpus import Gpu, gpu_on_data_sheet
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import reserved_for, shortfall
+from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import NO, TIGHT, YES, slowed
 
 REPLICATED_PLAN = "ddp"
@@ -226,3 +232,22 @@ class StrategyTuning:
 
 def _span(counts: Sequence[int]) -> str:
     return how_many(counts[0], "worker") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} workers"
+
+
+CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20
+"""Bytes that CUDA keeps for a process (400 to 600 MiB are usual), and NCCL for each group of ranks (100 to 700)."""
+
+
+def room_of(workload: Workload, groups: Parallelism = Parallelism()) -> MemoryLimit | None:
+    """The memory of the workload's GPU that CUDA and NCCL leave to a process, where it is one that is known."""
+    gpu = gpu_on_data_sheet(workload.source.gpu)
+    if gpu is None and in_words(workload.name):
+        with suppress(DataError):  # a file that was measured, and is gone
+            gpu = gpu_of(parse_words(workload.name).setting.gpu)
+    return None if gpu is None else room_on(gpu, groups)
+
+
+def room_on(gpu: Gpu, groups: Parallelism = Parallelism()) -> MemoryLimit:
+    """The memory of a GPU that CUDA and NCCL leave to a process."""
+    communicators = 1 + sum(kind in groups.document for kind in OPTIONS)
+    return MemoryLimit(gpu.reported - CONTEXT - communicators * COMMUNICATOR)

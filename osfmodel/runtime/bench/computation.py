@@ -239,6 +239,7 @@ def fitted(samples: list[SparseTiming]) -> dict[str, float]:
 
 
 def non_negative(rows: list[tuple[float, ...]], times: list[float]) -> list[float]:
+    """Seconds of one of each column, none below 0, by least squares of relative errors of ``times``."""
     import numpy as np
     from scipy.optimize import nnls
 

@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
     @property
     def row(self) -> tuple[float, ...]:
-        """What a step has: itself, collectives, their tensors, and their bytes."""
+        """Number of steps (1), collectives, their tensors, and their bytes."""
         count = COLLECTIVES * self.groups
         return 1.0, count, count * self.tensors, count * self.tensors * self.elements * FLOAT
 

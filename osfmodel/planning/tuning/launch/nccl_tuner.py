@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from osfmodel.cost import nccl
 from osfmodel.cost.model import layout_of
+from osfmodel.cost.nccl_choices import fastest
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning.launch.snippet import Snippet
@@ -47,7 +47,7 @@ def write(tuning: Tuning) -> str:
         )
     place = layout_of(tuning.outcomes[0].workers, cluster.gpus_per_node)
     sizes = sorted({bucket.size for bucket in tuning.plan.buckets})
-    chosen = [(nccl.fastest(cluster.nccl, place, size), size) for size in sizes]
+    chosen = [(fastest(cluster.nccl, place, size), size) for size in sizes]
     lines = []
     for (algorithm, protocol), group in groupby(chosen, key=lambda pair: pair[0]):
         bounds = [size for _, size in group]
