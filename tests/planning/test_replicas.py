@@ -22,6 +22,7 @@ from osfmodel.planning.scaling.replicas import in_groups, of_each_gpu, replica_w
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.scaling.settings import settings
 from osfmodel.planning.what_if import WhatIf
+from osfmodel.solve.solution import MemoryLimit
 
 WORDS, CLUSTER = "llama3-8b:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"
 
@@ -337,6 +338,20 @@ def test_experts_with_fewer_rows_than_ranks_are_split_along_dimension_1(cluster)
     shared = scale(replica_workload(words, cluster, groups), cluster, [64], ScaleOptions(groups=groups))
     assert not any("shard_placement_fn" in note for note in shared.notes)
     assert not any("shard_placement_fn" in note for note in scale(osf.load_workload(WORDS), cluster, [64]).notes)
+
+
+def test_settings_leave_room_for_what_pytorch_reserves(cluster):
+    """Groups that stay whole are faster; their live bytes fit, and what PyTorch reserves for them does not."""
+    groups, words = Parallelism(tensor=8), "llama3-70b+num_hidden_layers=8:h100,seq8192,batch1,bf16,compile"
+    workload, what_if = replica_workload(words, cluster, groups), WhatIf(accumulate=8)
+    kept = ScaleOptions(("fsdp2:keep",), what_if=what_if, groups=groups)
+    row = scale(workload, cluster, [64], kept).points[0].rows[0]
+    assert row.peak.bytes * 1.04 < row.reserved
+    limit = MemoryLimit(int(row.peak.bytes * 1.02))
+    curve = scale(workload, cluster, [64], ScaleOptions(("fsdp2",), limit, what_if, groups=groups))
+    found = settings(curve, "torchtitan")
+    assert found.config["parallelism"]["fsdp_reshard_after_forward"] == "default"
+    assert not any("do not fit" in warning for warning in found.warnings)
 
 
 def test_settings_name_the_groups(cluster):

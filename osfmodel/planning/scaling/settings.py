@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.display import show_bytes
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.plan import Plan
@@ -16,9 +17,10 @@ from osfmodel.planning.predictions import compare
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import in_stages, of_each_gpu
+from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategy_row
 from osfmodel.planning.tuning.tune import tune, tuned_rule
-from osfmodel.solve.solution import Limits, PlanRule
+from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule
 from osfmodel.solve.verdicts import NO
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
@@ -35,30 +37,42 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     if groups and chosen.text.in_job is None:
         others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.in_job is not None)
         raise UsageError(f"--for {target} has no settings for {curve.groups.words}: give {others}")
-    sharded = chosen.objective.strategy in SHARDED
-    limits = Limits(memory=curve.limit) if sharded else Limits()
     workload = of_each_gpu(curve.workload, curve.groups, curve.what_if, last.workers)
     cluster = strided(curve.cluster, curve.groups.tensor)
-    found = tune(workload, cluster, last.ranks, target, limits)
+
+    def judged(limit: MemoryLimit | None) -> tuple[Tuning, StrategyRow | None]:
+        """The settings within a limit of live bytes, and how they fit into that of the curve."""
+        found = tune(workload, cluster, last.ranks, target, Limits(memory=limit))
+        if curve.limit is None:
+            return found, None
+        rule = in_stages((target, tuned_rule(found)), curve.groups)
+        (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
+        return found, strategy_row(predicted, last.ranks, curve.limit, True, curve.groups)
+
+    found, row = judged(curve.limit if chosen.objective.strategy in SHARDED else None)
+    if chosen.objective.strategy in SHARDED and curve.limit is not None and (reserved := _too_much(row)):
+        with suppress(PlanError):  # live bytes for which PyTorch reserves no more than there is
+            found, row = judged(replace(curve.limit, bytes=curve.limit.bytes**2 // reserved))
     taken = last.best.prediction.plan
     if last.fits != NO and not _alike(found.plan, taken, last.ranks):
         said = f"these settings of {target} are not of {last.best.name}, which the table takes"
         shown = f"--plan {_name_of(found.plan, target)} shows their step"
         found = replace(found, warnings=(*found.warnings, f"{said}: {shown}"))
-    if curve.limit is not None:
-        rule = in_stages((target, tuned_rule(found)), curve.groups)
-        (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
-        row = strategy_row(predicted, last.ranks, curve.limit, True, curve.groups)
-        if row.fits == NO and row.reserved is not None:
-            said = f"the settings of {target} do not fit: they need {show_bytes(row.reserved)} of "
-            remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
-            found = replace(found, warnings=(*found.warnings, said + remedy))
+    if curve.limit is not None and (reserved := _too_much(row)):
+        said = f"the settings of {target} do not fit: they need {show_bytes(reserved)} of "
+        remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
+        found = replace(found, warnings=(*found.warnings, said + remedy))
     if chosen.text.in_job is not None and in_words(curve.workload.name):
         knobs = chosen.text.in_job(found.knobs, _job(curve, last))
         found = replace(
             found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
         )
     return found.under(replace(curve.what_if, accumulate=last.accumulated))
+
+
+def _too_much(row: StrategyRow | None) -> int:
+    """Bytes that PyTorch reserves where they do not fit, else 0."""
+    return row.reserved or 0 if row is not None and row.fits == NO else 0
 
 
 def _name_of(plan: Plan, target: str) -> str:
