@@ -18,7 +18,7 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.model import MEASURED, Placement, layout_of
 from osfmodel.cost.nccl import Way, lines, ways
-from osfmodel.cost.nccl_choices import fastest
+from osfmodel.cost.nccl_choices import choices, fastest
 from osfmodel.cost.nccl_constants import BETWEEN_NODES, CORRECTED, PROTOCOLS, TREE_CORRECTION, TUNER
 from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
 from osfmodel.cost.nccl_lines import GRID
@@ -190,7 +190,7 @@ def test_halves_are_nvls_where_rings_are_long():
     assert {fastest(H100, eight, 2**k, "all_gather")[0] for k in range(10, 34)} == {"ring"}
     assert fastest(NVL72, many, 2**20, "all_gather") == ("NVLS", "Simple")
     assert fastest(NVL72, many, 2**33, "all_gather") == ("ring", "Simple")
-    assert nccl.choices(NVL72, many, "all_gather")[0].algorithm == "NVLS"
+    assert choices(NVL72, many, "all_gather")[0].algorithm == "NVLS"
 
 
 @pytest.mark.parametrize("nodes", [2, 16, 100])

@@ -21,7 +21,7 @@ from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.source import NO_GPU
 from osfmodel.planning.scaling.replicas import on_gpu_of
-from osfmodel.planning.scaling.scale import COMMUNICATOR, CONTEXT, room_of
+from osfmodel.planning.scaling.strategies import COMMUNICATOR, CONTEXT, room_of
 
 SIZES, ATTENDED = [[64, 1024, 4096]] * 3, [[128, 2048], [4, 64], [64, 128], [0.5, 1.0], [1, 4]]
 
