@@ -225,8 +225,8 @@ last rank has launched it, and ends on the last rank.
 TAIL = """
 What is missing lies in the time with collectives under way: they take longer than alone. Under DDP they do so more with
 the tuned plan, so that its gain falls short of its promise. A likely reason: ranks launch them apart, and work of other
-ranks' hosts, here of other programs too, takes the cores meanwhile. Waits of the host and ends of steps are as
-predicted, or shorter.
+ranks' hosts, here of other programs too, takes the cores meanwhile. DDP runs with a hook that
+notes the spans. What copies, the host and the shaper each take is not told apart.
 """
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple, TypeVar
 
+from osfmodel.counting.stacks import DENSE, EXPERTS, learned
 from osfmodel.engine.bands import PART, quantile
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.workload import Workload
@@ -217,7 +218,8 @@ runs in view, and the time of nanotron's host was read from its rows. Of SimuMax
 
 {alone}
 
-Half width of the band, median: {half:.0%}. Coverage by source, mean: {covered:.0%}. Median of the sources' medians:
+Half width of the band, median: {half:.0%} (all of them learned from: {dense:.0%}, of models with experts, of one source
+alone, {experts:.0%}). Coverage by source, mean: {covered:.0%}. Median of the sources' medians:
 {medians:.1%}. Of {total} pairs of runs of a source that differ in stack or type alone, and by more than 5 %, the faster
 is known in {right}.
 
@@ -309,6 +311,8 @@ def main() -> None:
     page = PAGE.format(
         alone="\n".join(table(by_source, options.before and medians_of(options.before.read_text(encoding="utf-8")))),
         half=median(row.doubt for row in alone),
+        dense=learned().doubts[DENSE],
+        experts=learned().doubts[EXPERTS],
         covered=coverage(alone),
         stated=" | ".join(f"{level:.0%}" for level in found),
         lines="---|" * len(found),

@@ -128,16 +128,13 @@ def read_on(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> tuple
     """The stack with host times read from rows of one model, and what memory near its limit costs there.
 
     Time of a block of the stage that has most: the least of rows with TP of 4 or more and a micro-batch of 1 on one
-    node; in pipelines over nodes the least of each model, TP and PP is longer, and for each GPU of a tensor group by
-    the median of that. Of a micro-batch in a pipeline over more than 32 nodes: the median.
+    node; in pipelines over nodes the least of each model, TP and PP is longer, by the median of that for each GPU of a
+    tensor group.
     """
-    blocks, many, over = [], [], dict[tuple[str, int, int], list[float]]()
+    blocks, over = [], dict[tuple[str, int, int], list[float]]()
     for row in rows:
         groups, batch, accumulated, _ = row.layout
-        turn = row.seconds / (accumulated + groups.pipeline - 1)
-        each = turn / most_blocks(row.model, groups.pipeline)
-        if groups.pipeline > 1 and row.gpus > 2 * MANY * INSIDE:
-            many.append(turn)
+        each = row.seconds / (accumulated + groups.pipeline - 1) / most_blocks(row.model, groups.pipeline)
         if groups.pipeline == 1 and groups.tensor >= INSIDE // 2 and batch == 1 and row.gpus == INSIDE:
             blocks.append(each)
         if groups.pipeline > 1 and groups.tensor > 1 and row.gpus > INSIDE:
@@ -145,8 +142,7 @@ def read_on(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> tuple
     host = min(blocks)
     longer = median((min(own) - host) / tensor for (_, tensor, _), own in over.items())
     slower = [row.seconds / times[row].seconds for row in rows if row.reserved > NEAR * 2**30 and times[row].seconds]
-    read = STACKS["nanotron"]._replace(host=host, handover=longer, many_nodes=median(many))
-    return read, median(slower) if slower else RETRY_SLOWDOWN
+    return STACKS["nanotron"]._replace(host=host, handover=longer), median(slower) if slower else RETRY_SLOWDOWN
 
 
 @cache
@@ -275,12 +271,12 @@ def near_the_limit(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -
 
 
 def slow_pipelines(rows: Sequence[Measured], times: Mapping[Measured, Priced]) -> Iterator[str]:
-    """Pipelines on up to 32 nodes that take SLOW times as long as predicted, and what a micro-batch takes, by model."""
+    """Pipelines that take SLOW times as long as predicted, and what each micro-batch takes in them, by model."""
     yield f"| nodes | pipelines | slow | {' | '.join(f'{model}: seconds of each micro-batch' for model in MODELS)} |"
     yield f"|---|---|---|{'---|' * len(MODELS)}"
     found: dict[int, list[Measured]] = {}
     for row in rows:
-        if row.layout.groups.pipeline > 1 and times[row].seconds and row.gpus <= 2 * MANY * INSIDE:
+        if row.layout.groups.pipeline > 1 and times[row].seconds:
             found.setdefault(max(1, row.gpus // INSIDE), []).append(row)
     for nodes, own in sorted(found.items()):
         slow = [row for row in own if row.seconds > SLOW * times[row].seconds]
@@ -376,7 +372,7 @@ def recipe_of(row: Mapping[str, str]) -> Recipe:
     chunks = int(row["virtual_pipeline"] or 1)
     groups = osf.Parallelism(*(int(float(row[name])) for name in WAYS), chunks=chunks)
     words = f"{NEMO[row['model']]}:{gpu},seq{row['seq_len_tokens']},batch1,{PRECISIONS[row['precision']]},stack=te"
-    words += ",overlap=tp"  # as all of its recipes with tensor groups
+    words += ",overlap=tp"  # tp_comm_overlap wherever TP > 1 (Megatron-Bridge 0.2.0, scripts/performance/configs)
     layout = Layout(groups, batch, samples // (batch * groups.replicas(gpus)), "none")
     plan = "fsdp2" if int(row["fsdp"] or 0) else "zero-1"
     return Recipe(words, f"nccl:{gpu}x{node},400Gbps", gpus, samples, layout, plan)
@@ -437,9 +433,8 @@ times of `stack=nanotron` and the pace of EFA were read from these runs: choices
 
 ## Learned on the other model
 
-Times of the host, of pipelines on 64 nodes, and what tight memory costs, read again from the rows of the other model
-alone by the same rule (the pace of EFA and efficiencies of computation stay), give median, p90 and worst of all rows as
-{other}.
+Times of the host and what tight memory costs, read again from the rows of the other model alone by the same rule (the
+pace of EFA and efficiencies of computation stay), give median, p90 and worst of all rows as {other}.
 
 ## Groups in which a choice loses more than 10 %
 
@@ -454,11 +449,10 @@ By these, tight memory costs time in predictions. {disturbed} of all rows are di
 
 ## Slow pipelines
 
-Pipelines on up to 32 nodes that take more than {times} times as long as predicted. A micro-batch, with half of those
-that fill the pipeline, takes about as long in all of them, whatever the model, its part on a GPU, the tensor group, or
-the samples: neither computation nor the bytes that stages send explain it, and of two alike rows often one is not slow.
-Nothing that is published tells which, so predictions are of the others, and bands do not hold these. On 64 nodes nearly
-all are slow, and predictions of `stack=nanotron` have what stages take there, as data without a reason.
+Pipelines that take more than {times} times as long as predicted. A micro-batch, with half of those that fill the
+pipeline, takes about as long in all of them, whatever the model, its part on a GPU, the tensor group, or the samples:
+neither computation nor the bytes that stages send explain it, and of two alike rows often one is not slow. Nothing that
+is published tells which, so predictions are of the others, and bands do not hold these.
 
 {slow}
 

@@ -11,7 +11,7 @@ PyTorch's allocator reserved, and is predicted to reserve.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -67,6 +67,15 @@ def predicted(row: dict[str, str]) -> ScalePoint:
     return scale(workload, cluster, [int(row["gpus"])], options).points[0]
 
 
+def pairs_of(found: Sequence[Unseen]) -> list[tuple[Unseen, Unseen]]:
+    """Runs that differ in asynchronous tensor parallelism alone, that without it first."""
+    same = ("workload", "gpus", "tp", "pp", "cp")
+    plain, overlapping = ([one for one in found if (one.row["async_tp"] == "yes") == kind] for kind in (False, True))
+    return [
+        (one, other) for one in plain for other in overlapping if all(one.row[name] == other.row[name] for name in same)
+    ]
+
+
 def table(most: int | None = None) -> Iterator[str]:
     """The lines of the table, or of the ``most`` runs with the largest errors of time or memory, and of medians."""
     yield "| run | GPUs | tp/pp/cp | error of tokens/s | in band | error of memory |"
@@ -91,6 +100,13 @@ def table(most: int | None = None) -> Iterator[str]:
         f"{len(banded)} | {median(rooms):.0%} |"
     )
     yield ""
+    for plain, overlapping in pairs_of(found):
+        times = [float(one.row["tokens_per_s_per_gpu"]) for one in (plain, overlapping)]
+        promised = (times[1] * (1 + overlapping.rate)) / (times[0] * (1 + plain.rate)) - 1
+        yield (
+            f"`{plain.row['workload']}` on {plain.row['gpus']} GPUs gains {times[1] / times[0] - 1:.1%} with "
+            f"asynchronous tensor parallelism, and `overlap=tp` promises {promised:.1%}."
+        )
     yield from (f"Left out: {one}." for one in each if isinstance(one, str))
 
 

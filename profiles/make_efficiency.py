@@ -4,6 +4,7 @@
     python profiles/make_efficiency.py --errors
 
 Runs: those of in_words.py on the fewest GPUs of their series, and those of published/in-words.csv and torchtitan.csv.
+Megatron-Bridge overlaps messages of tensor groups (v0.2.0, scripts/performance/configs: tp_comm_overlap).
 Those of torchao stand in torchao/float8 and torchao/prototype/mx_formats of pytorch/ao (BSD-3-Clause).
 Fitted: logarithms of predicted over measured step times, by least squares with a soft loss, each source weighing the
 same, each value drawn to a start that is physical. Exposed communication is that of the engine at START. The doubt of

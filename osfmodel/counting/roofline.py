@@ -56,17 +56,13 @@ class Waits(NamedTuple):
     """Seconds of a module's messages.
 
     forward, backward: which computation waits for, in each pass
-    hidden:            which that of the block hides, as long as it lasts
+    hidden, hidden_backward: which all computation of the block hides in each pass, as long as it lasts
     """
 
     forward: float = 0.0
     backward: float = 0.0
     hidden: float = 0.0
-
-    @property
-    def waited(self) -> float:
-        """Of both passes."""
-        return self.forward + self.backward
+    hidden_backward: float = 0.0
 
 
 def workload_of(
@@ -290,12 +286,12 @@ def timed(
 ) -> dict[str, tuple[float, float]]:
     """Seconds of forward and backward of each module by name, with what it takes besides.
 
-    A block takes at least what the stack's host does for it, and what its computation may hide.
+    A block takes at least what the stack's host does for it, and each pass of it what its messages take.
     """
     columns = fused_columns(model) if clock.stack.fused else {}
     found: dict[str, tuple[float, float]] = {}
-    blocks: dict[str, float] = {}
-    messages: dict[str, float] = {}
+    blocks: dict[str, list[float]] = {}
+    messages: dict[str, list[float]] = {}
     known: dict[Any, tuple[float, float]] = {}  # most blocks are alike
     again = repeated_parts(model, clock.setting)
     for module in model.modules:
@@ -307,16 +303,23 @@ def timed(
         forward, backward = known[form]
         more = beside.get(module.name, Waits())
         found[module.name] = forward + more.forward, backward + more.backward
-        blocks[block] = blocks.get(block, 0.0) + plain_sum(found[module.name])
-        messages[block] = messages.get(block, 0.0) + plain_sum(more)
-    whole = clock.setting.checkpointing == FULL
+        sums = blocks.setdefault(block, [0.0, 0.0]), messages.setdefault(block, [0.0, 0.0])
+        sent = more.forward + more.hidden, more.backward + more.hidden_backward
+        for sum_of, own in zip(sums, (found[module.name], sent), strict=True):
+            sum_of[0] += own[0]
+            sum_of[1] += own[1]
+    full = clock.setting.checkpointing == FULL
     hosts = [clock.stack.host_time(repeated, clock.kernels.pace) for repeated in (False, True)]
     for module in model.modules:
-        block = model.block_of(module)
-        least = max(hosts[whole and again[module.name][0] > 0], messages[block])
-        if block and blocks[block] < least:
-            longer = least / blocks[block]
-            found[module.name] = found[module.name][0] * longer, found[module.name][1] * longer
+        if not (block := model.block_of(module)):
+            continue
+        passes, host = blocks[block], hosts[full and again[module.name][0] > 0]
+        least = [max(own, sent) for own, sent in zip(passes, messages[block], strict=True)]
+        longer = max(1.0, host / plain_sum(least)) if any(least) else 1.0
+        found[module.name] = (
+            found[module.name][0] * (least[0] / passes[0] if passes[0] else 1.0) * longer,
+            found[module.name][1] * (least[1] / passes[1] if passes[1] else 1.0) * longer,
+        )
     return beside_moves(model, activations_away(model, clock.setting), found, clock.gpu.host.link)
 
 

@@ -42,7 +42,6 @@ class Stack(NamedTuple):
     twice:     whether gradients stay in the type of computation too, in DDP's buckets, beside their float32 sum
     interleaves: whether the search tries interleaved pipelines
     handover:  seconds by which ``host`` is longer in a pipeline over several nodes, for each GPU of a tensor group
-    many_nodes: seconds that a stage takes at least for a micro-batch in a pipeline over more than 32 nodes of 8 GPUs
     """
 
     said: str
@@ -60,7 +59,6 @@ class Stack(NamedTuple):
     core: bool = False
     twice: bool = False
     handover: float = 0.0
-    many_nodes: float = 0.0
     interleaves: bool = False
 
     def host_time(self, repeated: bool, pace: float = 1.0) -> float:
@@ -89,29 +87,16 @@ STACKS: Mapping[str, Stack] = {
         interleaves=True,
     ),
     "nanotron": Stack(
-        "nanotron",
-        True,
-        8,
-        4.4e-3,
-        EAGER,
-        FLASH,
-        True,
-        False,
-        (12, 0),
-        by_cost=True,
-        twice=True,
-        handover=2.0e-3,
-        many_nodes=0.85,
+        "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.0e-3
     ),
     COMPOSER: Stack("Composer and LLM Foundry of 2023", False, 0, 100 * LAUNCHED, EAGER, FLASH_1, False, True, (10, 4)),
 }
 """By the name in words. Bytes of gradients: a float32 sum read and written. Launches: kernels of a block of a decoder.
 nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tensor parallel 1 to 8, and with
 2 to 8 stages on several nodes, for each block of the one that has most, 8.5, 12.4 and 19 to 21 ms at tensor parallel 2,
-4 and 8, whatever the model and the micro-batch. On 64 nodes a stage takes 0.85 s for a micro-batch in the median of 50
-runs, whatever their layout (0.76 of one model, 0.88 of the other), and on 32 nodes every second one is as slow: why is
-not known. ``benchmarks/layouts.py`` reads both again from each model alone. By default it gathers inputs again in
-backward, and its loss has the logits in float32 three times."""
+4 and 8, whatever the micro-batch (the model of 1 billion alone 15 to 19 ms at 8; ``benchmarks/layouts.py`` reads it
+again from each model). By default it gathers inputs again in backward, and its loss has the logits in float32 three
+times."""
 USUAL_STACKS: Mapping[str, str] = {"mpt": COMPOSER}
 """Stacks that models were trained with, by the first word of their name, where that is not PyTorch as it is."""
 

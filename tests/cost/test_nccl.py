@@ -632,7 +632,7 @@ def test_efas_pace_and_crowd_are_what_nodes_of_h100_teach(report):
     assert exponent["all"] == pytest.approx(BETWEEN_NODES["efa"].whole_nodes["hopper"].exponent)
     assert exponent["most"] <= exponent["least"] + 0.1
     between = [row for row in report["many_nodes"] if row["nodes"] > 1]
-    assert all(abs(row["error"]) <= 0.21 for row in between)
+    assert all(abs(row["error"]) <= 0.2 for row in between)
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])

@@ -437,19 +437,6 @@ def test_nanotrons_host_bounds_pipelines_of_tensor_groups_over_nodes(cluster):
     assert found["nanotron", 16, 16] == pytest.approx(found["nanotron", 16, 8], rel=0.05)
 
 
-def test_nanotrons_stages_take_long_over_many_nodes_alone(cluster):
-    """Measured on 64 nodes: 0.85 s for a micro-batch in the median, whatever the layout."""
-    groups, found = Parallelism(pipeline=4), {}
-    for stack, gpus in product(("nanotron", "eager"), (256, 512)):
-        workload = replica_workload(f"llama3.2-1b:h100,seq4096,batch1,bf16,stack={stack}", cluster, groups)
-        found[stack, gpus] = in_groups(workload, groups, 8, gpus).compute_time
-    assert found["nanotron", 512] == pytest.approx(
-        (8 + 3) / 8 * STACKS["nanotron"].many_nodes, rel=0.01
-    )  # and the update
-    assert found["nanotron", 256] < 0.1 * found["nanotron", 512]
-    assert found["eager", 256] == found["eager", 512]
-
-
 def test_nanotron_reduces_its_float32_sums_in_one_message_or_in_buckets_twice_as_full(cluster):
     """DeepSpeed reduces in the type of computation, and DDP fills buckets with float32."""
     options = ScaleOptions(("zero-1", "ddp"))

@@ -1,7 +1,8 @@
 """Seconds of the collectives inside a replica, by the modules that wait for them.
 
-Tensor groups of N GPUs may send in N parts while the products beside them compute those that are there (Wang et al.,
-ASPLOS'23; Transformer Engine's user buffers, PyTorch's asynchronous tensor parallelism): one part is waited for.
+Tensor groups of N GPUs may send in N parts while products compute those that are there (Wang et al., ASPLOS'23;
+Transformer Engine's user buffers, PyTorch's asynchronous tensor parallelism): one part is waited for, and the others as
+far as they take longer than all computation of the block in that pass.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _both(
     Recomputing a block repeats all of forward's; selective checkpointing repeats its all-gathers alone, as torchtitan.
     """
     repeated = {FULL: ("all_gather", "reduce_scatter"), SELECTIVE: ("all_gather",)}.get(setting.checkpointing, ())
-    forward, backward, hidden = 0.0, 0.0, 0.0
+    forward, backward, hidden, hidden_backward = 0.0, 0.0, 0.0, 0.0
     for one in sent:
         time = prices[one.group](one.collective, one.elements * batch * _width(one, setting, in_block), one.copies)
         again = setting.portion * (in_block and one.collective in repeated)
@@ -85,8 +86,9 @@ def _both(
         back = one.backward + one.forward * again
         forward += part * one.forward
         backward += part * back
-        hidden += (time - part) * (one.forward + back)
-    return Waits(forward, backward, hidden)
+        hidden += (time - part) * one.forward
+        hidden_backward += (time - part) * back
+    return Waits(forward, backward, hidden, hidden_backward)
 
 
 def _width(sent: GroupMessage, setting: TrainingSetup, in_block: bool) -> float:

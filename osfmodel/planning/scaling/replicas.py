@@ -41,8 +41,6 @@ from osfmodel.targets.named_plans import called, named_plan
 
 DOUBT = 0.5
 """Fraction by which the time of collectives inside a replica may be off: assumed, not measured."""
-MANY = 256
-"""GPUs beyond which a stack's pipelines are over many nodes (``Stack.many_nodes``)."""
 EXPERTS = ".experts."
 """Contained in the names of experts' parameters."""
 
@@ -143,10 +141,10 @@ def _workload(shard: Shard, setting: TrainingSetup, words: str, prices: Mapping[
     beside, fixed = {}, []
     for name, times, longer in beside_of(shard, setting, prices, (setting.batch, 2 * setting.batch)):
         beside[name] = times
-        fixed.append(max(0.0, 2 * times.waited - longer.waited))
+        fixed.append(max(0.0, 2 * plain_sum(times) - plain_sum(longer)))
     found = workload_of(shard.model, setting, words, beside=beside)
     whole, whole_fixed = found.forward_time + found.backward_time, plain_sum(fixed)
-    share = plain_sum(one.waited for one in beside.values()) / found.compute_time
+    share = min(1.0, plain_sum(map(plain_sum, beside.values())) / found.compute_time)
     kept = min(1.0, ((found.fixed_share or 0.0) * whole + whole_fixed) / whole)
     return replace(found, doubt=found.doubt + DOUBT * share, fixed_share=kept)
 
@@ -247,7 +245,7 @@ def in_groups(
         size = samples / workload.batch_size if samples and workload.batch_size else 1.0
         beside, fullest = _fullest(workload, groups, micro_batches, ranks, size)
         layers = tuple(replace(layer, peak_bytes=max(0, (layer.peak_bytes or 0) + beside)) for layer in layers)
-        waiting = 0.0 if inside else _waiting(workload, groups, gpus) / 2
+        waiting = 0.0 if inside else _waiting(workload, groups) / 2
         forward, backward = (time + waiting for time in (workload.forward_time, workload.backward_time))
         layers = (*layers, Layer("pipeline", idle * forward + waiting, idle * backward + waiting, 0))
     if groups.expert > 1:
@@ -257,20 +255,18 @@ def in_groups(
     return replace(workload, layers=layers, fixed_bytes=fixed, fullest=fullest)
 
 
-def _waiting(workload: Workload, groups: Parallelism, gpus: int) -> float:
+def _waiting(workload: Workload, groups: Parallelism) -> float:
     """Seconds by which the host of a stage takes longer than its GPU where it hands micro-batches to other nodes."""
-    if not in_words(workload.name):
+    if groups.tensor == 1 or not in_words(workload.name):
         return 0.0
     words = parse_words(workload.name)
     stack = STACKS[words.setting.stack]
-    least = stack.many_nodes if gpus > MANY else 0.0
-    if stack.handover and groups.tensor > 1:
-        blocks = set(model_of(words).blocks)
-        own = len({name for layer in workload.layers for name in around(layer.name) if name in blocks})
-        again = words.setting.portion if words.setting.checkpointing == FULL else 0.0
-        each = again * stack.host_time(True) + (1 - again) * stack.host_time(False)
-        least = max(least, own * (each + stack.handover * groups.tensor))
-    return max(0.0, least - workload.forward_time - workload.backward_time)
+    blocks = set(model_of(words).blocks) if stack.handover else set()
+    own = len({name for layer in workload.layers for name in around(layer.name) if name in blocks})
+    again = words.setting.portion if words.setting.checkpointing == FULL else 0.0
+    each = again * stack.host_time(True) + (1 - again) * stack.host_time(False)
+    host = each + stack.handover * groups.tensor
+    return max(0.0, own * host - workload.forward_time - workload.backward_time) if own else 0.0
 
 
 def _kept_each(workload: Workload) -> float:
