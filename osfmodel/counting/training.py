@@ -17,7 +17,7 @@ from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.offload import ACTIVATIONS, OFFLOADED
 
 TENSOR_OVERLAP = "tp"
-"""Collectives of tensor groups in blocks, cut like the products beside them, which compute the parts that are there."""
+"""Collectives of tensor groups in blocks, sent in chunks, on each of which products start as it arrives."""
 NOTHING, SELECTIVE, FULL, BUDGET = "none", "selective", "full", "budget"
 CHECKPOINTING = (NOTHING, SELECTIVE, FULL, BUDGET)
 """Activation checkpointing: of nothing, of all that is no product, of whole blocks, or of what is cheapest to repeat.

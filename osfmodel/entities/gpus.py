@@ -1,7 +1,7 @@
 """GPUs: what their data sheets say, the machines that have them, and the names that people and drivers give them.
 
 A name is that by which people call a GPU. What PyTorch shows as one device is one entry: half an MI250X. A new GPU is
-one row of GPUS.
+one row of GPUS, and a word of its generation in GENERATIONS.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ All-gathers and reduce-scatters share one communicator, and so go one at a time 
 library that blocks the thread that launches a collective, as gloo does, does one operation after the other; in the
 background it launches a collective once the thread, which computes itself, gets there. What the host does for each
 collective is an operation as well: before the launch, after an all-gather has ended, and before gradients are reduced.
-It delays what is launched next, and computation where the host computes itself. In a replay computation is a timetable:
-the host goes on beside it, and waits for it where the thread would sleep.
+It delays what is launched next, and computation where the host computes itself. In a replay computation is a fixed
+delay: the host goes on beside it, and waits for it where the thread would sleep.
 
 Memory is taken and given back in the order of issue, as a caching allocator sees it, whatever the streams are doing.
 """

@@ -22,7 +22,7 @@ GATHERED, WHOLE, REDUCED = "all-gather buffers", "unsharded groups", "reduce-sca
 """Owners of memory: buffers in which parameters arrive, whole parameters, and copies of gradients to be reduced."""
 
 COPY_IN, HOST = "copy in", "host"
-"""Streams of copies into the buffers of all-gathers, and of the host's work beside a timetable of computation."""
+"""Streams of copies into the buffers of all-gathers, and of the host's work in a replay, whose computation sleeps."""
 SHOWN = ("forward", "backward", "packed", "send")
 """Works that are shown where they take no time."""
 UNNOTED = Taken("", 0, 0, 0)
@@ -180,7 +180,7 @@ class IssuedHoldings(Holdings):
 def turns(operations: Sequence[Operation], blocks: bool, background: bool) -> Iterable[Operation]:
     """The operations; where launching a collective ``blocks``, each waits for the one before it.
 
-    In the ``background`` such a library launches a collective once the host gets there, which computes itself.
+    In the ``background`` such a library launches a collective when the host, which also computes, gets there.
     """
     if not blocks:
         return operations
@@ -196,7 +196,7 @@ def _in_background(operations: Sequence[Operation]) -> Iterator[Operation]:
 
 
 def _blocking(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """The operations, each after the one before it; the host's work beside a timetable only after a collective."""
+    """The operations, each after the one before it; the host's work in a replay only after a collective."""
     before: tuple[int, ...] = ()
     sent: tuple[int, ...] = ()
     for number, operation in enumerate(operations):
