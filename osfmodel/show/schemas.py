@@ -55,6 +55,9 @@ def schema_of(kind: str) -> dict[str, Any]:
     entry = SCHEMAS[kind]
     made = msgspec.json.schema(entry.struct())
     parts: dict[str, Any] = made["$defs"]
+    for part in parts.values():  # msgspec before 0.23 leaves the indent of docstrings
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])
     for noun in () if entry.noun is None else _nouns(entry.noun):
         if noun.__name__ in parts:
             _describe(parts[noun.__name__], noun)
