@@ -251,7 +251,7 @@ def cells_of(folder: Path, setting: Setting) -> Iterator[Cell]:
 
 def _as_run(pricing: Pricing, run: Measurement) -> Pricing:
     """The prices with as many collectives at once as the run had."""
-    one_by_one = run.condition("carried_by") != "collectives in the background"
+    one_by_one = dict(run.conditions).get("carried_by") != "collectives in the background"
     return pricing if one_by_one else replace(pricing, in_flight=int(run.condition("in_flight")))
 
 
