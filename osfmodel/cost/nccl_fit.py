@@ -87,14 +87,18 @@ SHORTEST = 1e-15
 """Seconds below which a price is rounding error."""
 WIDEST = 8.0
 """Natural logarithm of the largest factor between a start value and the fitted one."""
+OLDER = "2.28"
+"""A release of NCCL with the older NVLSTree."""
 KINDS = (
-    ("volta", "nvlink-mesh", False),
-    ("ampere", "nvswitch", False),
-    ("hopper", "nvswitch", True),
-    ("blackwell", "nvswitch", True),
-    ("blackwell", "pcie", False),
+    ("volta", "nvlink-mesh", False, ""),
+    ("ampere", "nvswitch", False, ""),
+    ("hopper", "nvswitch", True, ""),
+    ("hopper", "nvswitch", True, OLDER),
+    ("blackwell", "nvswitch", True, ""),
+    ("blackwell", "nvswitch", True, OLDER),
+    ("blackwell", "pcie", False, ""),
 )
-"""(generation, fabric, nvls) of the curves that are tried."""
+"""(generation, fabric, nvls, release) of the curves that are tried."""
 NOMINAL = 240 * GB
 """Bus bandwidth of a GPU, in bytes per second, if no sample shows it."""
 
@@ -116,7 +120,7 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     if not samples:
         raise CostError("there are no samples to fit")
     groups = _groups(samples, gpus_per_node)
-    starts = [_start(NcclShape(*kind[:2], NOMINAL, nvls=kind[2]), groups) for kind in KINDS]
+    starts = [_start(NcclShape(*kind[:2], NOMINAL, nvls=kind[2], release=kind[3]), groups) for kind in KINDS]
     _, shape = min((_fitted(start, groups) for start in starts), key=lambda pair: pair[0])
     cluster = Cluster("fitted", "nccl", gpus_per_node=gpus_per_node, nccl=shape)
     prices = {workers: cost(cluster, workers, "all_reduce") for workers in {sample.workers for sample in samples}}
