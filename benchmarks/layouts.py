@@ -444,6 +444,10 @@ pace of EFA and efficiencies of computation stay), give median, p90 and worst of
 
 {errors}
 
+With what was read on the other model alone:
+
+{crossed}
+
 {near}
 By these, tight memory costs time in predictions. {disturbed} of all rows are disturbed.
 
@@ -484,10 +488,12 @@ def main() -> None:
     first = next(iter(named.values()))
     if given.plot:
         plot(first, given.plot)
-    crosswise = list(choices(every, dict(crossed(every, times))).items())[:2]  # the others are of no prediction
+    others = dict(crossed(every, times))
+    crosswise = list(choices(every, others).items())[:2]  # the others are of no prediction
     other = "; ".join(f"{choice}: {', '.join(parts_of(found))}" for choice, found in crosswise)
-    found = [table(named), by_group(first), errors(every, times), by_pairs(calm, times), slow_pipelines(every, times)]
-    lines = dict(zip(("table", "groups", "errors", "pairs", "slow"), map("\n".join, found), strict=True))
+    found = [table(named), by_group(first), errors(every, times), errors(every, others), by_pairs(calm, times)]
+    found.append(slow_pipelines(every, times))
+    lines = dict(zip(("table", "groups", "errors", "crossed", "pairs", "slow"), map("\n".join, found), strict=True))
     said = {"other": other, "disturbed": len(every) - len(calm), "near": near_the_limit(every, times), "times": SLOW}
     print(PAGE.format(**lines, **said), end="")
 
