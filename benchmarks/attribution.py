@@ -223,10 +223,10 @@ last rank has launched it, and ends on the last rank.
 
 """
 TAIL = """
-What is missing lies in the time with collectives under way: they take longer than alone. Under DDP they do so more with
+The missing time lies in that with collectives under way: they take longer than alone. Under DDP they do so more with
 the tuned plan, so that its gain falls short of its promise. A likely reason: ranks launch them apart, and work of other
 ranks' hosts, here of other programs too, takes the cores meanwhile. DDP runs with a hook that
-notes the spans. What copies, the host and the shaper each take is not told apart.
+notes the spans. Copies, the host and the shaper are not told apart.
 """
 
 

@@ -55,8 +55,8 @@ LEARNED_ON = 8
 class Waits(NamedTuple):
     """Seconds of a module's messages.
 
-    forward, backward: which computation waits for, in each pass
-    hidden, hidden_backward: which all computation of the block hides in each pass, as long as it lasts
+    forward, backward: exposed in each pass
+    hidden, hidden_backward: beside the computation of the whole block in each pass, and exposed beyond that
     """
 
     forward: float = 0.0
@@ -75,7 +75,7 @@ def workload_of(
     """The workload of ``model`` on one GPU; the times are learned from published runs, not measured.
 
     taught: by default what the bundled file says
-    beside: what a module takes besides, by its name
+    beside: messages of a module, by its name
     """
     clock = Roofline.of(setting, taught)
     layers = tuple(_layers(model, clock, beside))
@@ -316,10 +316,9 @@ def timed(
         passes, host = blocks[block], hosts[full and again[module.name][0] > 0]
         least = [max(own, sent) for own, sent in zip(passes, messages[block], strict=True)]
         longer = max(1.0, host / plain_sum(least)) if any(least) else 1.0
-        found[module.name] = (
-            found[module.name][0] * (least[0] / passes[0] if passes[0] else 1.0) * longer,
-            found[module.name][1] * (least[1] / passes[1] if passes[1] else 1.0) * longer,
-        )
+        if least != passes or longer > 1:
+            forward, backward = (whole / own * longer if own else 1.0 for whole, own in zip(least, passes, strict=True))
+            found[module.name] = found[module.name][0] * forward, found[module.name][1] * backward
     return beside_moves(model, activations_away(model, clock.setting), found, clock.gpu.host.link)
 
 

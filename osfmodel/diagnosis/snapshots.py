@@ -2,8 +2,8 @@
 
 When an allocation was there is told by the snapshot, its owner by the frames of its stack: the innermost that a rule
 knows decides. In backward a stack has no frame of Python, as autograd runs in a thread of its own; an allocation of
-backward is a gradient if it outlives the record or zero_grad frees it, else scratch. What an optimizer allocates
-and does not free itself is its state.
+backward is a gradient if it outlives the record or zero_grad frees it, else scratch. Allocations of an
+optimizer that it does not free itself are its state.
 """
 
 from __future__ import annotations

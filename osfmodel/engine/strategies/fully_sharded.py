@@ -12,7 +12,7 @@ Operations come in the order in which FSDP2's hooks issue them (torch 2.13, ``to
 
 All-gathers and reduce-scatters share one communicator, and so go one at a time in that order, unless ``separate``. A
 library that blocks the thread that launches a collective, as gloo does, does one operation after the other; in the
-background it launches a collective once the thread, which computes itself, gets there. What the host does for each
+background it launches a collective once the thread, which computes itself, gets there. The host's work for each
 collective is an operation as well: before the launch, after an all-gather has ended, and before gradients are reduced.
 It delays what is launched next, and computation where the host computes itself. In a replay computation is a fixed
 delay: the host goes on beside it, and waits for it where the thread would sleep.

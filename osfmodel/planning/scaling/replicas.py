@@ -182,7 +182,7 @@ def assumptions(groups: Parallelism, setting: TrainingSetup) -> str:
     """A remark on what is assumed."""
     said = [f"{groups.words}: its collectives are assumed not to overlap with computation"]
     if setting.overlap and groups.tensor > 1:
-        said[0] += f", but for those of blocks' tensor groups, of which it waits for one part of {groups.tensor}"
+        said[0] += f", but for those of blocks' tensor groups, of which 1/{groups.tensor} is exposed"
     if groups.pipeline > 1:
         said.append("messages between stages to overlap fully, FSDP2 to reduce and to free after the last micro-batch")
     if groups.expert > 1:

@@ -35,7 +35,7 @@ def as_run(name: str, groups: Parallelism, stack: str) -> Given:
 
 
 def _summed_zero(workload: Workload) -> Plan:
-    """The plan of ZeRO-1 with one message in float32 after backward; its buffers have the bytes of DeepSpeed's."""
+    """The plan of ZeRO-1 with one float32 message after backward; with float32 weights its buffers are DeepSpeed's."""
     knobs = deepspeed.DeepSpeedKnobs()
     whole = deepspeed.DeepSpeedKnobs(max(1, workload.gradient_bytes), reduce_dtype=PARAMETERS)
     plan = deepspeed.to_plan(whole, workload)
