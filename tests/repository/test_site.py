@@ -230,6 +230,14 @@ def test_the_page_of_errors_is_as_the_code_makes_it(checked):
     assert stale(accuracy_page(checked)) == [], "python -m tests.refresh_docs"
 
 
+def test_readme_has_the_figures_of_runs_from_words():
+    page = " ".join((DOCS / "ledger/from-words.md").read_text(encoding="utf-8").split())
+    said = re.search(r"Coverage by source, mean: (\d+)%. Median of the sources' medians: ([0-9.]+)%", page)
+    assert said
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{said[2]} %](docs/ledger/from-words.md), and {said[1]} % lie inside" in readme
+
+
 def test_stale_pages_are_found():
     page, text = next(iter(command_pages().items()))
     assert stale({page: text + "more", DOCS / "unheard-of.md": ""}) == ["index.md", "unheard-of.md"]
