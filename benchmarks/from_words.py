@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple, TypeVar
 
-from osfmodel.counting.stacks import DENSE, EXPERTS, learned
-from osfmodel.engine.bands import PART, quantile
+from osfmodel.counting.stacks import ANY, learned
+from osfmodel.engine.bands import PART, distances_of, quantile
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import judge_one, used_of
@@ -83,7 +83,7 @@ class Alone(NamedTuple):
 @cache
 def held_out() -> dict[str, list[tuple[learning.Row, float]]]:
     """The runs by source, with ln(predicted / measured), learned without it."""
-    return learning.held_out(lambda row: row.source)
+    return learning.held_out(learning.source_of)
 
 
 def without_anchor(level: float = PART) -> list[Alone]:
@@ -95,10 +95,9 @@ def without_anchor(level: float = PART) -> list[Alone]:
     found = []
     for name, rows in by_source.items():
         others = [row for source, own in by_source.items() if source != name for row in own]
+        doubts, any_of = learning.doubts_of(others, level), learning.doubt_of(others, level=level)
         for row, miss in rows:
-            kind = learning.kind_of(row)
-            alike = [one for one in others if learning.kind_of(one[0]) == kind] or others
-            doubt = learning.doubt_of(alike, level)
+            doubt = doubts.get(learning.kind_of(row), any_of)
             found.append(Alone(row.source, row.setting.stack, row.seconds, math.expm1(miss), doubt))
     return found
 
@@ -150,6 +149,19 @@ def _inside(one: RunInWords, workload: Workload) -> bool | None:
     found = asked_for(one, replace(workload, doubt=0.0), one.stated.micro_batches)  # the anchor took it away
     judged = judge_one(one.source, one.source, one.run, *found)
     return None if judged is None else used_of([(label_of(one.run), judged)])[0].inside
+
+
+def bands(folder: Path) -> Iterator[str]:
+    """The lines of the table of bands by kind of set-up, each without the source that it is held against."""
+    rows = learning.judged(learned().doubts, learning.layouts_of(folder))
+    yield "| kind | sources | runs | half width, median | inside, mean of sources |"
+    yield "|---|---|---|---|---|"
+    used = grouped(used_of([(one.kind, one) for one in rows], distances_of(rows)), lambda one: one.judged.kind)
+    for kind, own in sorted(used.items()):
+        sources = grouped(own, lambda one: one.judged.source)
+        half = median(one.band.half_width for one in own if one.band is not None)
+        held = mean(mean(bool(one.inside) for one in each) for each in sources.values())
+        yield f"| {kind} | {len(sources)} | {len(own)} | {half:.0%} | {held:.0%} |"
 
 
 def utilisation(source: str, folder: Path) -> list[float]:
@@ -214,12 +226,13 @@ Runs on the fewest GPUs of their series (model, sequence, GPU), and those of `pr
 nanotron on one node, torchao, and torchtitan, whose H100 have 2.4 TB/s and 500 W (`h100-96gb`), which it says.
 Clocks, passes over memory and the doubt, which is the band, are learned without the source
 (`profiles/make_efficiency.py`), and never from torchao. Their form and starting values were chosen with all of these
-runs in view, and the time of nanotron's host was read from its rows. Of SimuMax, the 12 rows of Llama are here.
+runs in view, and the time of nanotron's host and of blocks with experts was read from their rows. SimuMax's models
+have 12 and 4 layers.
 
 {alone}
 
-Half width of the band, median: {half:.0%} (all of them learned from: {dense:.0%}, of models with experts, of one source
-alone, {experts:.0%}). Coverage by source, mean: {covered:.0%}. Median of the sources' medians:
+Half width of the band, median: {half:.0%}. All of them learned from, it is {doubts}; {elsewhere:.0%} where no run
+taught the GPU or the stack there. Coverage by source, mean: {covered:.0%}. Median of the sources' medians:
 {medians:.1%}. Of {total} pairs of runs of a source that differ in stack or type alone, and by more than 5 %, the faster
 is known in {right}.
 
@@ -236,8 +249,13 @@ The bars: a median of 10 % for NeMo, 8 % for SimuMax, 6 % for MosaicML of April 
 * `mosaicml-2023` of January ran torch 1.12, and took longer than in April. `mosaicml-h100` is the only source with
   FlashAttention 1 on H100: the rate that is assumed without it is too low.
 * SimuMax is learned without its own measured kernels too, from which clocks of A100 and B200 start otherwise.
-* torchao's runs are slower than predicted, most on B200. Its maintainers limit H100 to 500 W and B200 to 750 W
-  elsewhere (pytorch/ao#3566, pytorch/helion#347); of these runs nothing is said.
+* torchao's runs are slower than predicted, most on B200, where no other run had compiled blocks. Its maintainers limit
+  H100 to 500 W and B200 to 750 W elsewhere (pytorch/ao#3566, pytorch/helion#347); of these runs nothing is said.
+
+The same runs, those on more GPUs, InternEvo's with tensor groups, and one in {each_of} of nanotron's layouts on several
+nodes, as `osf scale` says them, with bands that are learned without their source:
+
+{bands}
 
 What is missed by measured kernels left out: `OSFMODEL_DATA=FOLDER python profiles/make_kernels.py --misses`.
 
@@ -307,12 +325,14 @@ def main() -> None:
     by_source = grouped(alone, lambda row: row.source)
     right, total = pairs(alone, learning.rows())
     few = [abs(row.error) for row in judged if row.one.run.workers <= FEW]
-    folder = os.environ.get("OSFMODEL_DATA", "")
+    folder = os.environ["OSFMODEL_DATA"]
     page = PAGE.format(
         alone="\n".join(table(by_source, options.before and medians_of(options.before.read_text(encoding="utf-8")))),
         half=median(row.doubt for row in alone),
-        dense=learned().doubts[DENSE],
-        experts=learned().doubts[EXPERTS],
+        doubts=", ".join(f"{max(own.values()):.0%} ({name})" for name, own in learned().doubts.items() if name != ANY),
+        elsewhere=learned().doubts[ANY][ANY],
+        each_of=learning.EACH_OF,
+        bands="\n".join(bands(Path(folder))),
         covered=coverage(alone),
         stated=" | ".join(f"{level:.0%}" for level in found),
         lines="---|" * len(found),
@@ -326,7 +346,7 @@ def main() -> None:
         few_p90=quantile(few, 0.9) or 0.0,
         unseen="\n".join(unseen.table(5)),
         grouped="\n".join(line for line in tensor_groups.table() if line.startswith(("| GPU", "|-", "| all"))),
-        utilised="\n".join(ratios(Path(folder))) if folder else "(OSFMODEL_DATA is not set)",
+        utilised="\n".join(ratios(Path(folder))),
     )
     if options.plot:
         plot(by_source, found, options.plot)

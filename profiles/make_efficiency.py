@@ -1,6 +1,6 @@
-"""Make efficiency.json, what software and clocks make of a GPU's kernels, from published runs.
+"""Make efficiency.json and counted-bands.json, what software and clocks make of a GPU's kernels, from published runs.
 
-    python profiles/make_efficiency.py [OUTPUT_FOLDER]
+    OSFMODEL_DATA=FOLDER python profiles/make_efficiency.py [OUTPUT_FOLDER]
     python profiles/make_efficiency.py --errors
 
 Runs: those of in_words.py on the fewest GPUs of their series, and those of published/in-words.csv and torchtitan.csv.
@@ -8,10 +8,13 @@ Megatron-Bridge overlaps messages of tensor groups (v0.2.0, scripts/performance/
 Those of torchao stand in torchao/float8 and torchao/prototype/mx_formats of pytorch/ao (BSD-3-Clause).
 Fitted: logarithms of predicted over measured step times, by least squares with a soft loss, each source weighing the
 same, each value drawn to a start that is physical. Exposed communication is that of the engine at START. The doubt of
-models with experts, and of those without, is the 90 % quantile of the errors of sources when each was left out, of
-which each weighs the same (quantiles by stack, of two or three sources each, were wider and held less); that of a GPU
-of which no relative was measured is found by leaving out whole generations. ``--errors`` prints the errors by source,
-learned from all and from all others.
+a generation of GPUs under stacks of which runs taught is the 90 % quantile of the errors of sources when each was left
+out. Each source weighs the same, but one on other GPUs ELSEWHERE; all weigh the same for models with experts. That of a
+GPU or a stack there of which no run taught is found by leaving out whole generations. ``--errors`` prints the errors by
+source, learned from all and from all others.
+
+Bands: each run as a user would ask for it, on any number of GPUs, learned without its source. Nanotron's runs on
+several nodes are those of benchmarks/layouts.py, one in EACH_OF, and teach bands alone.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
-from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 from types import MappingProxyType
@@ -40,12 +43,41 @@ from osfmodel.counting.groups import Parallelism, stages_of
 from osfmodel.counting.modules import Model, Module
 from osfmodel.counting.recipes import FLOAT8, RECIPES
 from osfmodel.counting.roofline import Roofline, Waits, timed
-from osfmodel.counting.stacks import ANY, COMPILE, CUDNN, DENSE, EAGER, EXPERTS, FLASH, FLASH_1, LIKE, Learned, Traffic
+from osfmodel.counting.stacks import (
+    ANY,
+    COMPILE,
+    CUDNN,
+    EAGER,
+    EXPERTS,
+    FLASH,
+    FLASH_1,
+    LIKE,
+    STACKS,
+    Learned,
+    Traffic,
+    table_of,
+)  # fmt: skip
 from osfmodel.counting.training import TrainingSetup
 from osfmodel.counting.words import model_of, parse_words
-from osfmodel.engine.bands import PART, quantile
-from osfmodel.entities.files import profiles
+from osfmodel.engine import predict_timeline
+from osfmodel.engine.band_values import bands_document
+from osfmodel.engine.bands import (
+    NODE,
+    PART,
+    JudgedRun,
+    counted_kind,
+    distances_of,
+    extremes,
+    quantile,
+    weighed,
+)  # fmt: skip
+from osfmodel.engine.bands import (
+    kind_of as place_of,
+)
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.gpus import GPUS, generation_of
+from osfmodel.planning.scaling.curve import ScalePoint
 from osfmodel.planning.scaling.messages import beside_of, prices_of
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
@@ -53,7 +85,10 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 
 sys.path.insert(0, str(Path(__file__).parent))
-from in_words import RunInWords, runs_in_words, step_time, workload_in_words
+from in_words import RunInWords, asked_for, runs_in_words, step_time, workload_in_words
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from layouts import CLUSTER, FILE, MODELS, TOKENS, read, undisturbed
 
 PUBLISHED = Path(__file__).parent / "published"
 ROOM = MemoryLimit(10**13)
@@ -77,6 +112,12 @@ MEASURED = "simumax"
 """Starting values of clocks: CLOCK, but where products of both, measured one after the other as in training, were
 published (SimuMax's kernels, not its steps): medians of three kinds are 0.93, 0.93, 0.89 and 0.74, 0.75, 0.69. They
 are left out with its steps."""
+ELSEWHERE = 0.25
+"""Weight of a source's errors for the doubt of GPUs on which it did not run; a source on these has 1."""
+ONE_NODE = counted_kind(inside=True, replicas=False)
+"""Kind of set-up whose bands are the doubts themselves."""
+EACH_OF = 8
+"""One in so many of nanotron's layouts on several nodes is judged for bands."""
 PAIRED = ("torchao",)
 """Sources of which the ratios of recipes alone are learned from."""
 DRAWN, SOFT = 0.1, 0.05
@@ -179,20 +220,23 @@ def _words(text: str) -> str:
     return f"{path}:{rest}" if path.exists() else text
 
 
+def point_of(one: Stated) -> ScalePoint:
+    """The run as ``osf scale`` predicts it."""
+    counting_words.at_samples.cache_clear()
+    cluster = load_cluster(one.cluster)
+    workload = (
+        load_workload(one.words) if one.groups == Parallelism() else replica_workload(one.words, cluster, one.groups)
+    )
+    options = ScaleOptions((one.plan,), ROOM, WhatIf(accumulate=one.micro_batches), groups=one.groups, sized=False)
+    found = scale(workload, cluster, [one.gpus], options).points[0]
+    counting_words.at_samples.cache_clear()
+    return found
+
+
 def predicted(one: Stated, taught: Learned | None = None) -> float:
     """Seconds of a step as ``osf scale`` predicts it, with what was learned elsewhere."""
-    counting_words.at_samples.cache_clear()
     with patch.object(roofline, "learned", (lambda: taught) if taught else roofline.learned):
-        cluster = load_cluster(one.cluster)
-        workload = (
-            load_workload(one.words)
-            if one.groups == Parallelism()
-            else replica_workload(one.words, cluster, one.groups)
-        )
-        options = ScaleOptions((one.plan,), ROOM, WhatIf(accumulate=one.micro_batches), groups=one.groups, sized=False)
-        point = scale(workload, cluster, [one.gpus], options).points[0]
-    counting_words.at_samples.cache_clear()
-    return point.time
+        return point_of(one).time
 
 
 @lru_cache(maxsize=1)
@@ -293,7 +337,7 @@ def decoded(
         {ANY: any_of, **clocks},
         attention,
         {name: Traffic(**own) for name, own in passes.items()},
-        {ANY: 0.0},
+        {ANY: {ANY: 0.0}},
         recipes,
     )
 
@@ -365,41 +409,134 @@ def _values(
     return tuple(result.x)
 
 
+def source_of(row: Row) -> str:
+    """The source of a run."""
+    return row.source
+
+
+@cache
+def without(group: Callable[[Row], str], name: str) -> Learned:
+    """What the runs teach that are not of the group of that name."""
+    return learn(lambda row: group(row) != name)
+
+
 def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
     """The runs by group, with ln(predicted / measured) of their steps, learned without the group."""
     found: dict[str, list[tuple[Row, float]]] = {}
     for name in dict.fromkeys(map(group, rows())):
-        without = learn(lambda row, name=name: group(row) != name)  # type: ignore[misc]
-        found[name] = [(row, row.missed(without)) for row in rows() if group(row) == name]
+        taught = without(group, name)
+        found[name] = [(row, row.missed(taught)) for row in rows() if group(row) == name]
     return found
 
 
+def taught_on(row: Row) -> tuple[str, str]:
+    """The GPU whose clock a run has, and the stack whose passes."""
+    table = table_of(row.setting.gpu)
+    return LIKE.get(table, table), STACKS[row.setting.stack].like
+
+
 def kind_of(row: Row) -> str:
-    """A key of doubts: "any" for a recipe of too few runs, "experts" for a model with experts, else "dense"."""
-    if (recipe := RECIPES.get(row.setting.dtype)) and row.setting.stack not in recipe.stacks:
+    """A key of doubts: the GPU whose clock it has, "experts" for a model with experts, "any" where nothing taught."""
+    recipe = RECIPES.get(row.setting.dtype)
+    if (recipe and row.setting.stack not in recipe.stacks) or taught_on(row) not in known_pairs():
         return ANY
     experts = any(module.experts for stage in row.stages for part in stage for module in part.model.modules)
-    return EXPERTS if experts else DENSE
+    return EXPERTS if experts else taught_on(row)[0]
 
 
-def doubt_of(errors: Iterable[tuple[Row, float]], level: float = PART) -> float:
-    """The half width, over or under, that holds ``level`` of the runs, each source weighing the same."""
-    found = [(row.source, abs(miss)) for row, miss in errors]
-    shares = Counter(source for source, _ in found)
-    sizes = sorted((size, 1 / shares[source] / len(shares)) for source, size in found)
-    held = list(accumulate(weight for _, weight in sizes))
-    return math.expm1(next(size for (size, _), part in zip(sizes, held, strict=True) if part >= level))
+@cache
+def known_pairs() -> frozenset[tuple[str, str]]:
+    """GPUs and stacks together of which runs taught."""
+    return frozenset(taught_on(row) for row in rows() if row.source not in PAIRED)
 
 
-def document() -> dict[str, Any]:
-    """The content of efficiency.json."""
+def doubt_of(errors: Iterable[tuple[Row, float]], kind: str = "", level: float = PART) -> float:
+    """The half width, over or under, that holds ``level`` of the runs, each source weighing the same.
+
+    kind: of doubt, whose runs weigh more than those of other GPUs; "" for none
+    """
+    found = [(row.source, not kind or kind_of(row) == kind, abs(miss)) for row, miss in errors]
+    if kind == EXPERTS:
+        found = [one for one in found if one[1]]
+    shares = Counter(one[:2] for one in found)
+    weights = [(1 if near else ELSEWHERE) / shares[source, near] for source, near, _ in found]
+    return math.expm1(weighed([size for *_, size in found], [one / sum(weights) for one in weights], level))
+
+
+def doubts_of(apart: Iterable[tuple[Row, float]], level: float = PART) -> dict[str, float]:
+    """The doubt of each GPU with a clock, and of models with experts, from runs whose source was left out."""
+    taught = [one for one in apart if kind_of(one[0]) != ANY]
+    dense = [one for one in taught if kind_of(one[0]) != EXPERTS]
+    found = {kind: doubt_of(dense, kind, level) for kind in dict.fromkeys(kind_of(row) for row, _ in dense)}
+    return found | ({EXPERTS: doubt_of(taught, EXPERTS, level)} if len(taught) > len(dense) else {})
+
+
+def judged(doubts: Mapping[str, Mapping[str, float]], layouts: Sequence[Stated]) -> list[JudgedRun]:
+    """All runs as a user would ask for them, with what was learned without their source."""
+    found = []
+    for source in dict.fromkeys([one.source for one in (*runs_in_words(), *stated(), *layouts)]):
+        taught = without(source_of, source)._replace(doubts=doubts)
+        mine = [run for run in runs_in_words() if run.source == source and run.run.workers > 1]
+        found += [_judged_run(run, taught) for run in mine]
+        with patch.object(roofline, "learned", lambda taught=taught: taught):
+            own = [one for one in (*stated(), *layouts) if one.source == source and one.gpus > 1]
+            found += [_judged_stated(one) for one in own]
+    return found
+
+
+def _judged_run(one: RunInWords, taught: Learned) -> JudgedRun:
+    workload, several = workload_in_words(one, taught), one.stated.micro_batches
+    if one.stated.alike:  # of these one is timed, without the update
+        workload, several = replace(workload, update_time=0), 1
+    workload, plan, pricing = asked_for(one, workload, several)
+    timeline = predict_timeline(workload, plan, pricing)
+    kind = counted_kind(place_of(plan, pricing) == NODE, False)
+    time = step_time(one, workload_in_words(one, taught))
+    fast, slow = (time * end / timeline.iteration_time for end in extremes(workload, plan, timeline, pricing))
+    return JudgedRun(one.source, one.source, kind, one.run.iteration_time, time, fast, slow)
+
+
+def _judged_stated(one: Stated) -> JudgedRun:
+    point = point_of(one)
+    found, question = point.best.prediction, point.best.prediction.bound.question
+    ends = extremes(question.workload, found.plan, found.timeline, question.pricing)
+    kind = counted_kind(point.inside, point.ranks < point.workers)
+    return JudgedRun(one.source, one.source, kind, one.seconds, point.time, *ends)
+
+
+def layouts_of(folder: Path) -> list[Stated]:
+    """Runs that teach bands alone: InternEvo's with tensor groups, one in EACH_OF of nanotron's on several nodes."""
+    wanted = {"zero_group": "all", "tensor_parallel": "2", "packed": "no"}.items()
+    runs = [run for run in load_measurements("internevo") if wanted <= dict(run.conditions).items()]
+    found = [
+        Stated(
+            "internevo", _words(f"internlm-7b:a100,seq2048,batch{run.condition('batch_size')},bf16"), run.cluster,
+            run.workers, "zero-1", Parallelism(2), int(run.condition("micro_batches")), run.iteration_time,
+        )
+        for run in runs
+    ]  # fmt: skip
+    rows = [row for row in undisturbed(read(folder / FILE, 8)) if row.gpus > 8]
+    return found + [
+        Stated(
+            "nanotron", f"{MODELS[row.model]}:h100,seq{TOKENS},batch{row.layout.batch},bf16,stack=nanotron", CLUSTER,
+            row.gpus, row.plan, row.layout.groups, row.layout.accumulated, row.seconds,
+        )
+        for row in rows[::EACH_OF]
+    ]  # fmt: skip
+
+
+def documents_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """The content of efficiency.json and of counted-bands.json, by name."""
     found = learn(lambda row: True)
-    apart = [one for own in held_out(lambda row: row.source).values() for one in own]
+    apart = [one for own in held_out(source_of).values() for one in own]
     elsewhere = [one for own in held_out(lambda row: generation(row.setting.gpu)).values() for one in own]
-    kinds = dict.fromkeys(kind for row, _ in apart if (kind := kind_of(row)) != ANY)
-    doubts = {kind: doubt_of(one for one in apart if kind_of(one[0]) == kind) for kind in kinds}
     rounded = partial(_rounded, digits=3)
-    return {
+    by_kind = doubts_of(apart)
+    doubts: dict[str, dict[str, float]] = {}
+    for gpu, stack in sorted(known_pairs()):
+        doubts.setdefault(gpu, {})[stack] = by_kind.get(gpu, by_kind[EXPERTS])
+    doubts |= {EXPERTS: {ANY: by_kind[EXPERTS]}, ANY: {ANY: doubt_of(elsewhere)}}
+    efficiency = {
         "schema_version": 2,
         "kind": "efficiency",
         "source": "published step times (profiles/make_efficiency.py)",
@@ -408,8 +545,11 @@ def document() -> dict[str, Any]:
         "attention": rounded(found.attention),
         "passes": rounded({name: one._asdict() for name, one in found.passes.items()}),
         "recipes": rounded(found.recipes),
-        "doubts": rounded({**doubts, ANY: doubt_of(elsewhere)}),
+        "doubts": rounded(doubts),
     }
+    runs = judged(efficiency["doubts"], layouts_of(folder))
+    bands = bands_document(distances_of([one for one in runs if one.kind != ONE_NODE]), {})
+    return {"efficiency.json": efficiency, "counted-bands.json": bands}
 
 
 def _rounded(value: Any, digits: int) -> Any:
@@ -430,7 +570,7 @@ def report() -> Iterator[str]:
     """Lines on the learned values, and on errors by source, learned from all and from all others."""
     found = learn(lambda row: True)
     yield str(found)
-    apart = held_out(lambda row: row.source)
+    apart = held_out(source_of)
     for source, own in apart.items():
         fitted = [row.missed(found) for row, _ in own]
         yield f"{source:20s} {len(own):3d} runs: {shown(fitted)}   left out: {shown([miss for _, miss in own])}"
@@ -441,7 +581,9 @@ def main() -> None:
         print("\n".join(report()))
         return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    profiles.write_text(folder / "efficiency.json", json.dumps(document(), indent=2) + "\n")
+    for name, made in documents_of(Path(os.environ["OSFMODEL_DATA"])).items():
+        text = json.dumps(made, indent=2) + "\n" if name == "efficiency.json" else documents.encode(made)
+        profiles.write_text(folder / name, text)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,8 @@ def bundled_bands() -> BandValues:
     return profiles.read(profiles.bundled_file("bands.json"), decode_bands)
 
 
+@lru_cache(maxsize=1)
 def bundled_distances() -> tuple[Distances, ...]:
-    """The distances that come with osfmodel."""
-    return bundled_bands().distances
+    """The distances that come with osfmodel, of profiled and of counted workloads. Raises DataError."""
+    counted = profiles.read(profiles.bundled_file("counted-bands.json"), decode_bands)
+    return bundled_bands().distances + counted.distances

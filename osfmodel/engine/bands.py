@@ -11,6 +11,10 @@ comparable: their bands have the distances of the nearest kind, WIDER times as f
 computation of sharded runs is that of the smallest run of their series: their bands hold nothing of what it takes
 longer among others.
 
+Counted workloads on GPUs, whose doubt was learned from published runs, have kinds of their own, and one distance for
+both ends (conformalized quantile regression; Romano, Patterson and Candes, 2019), which is below 0 where doubts of
+prices and computation together are too wide (profiles/make_efficiency.py); on one node the doubts are the band.
+
 ``without`` leaves a group of sources out, so that its runs can be held against bands in which they had no part.
 """
 
@@ -52,6 +56,8 @@ ONE_SOURCE = (OWNERS,)
 """Strategies of which a single group of sources has runs, so that none is left to hold a band against."""
 FAR = 4
 """Multiple of that from which nothing is comparable."""
+COUNTED = ", counted"
+"""End of the kind of a band of a counted workload."""
 NEAREST = " (nearest)"
 """End of the kind of a band for which nothing comparable was measured."""
 WIDER, LEAST_FAR = 2.0, 0.15
@@ -129,6 +135,16 @@ def kind_of(plan: Plan, pricing: Pricing) -> str:
     return SHARDED_NODES if kind == NODES and plan.strategy in (*SHARDED, FLAT_SHARDED, ZERO_3) else kind
 
 
+def counted_kind(inside: bool, replicas: bool) -> str:
+    """The kind of a counted set-up on GPUs ``inside`` a node or of several, of one GPU or ``replicas`` of several."""
+    return f"{'replicas on ' * replicas}{NODE if inside else NODES}{COUNTED}"
+
+
+def is_counted(workload: Workload, pricing: Pricing) -> bool:
+    """Whether times were counted for a GPU, so that how far they are off is what published runs showed."""
+    return workload.fixed_share is not None and workload.doubt > 0 and not pricing.blocking
+
+
 def _place(pricing: Pricing) -> str:
     return GLOO if pricing.blocking else NODE if pricing.per_host >= pricing.workers else NODES
 
@@ -199,17 +215,33 @@ def wider(plan: Plan, pricing: Pricing) -> bool:
     return bool(incomparable(plan, pricing)) and not plan.sparse and (plan.plain or plan.strategy in SHARDING)
 
 
-def band_of(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing, far: bool = False) -> Band | None:
+def band_of(
+    workload: Workload,
+    plan: Plan,
+    timeline: Timeline,
+    pricing: Pricing,
+    replicas: bool = False,
+    inside: bool | None = None,
+) -> Band | None:
     """The band of a prediction; None for a single worker and where nothing comparable or near was measured.
 
-    far: whether the workload itself is such that no runs are comparable
+    replicas: whether a worker is several GPUs
+    inside:   whether all of these are on one node; by default whether the workers are
     """
-    if pricing.workers == 1 or (incomparable(plan, pricing) and not wider(plan, pricing)):
+    counted = is_counted(workload, pricing)
+    if pricing.workers == 1 and not (counted and replicas):
         return None
-    distances = distances_for(kind_of(plan, pricing), bundled_distances())
-    if distances is None:
+    far = bool(incomparable(plan, pricing)) and pricing.workers > 1
+    if far and not wider(plan, pricing):
         return None
-    if far or wider(plan, pricing):
+    kind = kind_of(plan, pricing)
+    if counted:
+        kind = counted_kind(_place(pricing) == NODE if inside is None else inside, replicas)
+    level = (0.0,) * len(LEVELS)
+    distances = distances_for(kind, bundled_distances()) or (counted and Distances(kind, "", level, level, 0, ()))
+    if not distances:
+        return None
+    if not counted and (far or replicas):
         below, above = (tuple(max(WIDER * x, LEAST_FAR) for x in ends) for ends in (distances.below, distances.above))
         distances = distances._replace(kind=f"{distances.kind}{NEAREST}", below=below, above=above)
     fast, slow = extremes(workload, plan, timeline, pricing)
@@ -248,10 +280,14 @@ def _distances(kind: str, without: str, runs: Sequence[JudgedRun]) -> Distances:
     below = [math.log(run.fast / run.measured) for run in runs]
     above = [math.log(run.measured / run.slow) for run in runs]
     groups = len({run.group for run in runs})
-    if groups == 1:
-        below, above = ([max(value, ALONE) for value in values] for values in (below, above))
-    parts = [1 - (1 - level) / 2 * groups / (groups + 1) for level in LEVELS]
-    ends = [tuple(weighed(values, shares, part) for part in parts) for values in (below, above)]
+    if kind.endswith(COUNTED):
+        both = [max(pair) for pair in zip(below, above, strict=True)]
+        ends = [tuple(weighed(both, shares, level) for level in LEVELS)] * 2
+    else:
+        if groups == 1:
+            below, above = ([max(value, ALONE) for value in values] for values in (below, above))
+        parts = [1 - (1 - level) / 2 * groups / (groups + 1) for level in LEVELS]
+        ends = [tuple(weighed(values, shares, part) for part in parts) for values in (below, above)]
     return Distances(kind, without, ends[0], ends[1], len(runs), tuple(sorted({run.source for run in runs})))
 
 

@@ -15,7 +15,7 @@ from osfmodel.cost import COST_MODELS, network_rates, worker_counts
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
-from osfmodel.engine.bands import incomparable, kind_of, wider
+from osfmodel.engine.bands import incomparable, is_counted, kind_of, wider
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
@@ -154,7 +154,7 @@ def _one_replica(found: Finished) -> Iterator[Words]:
 
 def _wide(found: Finished) -> Iterator[Words]:
     pricing = found.paid[-1]
-    if wider(found.plan, pricing):
+    if wider(found.plan, pricing) and not is_counted(found.workload, pricing):
         why = incomparable(found.plan, pricing) if pricing.workers > 1 else ""
         yield {"why": why, "nearest": kind_of(found.plan, pricing)}
 

@@ -7,7 +7,6 @@ import math
 import re
 import sys
 from dataclasses import replace
-from types import MappingProxyType
 
 import pytest
 
@@ -38,7 +37,7 @@ TAUGHT = Learned(
     {"any": {"bfloat16": 0.5, "float8": 0.5}},
     {"flash": {"any": 0.25}, "cudnn": {"any": 0.25}},
     {"eager": Traffic(1.0, 0.5, 1.0), "compile": Traffic(0.5, 0.25, 1.0), "te": Traffic(0.5, 0.25, 1.0)},
-    {"any": 0.3},
+    {"any": {"any": 0.3}},
 )
 
 
@@ -125,20 +124,21 @@ def test_more_tokens_take_more_time_and_no_more_for_each_of_a_batch(words):
         assert seconds[2] > 2 * seconds[1] * 0.9  # attention grows by the square
 
 
-def test_gpus_of_which_no_relative_was_measured_are_doubted_more():
+def test_what_no_run_taught_is_doubted_more():
     taught = learned()
-    assert taught.doubt("h100", "compile", "float8", False) == taught.doubts["dense"]
-    assert taught.doubt("h100", "te", "float8", True) == taught.doubts["experts"]
+    own, elsewhere = taught.doubts["h100"]["compile"], taught.doubts["any"]["any"]
+    assert taught.doubt("h100", "compile", "float8", False) == taught.doubt("h200", "compile", "bfloat16", False) == own
+    assert taught.doubt("h100", "te", "float8", True) == max(own, taught.doubts["experts"]["any"])
+    assert taught.doubt("b200", "te", "mxfp8", False) == taught.doubts["b200"]["te"] < elsewhere
     for gpu, stack, dtype in (
         ("mi300x", "compile", "bfloat16"),
         ("l40s", "te", "bfloat16"),
         ("h100", "nanotron", "float8"),
+        ("b200", "compile", "bfloat16"),  # the GPU and the stack are known, but not together
+        ("b200", "te", "float8-rowwise"),
+        ("b200", "te", "nvfp4"),
     ):
-        assert taught.doubt(gpu, stack, dtype, False) == max(taught.doubts["dense"], taught.doubts["any"])
-    assert taught.doubts["any"] > taught.doubts["dense"]
-    assert taught.doubt("b200", "te", "mxfp8", False) == taught.doubts["dense"]
-    for dtype in ("float8-rowwise", "nvfp4"):  # of one source, and of none
-        assert taught.doubt("b200", "te", dtype, False) == max(taught.doubts["dense"], taught.doubts["any"])
+        assert taught.doubt(gpu, stack, dtype, False) == elsewhere > own
     assert taught.clock("a100-64gb", "bfloat16") == taught.clocks["a100"]["bfloat16"]
     assert taught.clock("mi300x", "bfloat16") == taught.clocks["any"]["bfloat16"]
 
@@ -183,7 +183,7 @@ def test_efficiencies_are_what_the_script_learns():
 def test_a_row_is_learned_from_as_it_is_predicted():
     """The parts of a row add up to the step that scale predicts: what is fitted is what users get."""
     one = next(one for one in learning.stated() if one.source == "simumax" and one.groups.pipeline == 2)
-    other = TAUGHT._replace(clocks={"any": {"bfloat16": 0.7, "float8": 0.7}}, doubts=MappingProxyType({"any": 0.0}))
+    other = TAUGHT._replace(clocks={"any": {"bfloat16": 0.7, "float8": 0.7}}, doubts={"any": {"any": 0.0}})
     row = learning.row_of_stated(one)
     assert row.computing(other) + row.rest == pytest.approx(learning.predicted(one, other), rel=0.02)
 

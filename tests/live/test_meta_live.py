@@ -215,7 +215,7 @@ def test_parameters_of_the_file_are_those_of_the_model(factories, factory, make)
     assert {layer.name: layer.shape for layer in workload.layers if layer.gradient_bytes} == theirs
     assert {layer.dtype for layer in workload.layers} == {"float32"}
     assert workload.batch_size == (4 if factory == "images" else 2)
-    assert workload.doubt == learned().doubts["dense"]
+    assert workload.doubt == learned().doubts["h100"]["eager"]
     assert workload.source.gpu == "H100 SXM"
     assert workload.sample_tokens == (None if factory == "images" else 12)
     assert [segment.name for segment in workload.segments] == ([] if factory == "images" else ["layers.0", "layers.1"])

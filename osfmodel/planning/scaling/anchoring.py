@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from osfmodel.engine.bands import kind_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_predicted_time
 from osfmodel.entities.errors import UsageError
@@ -96,8 +97,9 @@ def measured(task: AnchoredTask, workload: Workload, anchor: Anchor) -> tuple[An
 
 def banded(task: AnchoredTask, learned: Taught, workload: Workload, point: ScalePoint) -> ScalePoint:
     """A point with the band that anchors left; ``workload``: as counted or profiled."""
-    seconds = timed(task, workload, point.workers, point.best.name)
-    return replace(point, taught=learned.band(point.time, seconds, point.band, point.workers, point.inside))
+    seconds, found = timed(task, workload, point.workers, point.best.name), point.best.prediction
+    kind = kind_of(found.plan, found.bound.question.pricing)
+    return replace(point, taught=learned.band(point.time, seconds, kind, point.workers, point.inside))
 
 
 def factor_of(task: AnchoredTask, workload: Workload, anchor: Anchor) -> float | None:

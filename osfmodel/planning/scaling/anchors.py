@@ -20,7 +20,7 @@ from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.nccl import unpaced
 from osfmodel.cost.nccl_constants import MIDDLE_PACE
 from osfmodel.engine.band_values import bundled_distances
-from osfmodel.engine.bands import LEAST, NEAREST, PER_DOUBLING, Band, around, distances_for
+from osfmodel.engine.bands import LEAST, PER_DOUBLING, Band, around, distances_for
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_predicted_time
 from osfmodel.entities.errors import UsageError
@@ -135,10 +135,10 @@ class Taught:
         """The cluster with the learned network."""
         return with_factors(cluster, self.factors)
 
-    def band(self, time: float, timed: Timed, before: Band | None, workers: int, inside: bool) -> Band:
+    def band(self, time: float, timed: Timed, kind: str, workers: int, inside: bool) -> Band:
         """The band of a step of ``time`` seconds: what is left of doubts, and what a network's runs miss beyond it.
 
-        before: without anchors
+        kind:   of the set-up
         inside: whether all are on one node
 
         For each doubling beyond the anchors PER_DOUBLING more is doubted, and as much as anchors are missed by.
@@ -150,7 +150,6 @@ class Taught:
         for pair in self.edges:
             changes = [math.log(timed(factors) / time) for factors in pair]
             low, high = math.hypot(low, min(0.0, *changes)), math.hypot(high, max(0.0, *changes))
-        kind = KIND if before is None else before.kind.removesuffix(NEAREST)
         known = None if measured or inside else distances_for(kind, bundled_distances())
         fast, slow = time * math.exp(-low), time * math.exp(high)
         if known is None:
@@ -227,7 +226,5 @@ def _likeliest(anchors: Sequence[AnchoredStep]) -> tuple[Factors, np.ndarray, li
     return _times(NONE, best.x), np.linalg.inv(best.jac.T @ best.jac), likely
 
 
-KIND = "anchors"
-"""Kind of the band of a step for which nothing but anchors is known."""
 FARTHEST = math.log(3)
 """Logarithm of predicted / measured from which an anchor is refused."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 
 from osfmodel.counting.groups import Parallelism
-from osfmodel.engine.bands import LEAST, Band, band_of, extremes, incomparable
+from osfmodel.engine.bands import COUNTED, LEAST, Band, band_of, extremes
 from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time, show_share
@@ -37,8 +37,8 @@ class TrainingLength:
                 raise UsageError(f"the {name} is {value:g}: it must be above 0")
 
 
-COUNTED = "one node, counted"
-"""Kind of the band of a counted workload on one node."""
+COUNTED_ALONE = f"one GPU{COUNTED}"
+"""Kind of the band of a counted workload on one GPU."""
 
 
 @dataclass(frozen=True)
@@ -92,24 +92,17 @@ class ScalePoint:
 
     @cached_property
     def band(self) -> Band | None:
-        """The error band of the step's time.
-
-        Nobody published comparable runs of sharded plans on one node; if the workload was counted, the band there is
-        the doubt about its times, which was learned from such runs, and about prices. Nor are runs of replicas of
-        several GPUs among those that bands are learned from.
-        """
+        """The error band of the step's time; of a counted workload on one GPU, the doubt about its times."""
         if self.taught is not None:
             return self.taught
         found, bound = self.best.prediction, self.best.prediction.bound.question
-        several = bound.pricing.workers > 1
-        if self.ranks < self.workers and several and not self.inside:
-            return band_of(bound.workload, found.plan, found.timeline, bound.pricing, far=True)
-        measured = several and not (self.inside and incomparable(found.plan, bound.pricing))
-        if self.workload.fixed_share is None or measured:
+        if self.ranks < self.workers:
+            return band_of(bound.workload, found.plan, found.timeline, bound.pricing, True, self.inside)
+        if self.workers > 1 or self.workload.fixed_share is None:
             return found.band
         low, high = extremes(bound.workload, found.plan, found.timeline, bound.pricing)
         time = found.timeline.iteration_time
-        return Band(time, min(low, time / (1 + LEAST)), max(high, time * (1 + LEAST)), COUNTED, (), 0)
+        return Band(time, min(low, time / (1 + LEAST)), max(high, time * (1 + LEAST)), COUNTED_ALONE, (), 0)
 
     @property
     def samples_per_s(self) -> float | None:

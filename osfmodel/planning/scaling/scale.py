@@ -11,7 +11,7 @@ from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.words import model_of, parse_words
-from osfmodel.engine.bands import NEAREST
+from osfmodel.engine.bands import COUNTED
 from osfmodel.engine.strategies.padding import placed
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes
@@ -22,7 +22,7 @@ from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import Given, PricedSubjects
 from osfmodel.planning.results import WORTHWHILE, Prediction
 from osfmodel.planning.scaling.anchoring import banded, factor_of, far, learn, measured
-from osfmodel.planning.scaling.curve import COUNTED, Anchor, ScaleCurve, ScalePoint, TrainingLength
+from osfmodel.planning.scaling.curve import Anchor, ScaleCurve, ScalePoint, TrainingLength
 from osfmodel.planning.scaling.replicas import (
     assumptions,
     in_groups,
@@ -314,15 +314,12 @@ class ScaleTask:
 def _told(points: Sequence[ScalePoint], cluster: Cluster) -> Iterator[str]:
     """The notes of predictions, without those on bands that counted times replace, and with the user's own network."""
     for point in points:
-        counted = point.band is not None and point.band.kind == COUNTED
+        counted = point.band is not None and point.band.kind.endswith(COUNTED)
         for one in point.best.prediction.caveats:
             if one.startswith(NETWORK):
                 yield f"{NETWORK} {network_rates(cluster)}"
             elif not (counted and one.startswith((BANDLESS, WIDE))):
                 yield one
-        if point.ranks < point.workers and point.band is not None and point.band.kind.endswith(NEAREST):
-            kind = point.band.kind.removesuffix(NEAREST)
-            yield f"{WIDE} no replicas of several GPUs were measured, runs on {kind} are nearest"
 
 
 def _placed(points: Sequence[ScalePoint]) -> Iterator[str]:
