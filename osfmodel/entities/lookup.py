@@ -164,13 +164,17 @@ def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, mo
 
     >>> suggestion("optimum", ["wfbp", "optimal"])
     'did you mean optimal?'
+    >>> suggestion("qwen3-30b", ["qwen3-32b", "qwen3-30b-a3b"])
+    'did you mean qwen3-30b-a3b?'
     >>> suggestion("fast", ["wfbp", "optimal"])
     'known are wfbp, optimal'
     """
     names = all_names(known)
     listed = f"known are {', '.join(names)}"
     begun = [known for known in names if known.startswith(name) and name]
-    return did_you_mean(nearest(name, names, most) or begun[:3]) or (listed if otherwise is None else otherwise)
+    whole = [known for known in begun if known.startswith(f"{name}-")]  # without its last part
+    meant = [*dict.fromkeys([*whole, *nearest(name, names, most)])][:most]
+    return did_you_mean(meant or begun[:3]) or (listed if otherwise is None else otherwise)
 
 
 def did_you_mean(names: Iterable[str]) -> str:
