@@ -94,10 +94,9 @@ def without_anchor(level: float = PART) -> list[Alone]:
     by_source = held_out()
     found = []
     for name, rows in by_source.items():
-        others = [row for source, own in by_source.items() if source != name for row in own]
-        doubts, any_of = learning.doubts_of(others, level), learning.doubt_of(others, level=level)
+        taught = learned()._replace(doubts=learning.doubts_without(name, level))
         for row, miss in rows:
-            doubt = doubts.get(learning.kind_of(row), any_of)
+            doubt = learning.doubted(row, taught)
             found.append(Alone(row.source, row.setting.stack, row.seconds, math.expm1(miss), doubt))
     return found
 
@@ -153,7 +152,7 @@ def _inside(one: RunInWords, workload: Workload) -> bool | None:
 
 def bands(folder: Path) -> Iterator[str]:
     """The lines of the table of bands by kind of set-up, each without the source that it is held against."""
-    rows = learning.judged(learned().doubts, learning.layouts_of(folder))
+    rows = learning.judged(learning.layouts_of(folder))
     yield "| kind | sources | runs | half width, median | inside, mean of sources |"
     yield "|---|---|---|---|---|"
     used = grouped(used_of([(one.kind, one) for one in rows], distances_of(rows)), lambda one: one.judged.kind)

@@ -62,18 +62,15 @@ from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.band_values import bands_document
 from osfmodel.engine.bands import (
-    NODE,
+    COUNTED,
     PART,
+    REPLICAS,
     JudgedRun,
-    counted_kind,
     distances_of,
     extremes,
     quantile,
     weighed,
 )  # fmt: skip
-from osfmodel.engine.bands import (
-    kind_of as place_of,
-)
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.gpus import GPUS, generation_of
@@ -114,8 +111,6 @@ published (SimuMax's kernels, not its steps): medians of three kinds are 0.93, 0
 are left out with its steps."""
 ELSEWHERE = 0.25
 """Weight of a source's errors for the doubt of GPUs on which it did not run; a source on these has 1."""
-ONE_NODE = counted_kind(inside=True, replicas=False)
-"""Kind of set-up whose bands are the doubts themselves."""
 EACH_OF = 8
 """One in so many of nanotron's layouts on several nodes is judged for bands."""
 PAIRED = ("torchao",)
@@ -420,6 +415,7 @@ def without(group: Callable[[Row], str], name: str) -> Learned:
     return learn(lambda row: group(row) != name)
 
 
+@cache
 def held_out(group: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
     """The runs by group, with ln(predicted / measured) of their steps, learned without the group."""
     found: dict[str, list[tuple[Row, float]]] = {}
@@ -444,6 +440,12 @@ def kind_of(row: Row) -> str:
     return EXPERTS if experts else taught_on(row)[0]
 
 
+def doubted(row: Row, taught: Learned) -> float:
+    """The doubt of a run."""
+    setting, experts = row.setting, kind_of(row) == EXPERTS
+    return taught.doubt(setting.gpu, setting.stack, setting.dtype, experts)
+
+
 @cache
 def known_pairs() -> frozenset[tuple[str, str]]:
     """GPUs and stacks together of which runs taught."""
@@ -463,19 +465,38 @@ def doubt_of(errors: Iterable[tuple[Row, float]], kind: str = "", level: float =
     return math.expm1(weighed([size for *_, size in found], [one / sum(weights) for one in weights], level))
 
 
-def doubts_of(apart: Iterable[tuple[Row, float]], level: float = PART) -> dict[str, float]:
-    """The doubt of each GPU with a clock, and of models with experts, from runs whose source was left out."""
+def doubts_of(
+    apart: Iterable[tuple[Row, float]], elsewhere: Iterable[tuple[Row, float]], level: float = PART
+) -> dict[str, dict[str, float]]:
+    """The doubts of ``Learned``, from runs whose source was left out, and from runs whose generation of GPUs was."""
     taught = [one for one in apart if kind_of(one[0]) != ANY]
     dense = [one for one in taught if kind_of(one[0]) != EXPERTS]
-    found = {kind: doubt_of(dense, kind, level) for kind in dict.fromkeys(kind_of(row) for row, _ in dense)}
-    return found | ({EXPERTS: doubt_of(taught, EXPERTS, level)} if len(taught) > len(dense) else {})
+    any_of = doubt_of(elsewhere, level=level)
+    found = {gpu: doubt_of(dense, gpu, level) for gpu in dict.fromkeys(kind_of(row) for row, _ in dense)}
+    by_stack: dict[str, dict[str, float]] = {}
+    for gpu, stack in sorted(known_pairs()):
+        by_stack.setdefault(gpu, {})[stack] = found.get(gpu, any_of)
+    experts = doubt_of(taught, EXPERTS, level) if len(taught) > len(dense) else any_of
+    return {**by_stack, EXPERTS: {ANY: experts}, ANY: {ANY: any_of}}
 
 
-def judged(doubts: Mapping[str, Mapping[str, float]], layouts: Sequence[Stated]) -> list[JudgedRun]:
-    """All runs as a user would ask for them, with what was learned without their source."""
+def by_generation(row: Row) -> str:
+    """The generation of the GPU of a run."""
+    return generation(row.setting.gpu)
+
+
+def doubts_without(source: str, level: float = PART) -> dict[str, dict[str, float]]:
+    """The doubts that the runs of other sources show; of all sources for ""."""
+    groups = held_out(source_of), held_out(by_generation)
+    apart, elsewhere = ([one for own in each.values() for one in own if one[0].source != source] for each in groups)
+    return doubts_of(apart, elsewhere, level)
+
+
+def judged(layouts: Sequence[Stated]) -> list[JudgedRun]:
+    """All runs as a user would ask for them, with all that was learned and doubted without their source."""
     found = []
     for source in dict.fromkeys([one.source for one in (*runs_in_words(), *stated(), *layouts)]):
-        taught = without(source_of, source)._replace(doubts=doubts)
+        taught = without(source_of, source)._replace(doubts=doubts_without(source))
         mine = [run for run in runs_in_words() if run.source == source and run.run.workers > 1]
         found += [_judged_run(run, taught) for run in mine]
         with patch.object(roofline, "learned", lambda taught=taught: taught):
@@ -490,17 +511,16 @@ def _judged_run(one: RunInWords, taught: Learned) -> JudgedRun:
         workload, several = replace(workload, update_time=0), 1
     workload, plan, pricing = asked_for(one, workload, several)
     timeline = predict_timeline(workload, plan, pricing)
-    kind = counted_kind(place_of(plan, pricing) == NODE, False)
     time = step_time(one, workload_in_words(one, taught))
     fast, slow = (time * end / timeline.iteration_time for end in extremes(workload, plan, timeline, pricing))
-    return JudgedRun(one.source, one.source, kind, one.run.iteration_time, time, fast, slow)
+    return JudgedRun(one.source, one.source, COUNTED, one.run.iteration_time, time, fast, slow)
 
 
 def _judged_stated(one: Stated) -> JudgedRun:
     point = point_of(one)
     found, question = point.best.prediction, point.best.prediction.bound.question
     ends = extremes(question.workload, found.plan, found.timeline, question.pricing)
-    kind = counted_kind(point.inside, point.ranks < point.workers)
+    kind = REPLICAS if point.ranks < point.workers else COUNTED
     return JudgedRun(one.source, one.source, kind, one.seconds, point.time, *ends)
 
 
@@ -528,14 +548,7 @@ def layouts_of(folder: Path) -> list[Stated]:
 def documents_of(folder: Path) -> dict[str, dict[str, Any]]:
     """The content of efficiency.json and of counted-bands.json, by name."""
     found = learn(lambda row: True)
-    apart = [one for own in held_out(source_of).values() for one in own]
-    elsewhere = [one for own in held_out(lambda row: generation(row.setting.gpu)).values() for one in own]
     rounded = partial(_rounded, digits=3)
-    by_kind = doubts_of(apart)
-    doubts: dict[str, dict[str, float]] = {}
-    for gpu, stack in sorted(known_pairs()):
-        doubts.setdefault(gpu, {})[stack] = by_kind.get(gpu, by_kind[EXPERTS])
-    doubts |= {EXPERTS: {ANY: by_kind[EXPERTS]}, ANY: {ANY: doubt_of(elsewhere)}}
     efficiency = {
         "schema_version": 2,
         "kind": "efficiency",
@@ -545,10 +558,9 @@ def documents_of(folder: Path) -> dict[str, dict[str, Any]]:
         "attention": rounded(found.attention),
         "passes": rounded({name: one._asdict() for name, one in found.passes.items()}),
         "recipes": rounded(found.recipes),
-        "doubts": rounded(doubts),
+        "doubts": rounded(doubts_without("")),
     }
-    runs = judged(efficiency["doubts"], layouts_of(folder))
-    bands = bands_document(distances_of([one for one in runs if one.kind != ONE_NODE]), {})
+    bands = bands_document(distances_of(judged(layouts_of(folder))), {})
     return {"efficiency.json": efficiency, "counted-bands.json": bands}
 
 

@@ -13,7 +13,7 @@ longer among others.
 
 Counted workloads on GPUs, whose doubt was learned from published runs, have kinds of their own, and one distance for
 both ends (conformalized quantile regression; Romano, Patterson and Candes, 2019), which is below 0 where doubts of
-prices and computation together are too wide (profiles/make_efficiency.py); on one node the doubts are the band.
+prices and computation together are too wide (profiles/make_efficiency.py).
 
 ``without`` leaves a group of sources out, so that its runs can be held against bands in which they had no part.
 """
@@ -56,8 +56,8 @@ ONE_SOURCE = (OWNERS,)
 """Strategies of which a single group of sources has runs, so that none is left to hold a band against."""
 FAR = 4
 """Multiple of that from which nothing is comparable."""
-COUNTED = ", counted"
-"""End of the kind of a band of a counted workload."""
+COUNTED, REPLICAS = "GPUs, counted", "replicas of several GPUs, counted"
+"""Kinds of counted set-ups, on one node or several: bands grow evenly from one to the other."""
 NEAREST = " (nearest)"
 """End of the kind of a band for which nothing comparable was measured."""
 WIDER, LEAST_FAR = 2.0, 0.15
@@ -133,11 +133,6 @@ def kind_of(plan: Plan, pricing: Pricing) -> str:
     """The kind of set-up of such a prediction."""
     kind = _place(pricing)
     return SHARDED_NODES if kind == NODES and plan.strategy in (*SHARDED, FLAT_SHARDED, ZERO_3) else kind
-
-
-def counted_kind(inside: bool, replicas: bool) -> str:
-    """The kind of a counted set-up on GPUs ``inside`` a node or of several, of one GPU or ``replicas`` of several."""
-    return f"{'replicas on ' * replicas}{NODE if inside else NODES}{COUNTED}"
 
 
 def is_counted(workload: Workload, pricing: Pricing) -> bool:
@@ -216,17 +211,11 @@ def wider(plan: Plan, pricing: Pricing) -> bool:
 
 
 def band_of(
-    workload: Workload,
-    plan: Plan,
-    timeline: Timeline,
-    pricing: Pricing,
-    replicas: bool = False,
-    inside: bool | None = None,
+    workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing, replicas: bool = False
 ) -> Band | None:
     """The band of a prediction; None for a single worker and where nothing comparable or near was measured.
 
     replicas: whether a worker is several GPUs
-    inside:   whether all of these are on one node; by default whether the workers are
     """
     counted = is_counted(workload, pricing)
     if pricing.workers == 1 and not (counted and replicas):
@@ -234,12 +223,9 @@ def band_of(
     far = bool(incomparable(plan, pricing)) and pricing.workers > 1
     if far and not wider(plan, pricing):
         return None
-    kind = kind_of(plan, pricing)
-    if counted:
-        kind = counted_kind(_place(pricing) == NODE if inside is None else inside, replicas)
-    level = (0.0,) * len(LEVELS)
-    distances = distances_for(kind, bundled_distances()) or (counted and Distances(kind, "", level, level, 0, ()))
-    if not distances:
+    kind = (REPLICAS if replicas else COUNTED) if counted else kind_of(plan, pricing)
+    distances = distances_for(kind, bundled_distances())
+    if distances is None:
         return None
     if not counted and (far or replicas):
         below, above = (tuple(max(WIDER * x, LEAST_FAR) for x in ends) for ends in (distances.below, distances.above))
@@ -280,7 +266,7 @@ def _distances(kind: str, without: str, runs: Sequence[JudgedRun]) -> Distances:
     below = [math.log(run.fast / run.measured) for run in runs]
     above = [math.log(run.measured / run.slow) for run in runs]
     groups = len({run.group for run in runs})
-    if kind.endswith(COUNTED):
+    if kind in (COUNTED, REPLICAS):
         both = [max(pair) for pair in zip(below, above, strict=True)]
         ends = [tuple(weighed(both, shares, level) for level in LEVELS)] * 2
     else:

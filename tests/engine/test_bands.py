@@ -21,18 +21,19 @@ from osfmodel.engine.band_values import (
     decode_bands,
 )
 from osfmodel.engine.bands import (
+    COUNTED,
     GLOO,
     LEAST,
     LEAST_FAR,
     MOST_WORKERS,
     NODE,
     NODES,
+    REPLICAS,
     SHARDED_NODES,
     JudgedRun,
     around,
     band_of,
     beyond,
-    counted_kind,
     distances_for,
     distances_of,
     extremes,
@@ -93,8 +94,7 @@ def test_tails_are_those_of_a_sample_that_lacks_one_group():
 
 
 def test_counted_kinds_have_one_distance_for_both_ends_that_narrows_doubts_that_are_too_wide():
-    kind = counted_kind(inside=False, replicas=True)
-    judged = runs("a", "a", [number / 1000 - 0.05 for number in range(100)], kind)  # all inside of 0.9 to 1.1
+    judged = runs("a", "a", [number / 1000 - 0.05 for number in range(100)], REPLICAS)  # all inside of 0.9 to 1.1
     found = distances_of(judged)[0]
     assert found.below == found.above < (0.0,) * len(LEVELS)
     held = [around(1.0, 0.9, 1.1, found) for _ in judged]
@@ -104,7 +104,7 @@ def test_counted_kinds_have_one_distance_for_both_ends_that_narrows_doubts_that_
 def test_a_counted_workload_has_the_band_of_counted_runs_and_no_remark_on_others():
     cluster = osf.load_cluster("nccl:h100x8,400Gbps")
     found = osf.predict(osf.load_workload("llama3.2-1b:h100,seq512"), cluster, "zero-1", 64)
-    assert found.band.kind == counted_kind(inside=False, replicas=False)
+    assert found.band.kind == COUNTED
     assert not any("nothing comparable" in note for note in found.notes)
     profiled = osf.predict(WORKLOAD, cluster, "zero-1", 64)
     assert profiled.band.kind == f"{NODES} (nearest)"
@@ -164,8 +164,7 @@ def test_kinds_of_set_up_are_learned_from_apart():
     for name in ("fsdp2", "hsdp"):
         sharded = make_plan(name, WORKLOAD, nodes)
         assert [kind_of(sharded, pricing) for pricing in (node, nodes)] == [NODE, SHARDED_NODES]
-    counted = {counted_kind(False, False), counted_kind(True, True), counted_kind(False, True)}
-    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO, SHARDED_NODES} | counted
+    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO, SHARDED_NODES, COUNTED, REPLICAS}
 
 
 def test_sharded_plans_on_several_nodes_have_the_band_of_sharded_runs():

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli.app import main
 from osfmodel.counting.groups import Parallelism
-from osfmodel.engine.bands import NEAREST, NODE, counted_kind
+from osfmodel.engine.bands import COUNTED, NEAREST, NODE, REPLICAS
 from osfmodel.planning.scaling.curve import Anchor, TrainingLength
 from osfmodel.planning.scaling.goals import Answer, Goals
 from osfmodel.planning.scaling.inverse import STEADY, answers
@@ -122,7 +122,7 @@ def test_a_counted_workload_has_a_band_on_one_node(cluster):
     curve = scale(workload, cluster, [8], ScaleOptions(plans=("fsdp2",)))
     (point,) = curve.points
     assert not any("nothing comparable" in note for note in curve.notes)
-    assert point.band.kind == counted_kind(inside=True, replicas=False)
+    assert point.band.kind == COUNTED
     assert point.band.above > 0.9 * workload.doubt * workload.compute_time / point.time
     assert -1 < point.band.below < 0
     (profiled,) = scale(replace(workload, fixed_share=None), cluster, [8], ScaleOptions(plans=("fsdp2",))).points
@@ -150,7 +150,7 @@ def test_every_named_strategy_has_an_error_band(cluster, plan, workers, groups):
     options = ScaleOptions(plans=(plan,), groups=groups)
     curve = scale(workload, cluster, [workers], options)
     (point,) = curve.points
-    assert point.band.kind == counted_kind(workers <= 8, groups.tensor * groups.pipeline > 1)
+    assert point.band.kind == (REPLICAS if groups.tensor * groups.pipeline > 1 else COUNTED)
     assert point.band.below < 0 < point.band.above
     assert not any("error band:" in note for note in curve.notes)
     doubtful = scale(replace(workload, doubt=2 * workload.doubt), cluster, [workers], options)

@@ -1,11 +1,10 @@
 """osfmodel: ``osf scale`` with the words of the run, as it comes, and learned without the run's source.
 
 Efficiencies that come with osfmodel were learned from the runs on the fewest GPUs of these sources, and its constants
-were chosen with all of them in view. Learned anew without the source, step times do not know it; bands of
-communication on several nodes, which are in profiles/bands.json, still do.
+were chosen with all of them in view. Learned anew without the source, step times do not know it; the margin of
+bands, which is in profiles/counted-bands.json, still does.
 """
 
-from functools import lru_cache
 from unittest.mock import patch
 
 import make_efficiency as learning
@@ -17,7 +16,6 @@ from osfmodel.cost.clusters import load_cluster
 from osfmodel.counting import load_workload, roofline
 from osfmodel.counting import words as counting_words
 from osfmodel.counting.groups import Parallelism
-from osfmodel.counting.stacks import Learned
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
@@ -40,30 +38,9 @@ def _ask(row: PeerRow) -> Answer:
     return Answer(point.time, memory, (band.low, band.high) if band else None)
 
 
-@lru_cache(maxsize=32)
-def _without(source: str) -> Learned:
-    return learning.learn(lambda row: row.source != source)
-
-
-@lru_cache(maxsize=32)
-def _misses(source: str) -> tuple[tuple[learning.Row, float], ...]:
-    """The source's runs, with ln(predicted / measured), learned without it."""
-    found = _without(source)
-    return tuple((row, row.missed(found)) for row in learning.rows() if row.source == source)
-
-
-@lru_cache(maxsize=32)
-def _held_out(source: str) -> Learned:
-    """Learned without the source, and doubts from how other sources are missed that were left out in turn."""
-    others = dict.fromkeys(row.source for row in learning.rows() if row.source != source)
-    missed = [one for other in others for one in _misses(other)]
-    kinds = dict.fromkeys(learning.kind_of(row) for row, _ in missed)
-    doubts = {kind: learning.doubt_of(one for one in missed if learning.kind_of(one[0]) == kind) for kind in kinds}
-    return _without(source)._replace(doubts={**doubts, "any": learning.doubt_of(missed)})
-
-
 def _ask_held_out(row: PeerRow) -> Answer:
-    learned = _held_out(row.source)
+    learned = learning.without(learning.source_of, row.source)
+    learned = learned._replace(doubts=learning.doubts_without(row.source))
     counting_words.at_samples.cache_clear()
     with patch.object(roofline, "learned", lambda: learned):
         found = _ask(row)

@@ -37,10 +37,6 @@ class TrainingLength:
                 raise UsageError(f"the {name} is {value:g}: it must be above 0")
 
 
-COUNTED_ALONE = f"one GPU{COUNTED}"
-"""Kind of the band of a counted workload on one GPU."""
-
-
 @dataclass(frozen=True)
 class ScalePoint:
     """A number of GPUs, ``workers``.
@@ -97,12 +93,12 @@ class ScalePoint:
             return self.taught
         found, bound = self.best.prediction, self.best.prediction.bound.question
         if self.ranks < self.workers:
-            return band_of(bound.workload, found.plan, found.timeline, bound.pricing, True, self.inside)
+            return band_of(bound.workload, found.plan, found.timeline, bound.pricing, replicas=True)
         if self.workers > 1 or self.workload.fixed_share is None:
             return found.band
         low, high = extremes(bound.workload, found.plan, found.timeline, bound.pricing)
         time = found.timeline.iteration_time
-        return Band(time, min(low, time / (1 + LEAST)), max(high, time * (1 + LEAST)), COUNTED_ALONE, (), 0)
+        return Band(time, min(low, time / (1 + LEAST)), max(high, time * (1 + LEAST)), COUNTED, (), 0)
 
     @property
     def samples_per_s(self) -> float | None:

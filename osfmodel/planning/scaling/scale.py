@@ -11,7 +11,7 @@ from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.words import model_of, parse_words
-from osfmodel.engine.bands import COUNTED
+from osfmodel.engine.bands import COUNTED, REPLICAS
 from osfmodel.engine.strategies.padding import placed
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes
@@ -314,7 +314,7 @@ class ScaleTask:
 def _told(points: Sequence[ScalePoint], cluster: Cluster) -> Iterator[str]:
     """The notes of predictions, without those on bands that counted times replace, and with the user's own network."""
     for point in points:
-        counted = point.band is not None and point.band.kind.endswith(COUNTED)
+        counted = point.band is not None and point.band.kind in (COUNTED, REPLICAS)
         for one in point.best.prediction.caveats:
             if one.startswith(NETWORK):
                 yield f"{NETWORK} {network_rates(cluster)}"
