@@ -25,7 +25,8 @@ from statistics import mean, median
 from typing import NamedTuple, TypeVar
 
 from osfmodel.counting.stacks import ANY, learned
-from osfmodel.engine.bands import PART, distances_of, quantile
+from osfmodel.engine.band_values import Distances
+from osfmodel.engine.bands import COUNTED, NOTHING, PART, REPLICAS, distances_of, quantile
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import judge_one, used_of
@@ -155,7 +156,9 @@ def bands(folder: Path) -> Iterator[str]:
     rows = learning.judged(learning.layouts_of(folder))
     yield "| kind | sources | runs | half width, median | inside, mean of sources |"
     yield "|---|---|---|---|---|"
-    used = grouped(used_of([(one.kind, one) for one in rows], distances_of(rows)), lambda one: one.judged.kind)
+    known = distances_of([one for one in rows if one.kind == REPLICAS])
+    known.append(Distances(COUNTED, "", NOTHING, NOTHING, 0, ()))
+    used = grouped(used_of([(one.kind, one) for one in rows], known), lambda one: one.judged.kind)
     for kind, own in sorted(used.items()):
         sources = grouped(own, lambda one: one.judged.source)
         half = median(one.band.half_width for one in own if one.band is not None)

@@ -520,7 +520,7 @@ def _judged_stated(one: Stated) -> JudgedRun:
     point = point_of(one)
     found, question = point.best.prediction, point.best.prediction.bound.question
     ends = extremes(question.workload, found.plan, found.timeline, question.pricing)
-    kind = REPLICAS if point.ranks < point.workers else COUNTED
+    kind = REPLICAS if point.ranks < point.workers and not point.inside else COUNTED
     return JudgedRun(one.source, one.source, kind, one.seconds, point.time, *ends)
 
 
@@ -560,7 +560,7 @@ def documents_of(folder: Path) -> dict[str, dict[str, Any]]:
         "recipes": rounded(found.recipes),
         "doubts": rounded(doubts_without("")),
     }
-    bands = bands_document(distances_of(judged(layouts_of(folder))), {})
+    bands = bands_document(distances_of([one for one in judged(layouts_of(folder)) if one.kind == REPLICAS]), {})
     return {"efficiency.json": efficiency, "counted-bands.json": bands}
 
 

@@ -11,9 +11,9 @@ comparable: their bands have the distances of the nearest kind, WIDER times as f
 computation of sharded runs is that of the smallest run of their series: their bands hold nothing of what it takes
 longer among others.
 
-Counted workloads on GPUs, whose doubt was learned from published runs, have kinds of their own, and one distance for
-both ends (conformalized quantile regression; Romano, Patterson and Candes, 2019), which is below 0 where doubts of
-prices and computation together are too wide (profiles/make_efficiency.py).
+The doubt of counted workloads on GPUs was learned from published runs: their band is what it and prices make of the
+step. Replicas of several GPUs over several nodes have one distance for both ends, learned from such runs
+(conformalized quantile regression; Romano, Patterson and Candes, 2019; profiles/make_efficiency.py).
 
 ``without`` leaves a group of sources out, so that its runs can be held against bands in which they had no part.
 """
@@ -56,8 +56,10 @@ ONE_SOURCE = (OWNERS,)
 """Strategies of which a single group of sources has runs, so that none is left to hold a band against."""
 FAR = 4
 """Multiple of that from which nothing is comparable."""
-COUNTED, REPLICAS = "GPUs, counted", "replicas of several GPUs, counted"
-"""Kinds of counted set-ups, on one node or several: bands grow evenly from one to the other."""
+COUNTED, REPLICAS = "counted", "replicas over several nodes, counted"
+"""Kinds of counted set-ups: all but the second."""
+NOTHING = (0.0,) * len(LEVELS)
+"""Distances where doubts are the band."""
 NEAREST = " (nearest)"
 """End of the kind of a band for which nothing comparable was measured."""
 WIDER, LEAST_FAR = 2.0, 0.15
@@ -210,28 +212,27 @@ def wider(plan: Plan, pricing: Pricing) -> bool:
     return bool(incomparable(plan, pricing)) and not plan.sparse and (plan.plain or plan.strategy in SHARDING)
 
 
-def band_of(
-    workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing, replicas: bool = False
-) -> Band | None:
-    """The band of a prediction; None for a single worker and where nothing comparable or near was measured.
-
-    replicas: whether a worker is several GPUs
-    """
-    counted = is_counted(workload, pricing)
-    if pricing.workers == 1 and not (counted and replicas):
+def band_of(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing) -> Band | None:
+    """The band of a prediction; None for a single worker and where nothing comparable or near was measured."""
+    if pricing.workers == 1 or (incomparable(plan, pricing) and not wider(plan, pricing)):
         return None
-    far = bool(incomparable(plan, pricing)) and pricing.workers > 1
-    if far and not wider(plan, pricing):
-        return None
-    kind = (REPLICAS if replicas else COUNTED) if counted else kind_of(plan, pricing)
-    distances = distances_for(kind, bundled_distances())
+    if is_counted(workload, pricing):
+        return counted_band(workload, plan, timeline, pricing)
+    distances = distances_for(kind_of(plan, pricing), bundled_distances())
     if distances is None:
         return None
-    if not counted and (far or replicas):
+    if wider(plan, pricing):
         below, above = (tuple(max(WIDER * x, LEAST_FAR) for x in ends) for ends in (distances.below, distances.above))
         distances = distances._replace(kind=f"{distances.kind}{NEAREST}", below=below, above=above)
     fast, slow = extremes(workload, plan, timeline, pricing)
     return around(timeline.iteration_time, fast, slow, distances)
+
+
+def counted_band(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing, spread: bool = False) -> Band:
+    """The band of a counted workload; ``spread``: whether workers are several GPUs, on several nodes."""
+    found = distances_for(REPLICAS, bundled_distances()) if spread else None
+    fast, slow = extremes(workload, plan, timeline, pricing)
+    return around(timeline.iteration_time, fast, slow, found or Distances(COUNTED, "", NOTHING, NOTHING, 0, ()))
 
 
 def around(time: float, fast: float, slow: float, distances: Distances, part: float = PART) -> Band:
@@ -266,7 +267,7 @@ def _distances(kind: str, without: str, runs: Sequence[JudgedRun]) -> Distances:
     below = [math.log(run.fast / run.measured) for run in runs]
     above = [math.log(run.measured / run.slow) for run in runs]
     groups = len({run.group for run in runs})
-    if kind in (COUNTED, REPLICAS):
+    if kind == REPLICAS:
         both = [max(pair) for pair in zip(below, above, strict=True)]
         ends = [tuple(weighed(both, shares, level) for level in LEVELS)] * 2
     else:

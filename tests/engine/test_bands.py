@@ -164,7 +164,7 @@ def test_kinds_of_set_up_are_learned_from_apart():
     for name in ("fsdp2", "hsdp"):
         sharded = make_plan(name, WORKLOAD, nodes)
         assert [kind_of(sharded, pricing) for pricing in (node, nodes)] == [NODE, SHARDED_NODES]
-    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO, SHARDED_NODES, COUNTED, REPLICAS}
+    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO, SHARDED_NODES, REPLICAS}
 
 
 def test_sharded_plans_on_several_nodes_have_the_band_of_sharded_runs():

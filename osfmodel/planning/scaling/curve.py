@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 
 from osfmodel.counting.groups import Parallelism
-from osfmodel.engine.bands import COUNTED, LEAST, Band, band_of, extremes
+from osfmodel.engine.bands import Band, counted_band
 from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_time, show_share
@@ -88,17 +88,14 @@ class ScalePoint:
 
     @cached_property
     def band(self) -> Band | None:
-        """The error band of the step's time; of a counted workload on one GPU, the doubt about its times."""
+        """The error band of the step's time; of a counted workload, and so of all replicas, on one GPU too."""
         if self.taught is not None:
             return self.taught
         found, bound = self.best.prediction, self.best.prediction.bound.question
-        if self.ranks < self.workers:
-            return band_of(bound.workload, found.plan, found.timeline, bound.pricing, replicas=True)
-        if self.workers > 1 or self.workload.fixed_share is None:
+        replicas = self.ranks < self.workers
+        if self.workload.fixed_share is None or (self.workers > 1 and not replicas):
             return found.band
-        low, high = extremes(bound.workload, found.plan, found.timeline, bound.pricing)
-        time = found.timeline.iteration_time
-        return Band(time, min(low, time / (1 + LEAST)), max(high, time * (1 + LEAST)), COUNTED, (), 0)
+        return counted_band(bound.workload, found.plan, found.timeline, bound.pricing, replicas and not self.inside)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -237,7 +234,7 @@ class ScaleCurve:
         none = ", ".join(span for name, span in spans if not name)
         tight = [point.workers for point in self.points if point.fits == TIGHT]
         said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
-        slower = f"published runs close to the limit took about {RETRY_SLOWDOWN:g} times as long"
+        slower = f"nine runs of nanotron close to the limit took {RETRY_SLOWDOWN:g} times as long as others"
         said.append(f"Memory is tight on {_listed(tight)}: {slower}." if tight else "")
         return " ".join(filter(None, said))
 
