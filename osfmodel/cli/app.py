@@ -201,6 +201,8 @@ def _plans(_begun: str) -> Iterable[str]:
 
 
 PLAN = NameOrFile("plan", _plans)
+ALL_NOTES = "osfmodel.all_notes"
+"""Key, in a context's ``meta``, of whether --notes was given."""
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -220,9 +222,12 @@ def main(no_config: bool) -> None:
     """
 
 
-def output_options(command: Callable[..., Any], more: Sequence[str] = ()) -> Callable[..., Any]:
-    """--format and -o, the same on every command; ``more`` formats are those of a single one."""
+def output_options(command: Callable[..., Any], more: Sequence[str] = (), notes: bool = True) -> Callable[..., Any]:
+    """--format, -o and, for a table with ``notes``, --notes, for any command; ``more`` formats are of a single one."""
     command = OUTPUT.option("-o", "--output", metavar="FILE", type=WRITTEN, help="Write to FILE, atomically.")(command)
+    if notes:
+        said = "Show all notes under the table, not four."
+        command = OUTPUT.option("--notes", is_flag=True, expose_value=False, callback=_keep_notes, help=said)(command)
     command = OUTPUT.option("--json", "as_json", is_flag=True, help="Short for --format json.")(command)
     return OUTPUT.option(
         "-f",
@@ -231,6 +236,10 @@ def output_options(command: Callable[..., Any], more: Sequence[str] = ()) -> Cal
         type=OneOf([*FORMATS, *more]),
         help="Output format. Default: as FILE is named, else table.",
     )(command)
+
+
+def _keep_notes(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    ctx.meta[ALL_NOTES] = asked
 
 
 def parse_limit(text: str) -> float:
@@ -273,7 +282,8 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
     asked = "json" if as_json else style
     chosen = choose_format(asked, output, result)
     on_terminal = to_stdout and sys.stdout is not None and sys.stdout.isatty()
-    text = render(chosen, result, on_terminal, ending_of(output))
+    few = not click.get_current_context().meta.get(ALL_NOTES)
+    text = render(chosen, result, on_terminal, ending_of(output), few)
     if to_stdout:
         print_text(text)
     else:

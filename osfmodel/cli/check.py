@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -37,7 +38,7 @@ SOURCE = NameOrFile("source", lambda _begun: LEDGER)
 )
 @click.option("--tolerance", metavar="PART", help="Fail above this median error, for example 5%.")
 @click.option("--plot", metavar="FILE", type=WRITTEN, help="Draw predicted against measured (.png, .svg; matplotlib).")
-@output_options
+@partial(output_options, notes=False)
 def check_command(
     sources: tuple[str, ...],
     rows: bool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -164,7 +165,7 @@ SPELLED: Mapping[str, Callable[[str], str]] = {
 @click.command(name="list", cls=GroupedCommand)
 @click.argument("kind", type=OneOf(LISTINGS, MODEL, ALGORITHMS), metavar="[KIND]", required=False)
 @click.argument("name", required=False, type=NameOrFile("entry", lambda _begun: ()))
-@output_options
+@partial(output_options, notes=False)
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
     """List everything that comes with osfmodel, or show one entry in full, with the source of its figures.
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ OFTEN = 0.2
 @QUESTIONS.option("--best", metavar="GOAL[,GOAL]", help="Only points that no other beats in all of these columns.")
 @QUESTIONS.option("--where", default="", metavar="CONDITION", help="Only points like these: 'fits and workers <= 256'.")
 @QUESTIONS.option("--influence", metavar="GOAL", help="How much each list of the grid moves this column.")
-@output_options
+@partial(output_options, notes=False)
 def sweep_command(
     grid: str,
     into: str | None,

@@ -97,12 +97,14 @@ def ending_of(output: str | None) -> str:
     return Path(output or "").suffix.lower()
 
 
-def render(style: str, result: Result, for_terminal: bool, ending: str = "") -> str:
+def render(style: str, result: Result, for_terminal: bool, ending: str = "", few_notes: bool = False) -> str:
     """``result`` in one of FORMATS, or in MARKDOWN if it has that.
 
     ``for_terminal`` allows colour and the terminal's own width in tables.
 
     ``ending``: of the output file's name; a result with several kinds of settings files writes the one that ends so.
+
+    ``few_notes``: whether a table has only the first notes.
     """
     if style == "json":
         return documents.encode(result.document())
@@ -123,13 +125,14 @@ def render(style: str, result: Result, for_terminal: bool, ending: str = "") -> 
         if not hasattr(result, "code"):
             raise UsageError("--format code: only osf tune has lines to paste: write --format table")
         return str(result.code(ending))
-    return _table(result, for_terminal)
+    return _table(result, for_terminal, few_notes)
 
 
-def _table(result: Result, for_terminal: bool) -> str:
+def _table(result: Result, for_terminal: bool, few_notes: bool) -> str:
     from rich.console import Console
 
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=for_terminal, width=None if for_terminal else 120, highlight=False)
+    console.few_notes = few_notes  # type: ignore[attr-defined]
     result.show(console)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from osfmodel.entities.display import listed
+from osfmodel.entities.display import how_many, listed
+from osfmodel.planning.cautions import BANDLESS, NETWORK, WIDE
 from osfmodel.show.table import TERMINAL, Column, Record, for_people, texts
 
 if TYPE_CHECKING:
@@ -132,10 +133,22 @@ def show_title(console: Console, title: str) -> None:
     console.print(title, style="bold", markup=False)
 
 
+MOST_NOTES = 4
+"""Maximum number of notes under a table without --notes."""
+ACTED_ON = ("careful:", WIDE, BANDLESS, "no GPU is named", "memory is not compared:")
+"""Beginnings of notes that change what to do first."""
+RESTATED = ("counted:", NETWORK, "effects applied:", "usual effects")
+"""Beginnings of notes that state what was given, or taken for it."""
+
+
 def show_notes(console: Console, notes: Iterable[str]) -> None:
-    """Print each note in a sentence."""
-    for note in notes:
+    """Print each note in a sentence, what is to be acted on first; without --notes MOST_NOTES of them."""
+    said = sorted(notes, key=lambda note: note.startswith(RESTATED) - note.startswith(ACTED_ON))
+    most = MOST_NOTES if getattr(console, "few_notes", False) else len(said)
+    for note in said[:most]:
         console.print(f"Note: {note}.", markup=False)
+    if len(said) > most:
+        console.print(f"{how_many(len(said) - most, 'more note')}: --notes")
 
 
 NARROWEST, WIDEST = 12, 160
