@@ -259,8 +259,6 @@ nodes, as `osf scale` says them, with bands that are learned without their sourc
 
 {bands}
 
-What is missed by measured kernels left out: `OSFMODEL_DATA=FOLDER python profiles/make_kernels.py --misses`.
-
 ## With an anchor
 
 The computation of a series is scaled so that the prediction on its fewest GPUs takes as long as was measured. That run
@@ -269,9 +267,9 @@ learned on InternEvo's machine and Leonardo together.
 
 {anchored}
 
-Up to {few} GPUs the median is {few_median:.1%} and the 90th percentile {few_p90:.1%}. Large errors are of communication
-on many GPUs: steps of one small micro-batch take longer than the data sheet of the network says, on 128 GPUs and more
-of [modalities-leonardo](modalities-leonardo.md) and on 512 and more of [internevo](internevo.md).
+Up to {few} GPUs the median is {few_median:.1%} and the 90th percentile {few_p90:.1%}. Large errors are of
+communication: the network is slower than its data sheet on 128 GPUs and more of
+[modalities-leonardo](modalities-leonardo.md) and on 512 and more of [internevo](internevo.md).
 
 ## torchtitan
 
@@ -293,9 +291,8 @@ Utilisation (MFU) by `Workload.ideal_time`, over the source's own column.
 
 {utilised}
 
-Modalities takes 312 TFLOPS for Leonardo's A100, which has 358. MosaicML counts 6 P + 12 layers x width x tokens
-operations for each token. Positions are among its parameters P: they are the difference in small models with long
-sequences. The other formulas are not published beside the figures.
+Modalities takes 312 TFLOPS for Leonardo's A100, which has 358. MosaicML's parameters have positions, the difference in
+small models with long sequences. The other formulas are not published.
 """
 
 

@@ -455,8 +455,8 @@ By these, tight memory costs time in predictions. {disturbed} of all rows are di
 
 Pipelines that take more than {times} times as long as predicted. A micro-batch, with half of those that fill the
 pipeline, takes about as long in all of them, whatever the model, its part on a GPU, the tensor group, or the samples:
-neither computation nor the bytes that stages send explain it, and of two alike rows often one is not slow. Nothing that
-is published tells which, so predictions are of the others, and bands do not hold these.
+neither computation nor bytes explain it, and of two alike rows often one is not slow. Nothing that is published tells
+which, so bands do not hold these.
 
 {slow}
 

@@ -337,9 +337,9 @@ Networks were measured with `osf bench`; nothing is fitted to the steps. `blocki
 `overlapping` launches collectives in the background. Each ran under one group per block and under planned groups, by
 turns. Cells in which ranks used more than 90 % of the cores, or whose repeats differ by more than 5 %, do not count.
 
-The host's work for each collective (hooks, views, copies) is in the model, as `osf bench` measures it on all ranks at
-once: it was not when these were drawn, and their clusters take that of `benchmarks/live_sharded/hosts.json`, measured
-later, beside other work: single values moved by up to 2.6 times between two measurements. `overlapping` runs here had
+The host's work for each collective is in the model, as `osf bench` measures it: it was not when these were drawn, and
+their clusters take that of `benchmarks/live_sharded/hosts.json`, measured later, beside other work: single values moved
+by up to 2.6 times between two measurements. `overlapping` runs here had
 two collectives at once, and are predicted so. Steps still take longer than predicted where more ranks than cores share
 a machine, the median of real models more than before: a collective under way is held up where hosts work for the next,
 likely ([spans](attribution.md)). Of real models the host's work is scaled to the run's own step without communication.

@@ -1,11 +1,15 @@
-"""Hooks of the site's build: prompts in console examples, folders in the navigation, pages of notebooks, the search."""
+"""Hooks of the site's build: prompts in examples, folders in the navigation, made pages, the search."""
 
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
 from pygments.lexers.shell import BashSessionLexer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.generated_pages import command_pages
 
 BashSessionLexer._ps1rgx = re.compile(r"^(\$ )(.*\n?)")
 """Only ``$ `` is a prompt, so that output with ``#`` is none."""
@@ -25,7 +29,10 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Make a page of each notebook, with its stored outputs, beside the notebook itself."""
+    """Make a page of each command, and of each notebook, with its stored outputs, beside the notebook itself."""
+    docs = Path(config.docs_dir)
+    for page, text in command_pages().items():
+        files.append(File.generated(config, page.relative_to(docs).as_posix(), content=text))
     for file in [one for one in files if one.src_uri.endswith(".ipynb")]:
         body, _ = MarkdownExporter().from_filename(file.abs_src_path)
         name = Path(file.src_uri).name

@@ -1,6 +1,7 @@
 """The pages of the docs that are made from the code: one a command, the errors of the ledger, and JSON Schemas.
 
-``python -m tests.refresh_docs`` writes them; tests/repository/test_site.py says when they are stale.
+The site's build makes those of commands (docs/hooks.py). ``python -m tests.refresh_docs`` writes the others;
+tests/repository/test_site.py says when they are stale.
 """
 
 from __future__ import annotations
@@ -52,9 +53,13 @@ def schema_pages() -> dict[Path, str]:
 
 
 def command_pages() -> dict[Path, str]:
-    """A page for each of COMMANDS, and one that lists them."""
-    pages = {DOCS / f"commands/{name}.md": _command(name) for name in COMMANDS}
-    return {DOCS / "commands/index.md": _commands(), **pages}
+    """A page for each of COMMANDS, which the site's build makes."""
+    return {DOCS / f"commands/{name}.md": _command(name) for name in COMMANDS}
+
+
+def index_page() -> dict[Path, str]:
+    """The list of the commands, which is kept."""
+    return {DOCS / "commands/index.md": _commands()}
 
 
 def command_called(name: str) -> tuple[click.Command, click.Context]:
@@ -155,18 +160,19 @@ def _title(page: Path) -> str:
 
 def _commands() -> str:
     """The list of commands, each with its line of ``osf --help``."""
-    rows = [(f"[`osf {name}`]({name}.md)", _cell(entry.summary)) for name, entry in COMMANDS.items()]
+    rows = [(f"`osf {name}`", _cell(entry.summary)) for name, entry in COMMANDS.items()]
     return f"# Commands\n\n{_table(('command', 'what it does'), rows)}\n\n{SHARED}"
 
 
 SHARED = """\
-`osf COMMAND --help` says the same as these pages, which are made from it.
+`osf COMMAND --help` has the options; the site has a page of each, made from it.
 
 ## Common to all
 
 * **Data go to stdout**, warnings, errors and progress to stderr, each on one line.
 * **`--format`** is `table`, `json`, `yaml` or `csv`; `--json` is short for `--format json`. Keys name their units
   (`iteration_time_s`, `gradient_bytes`). [What is in them](../reference/files.md#what-the-commands-print).
+* **Notes** under a table are four at most, those to act on first; `--notes` shows all, as JSON and pages do.
 * **`-o FILE`** writes a file atomically; its suffix gives the format where `--format` does not.
 * **Exit status**: 0 fine. 2: the command line is wrong (unknown option, name or unit, options that contradict each
   other or the workload or cluster, a place that `-o` cannot write to). 130: interrupted. 1: all else, such as a file

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from osfmodel.cli import main
 from osfmodel.ledger.check import check
-from tests.generated_pages import ACCURACY, accuracy_page, command_pages, schema_pages
+from tests.generated_pages import ACCURACY, accuracy_page, index_page, schema_pages
 from tests.notebooks import NOTEBOOKS, executed, text_of
 from tests.repository.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
 
@@ -66,10 +66,10 @@ def refresh(page: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    chosen = [Path(name).resolve() for name in sys.argv[1:]] or [*PAGES, ACCURACY, *NOTEBOOKS]
+    chosen = [Path(name).resolve() for name in sys.argv[1:]] or [*filter(Path.exists, PAGES), ACCURACY, *NOTEBOOKS]
     os.chdir(tempfile.mkdtemp())
     for page, text in {
-        **command_pages(),
+        **index_page(),
         **schema_pages(),
         **(accuracy_page(check()) if ACCURACY in chosen else {}),
     }.items():

@@ -222,9 +222,8 @@ communication were learned from some of them. No other predictor saw them, as fa
 
 {time}
 
-"Median by source" gives each source the same weight. "With one factor of others": times scaled by one factor that was
-learned on the other sources, which is what a better constant efficiency would give. Large errors of all are of
-nanotron's small models on many nodes.
+"Median by source" gives each source the same weight; "with one factor of others" scales times by one factor that was
+learned on the other sources. Large errors of all are of nanotron's small models on many nodes.
 
 ## On runs that all can say
 
@@ -246,9 +245,6 @@ counts states alone is low by the activations.
 Not asked here:
 
 {missing}
-
-To add a predictor: one file in `benchmarks/peers/adapters` and one line in `benchmarks/peers/table.py`. To add runs:
-one function in `benchmarks/peers/rows.py`.
 """
 
 

@@ -1,12 +1,12 @@
-"""The complete examples of the how-to pages, put into the tables, pass all conformance tests of those tables."""
+"""The examples of tests/example_package, put into the tables, pass all conformance tests of those tables."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import re
 import sys
-import types
 from itertools import product
 
 import pytest
@@ -18,20 +18,18 @@ from osfmodel.formats import IMPORT_FORMATS, reading
 from osfmodel.targets.named_plans import NAMED_PLANS, named_rule
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
-from tests.repository.test_docs import blocks
 
 pytestmark = pytest.mark.usefixtures("ideal")
 
 
-@pytest.fixture
-def example(request, monkeypatch):
-    """The names that the Python blocks of docs/how-to/NAME.md define; of several pages, those of each."""
-    module = types.ModuleType("example")
-    monkeypatch.setitem(sys.modules, "example", module)
-    for page in request.param.split():
-        for block in blocks(ROOT / "docs/how-to" / f"{page}.md", "python"):
-            exec(compile(block, page, "exec"), module.__dict__)
-    return module
+@pytest.fixture(scope="module")
+def example():
+    """The module of the package, to which the how-to pages lead."""
+    spec = importlib.util.spec_from_file_location("osf_example", ROOT / "tests/example_package/osf_example.py")
+    module = sys.modules["osf_example"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["osf_example"]
 
 
 def put_through(module, parameter, like, **fixtures):
@@ -60,18 +58,16 @@ def listed(module, parameter):
     return [name for name, test in tests.items() if parameter in inspect.signature(test).parameters]
 
 
-@pytest.mark.parametrize("example", ["add-a-cost-model"], indirect=True)
 def test_the_cost_model(example, monkeypatch):
-    monkeypatch.setitem(COST_MODELS, "example", example.tired_ring)
+    monkeypatch.setitem(COST_MODELS, "example", example.switch)
     assert put_through(test_cost_models, "model", "ring") == listed(test_cost_models, "model")
     assert COST_MODELS["example"].summary
 
 
-@pytest.mark.parametrize("example", ["add-a-cost-model"], indirect=True)
 def test_a_line_in_the_table_is_all_that_commands_need(example, monkeypatch):
     """In words, with a faster network by a factor and by a figure, tuned for; all prices are those of the model."""
-    monkeypatch.setitem(COST_MODELS, "tired-ring", example.tired_ring)
-    cluster = ["googlenet-k80", "--cluster", "tired-ring:100us,5Gbps", "--workers", "16", "--json"]
+    monkeypatch.setitem(COST_MODELS, "example-switch", example.switch)
+    cluster = ["googlenet-k80", "--cluster", "example-switch:100us,5Gbps", "--workers", "16", "--json"]
 
     def ran(command, *words):
         result = CliRunner().invoke(main, [command, *cluster, *words])
@@ -81,7 +77,7 @@ def test_a_line_in_the_table_is_all_that_commands_need(example, monkeypatch):
     changes = ([], ["--bandwidth", "x2"], ["--bandwidth", "10Gbps"])
     single = [ran("predict", "--plan", "single", *words) for words in changes]
     slow, fast, stated = (document["predictions"][0]["exposed_communication_s"] for document in single)
-    latency = 2 * 15 * 100e-6
+    latency = 100e-6
     assert slow - latency == pytest.approx(2 * (fast - latency))
     assert stated == pytest.approx(fast)
     assert ran("predict", "--plan", "single", "--latency", "x3")["predictions"][0]["exposed_communication_s"] == (
@@ -103,7 +99,6 @@ def test_nothing_else_asks_for_a_cost_model_by_its_name():
     assert found == {"osfmodel/planning/tuning/launch/nccl_tuner.py", "osfmodel/runtime/bench/measured_cluster.py"}
 
 
-@pytest.mark.parametrize("example", ["add-a-solver"], indirect=True)
 def test_the_solver(example, monkeypatch):
     monkeypatch.setitem(SOLVERS, "example", example.idle_flush)
     monkeypatch.setitem(NAMED_PLANS, "example", named_rule("example", example.idle_flush))
@@ -112,24 +107,23 @@ def test_the_solver(example, monkeypatch):
     assert SOLVERS["example"].summary
 
 
-@pytest.mark.parametrize("example", ["add-a-target"], indirect=True)
 @pytest.mark.parametrize("subject", test_targets.CASES, ids=lambda subject: "-".join(map(str, subject)))
 def test_the_target(example, monkeypatch, subject):
-    monkeypatch.setitem(CONFIG_TARGETS, "example", example.elements)
+    monkeypatch.setitem(CONFIG_TARGETS, "example", example.target)
     ran = put_through(test_targets, "name", "ddp", case=test_targets.build(subject))
     assert ran == [name for name in listed(test_targets, "name") if "an_executor" not in name]
     assert CONFIG_TARGETS["example"].summary
 
 
-LOG, TOY = "my-bench v1\n1024 0.05\n1048576 1.2\n", "my-profiler v1\n0 20\n20 41\n"
+LOG, TOY = "example-bench v1\n1024 0.05\n1048576 1.2\n", "example-profiler v1\n0 20\n20 41\n"
 DAMAGE = ["", "x", "-", "9" * 30, "9e999", " 1", "\n", "\0", "\N{SNOWMAN}"]
-NO_LAST_FIELD = "my-profiler v1\n0 20\n20\n"
+NO_LAST_FIELD = "example-profiler v1\n0 20\n20\n"
 
 
 @pytest.fixture
 def examples_are_formats(example, monkeypatch):
-    """The formats of both pages in the table."""
-    added = {"my-bench": example.my_bench, "my-profiler": example.my_profiler}
+    """Both formats in the table."""
+    added = {"example-bench": example.bench, "example-profiler": example.profiler}
     monkeypatch.setattr(reading, "IMPORT_FORMATS", {**IMPORT_FORMATS, **added})
 
 
@@ -139,10 +133,9 @@ def asked(folder, command, name, content, *words):
     return CliRunner().invoke(main, [command, str(folder / name), *words])
 
 
-@pytest.mark.parametrize("example", ["add-a-format add-a-trace-format"], indirect=True)
 @pytest.mark.usefixtures("examples_are_formats")
 def test_the_formats(example, tmp_path):
-    """Read by the commands; a damaged line is refused with file and line, as the page shows."""
+    """Read by the commands; a damaged line is refused with file and line."""
     workers = ["--workers", "4"]
     assert asked(tmp_path, "import", "run.txt", LOG, *workers).stdout.startswith("cluster run: all_reduce with 4")
     assert asked(tmp_path, "explain", "b.toy", TOY).exit_code == 0
@@ -152,11 +145,12 @@ def test_the_formats(example, tmp_path):
     ]
     said = [result.stderr.replace(f"{tmp_path}/", "") for result in refused]
     assert [result.exit_code for result in refused] == [1, 1]
-    pages = ("add-a-format", "add-a-trace-format")
-    assert said == [text for page in pages for text in blocks(ROOT / f"docs/how-to/{page}.md", "text")]
+    assert said == [
+        "osf: run.txt: line 3: is not a number: 'fast'\n",
+        "osf: b.toy: line 3: is no start with an end: '20'\n",
+    ]
 
 
-@pytest.mark.parametrize("example", ["add-a-format add-a-trace-format"], indirect=True)
 @pytest.mark.usefixtures("examples_are_formats")
 @pytest.mark.parametrize("damage", DAMAGE, ids=ascii)
 def test_a_damaged_file_of_the_formats_is_read_or_refused(example, tmp_path, damage):

@@ -1,4 +1,4 @@
-"""A format, a target and a cost model for osfmodel."""
+"""A format, a target and a cost model for osfmodel, which its package provides; a solver and a trace format besides."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,16 @@ import osfmodel as osf
 from osfmodel.cost import AffineCost, CostModel, Fit
 from osfmodel.cost.fitting import fit_nonnegative
 from osfmodel.cost.model import link_from_spec
-from osfmodel.formats import Format
-from osfmodel.formats.source_text import Point, cluster_of, require_workers
+from osfmodel.entities.plan import PLAIN
+from osfmodel.formats import Format, of_traces
+from osfmodel.formats.source_text import Point, Text, cluster_of, require_workers
+from osfmodel.formats.streams.trace_files import opened
+from osfmodel.formats.traces import RankTrace, Step, Trace
+from osfmodel.solve import PlanRule
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, cap_forming, in_elements
+from osfmodel.solve.solution import answer
 from osfmodel.targets import Target
-from osfmodel.targets.target import Conversion, SettingsText, exact_or, ignoring_prices, require_plain
+from osfmodel.targets.target import Conversion, SettingsText, SizeKnob, exact_or, ignoring_prices, require_plain
 
 
 def points_of(text, workers):
@@ -73,8 +78,11 @@ target = Target(
     ),
     text=SettingsText(
         config=lambda knobs: {"bucket_elements": knobs.elements},
-        render=lambda knobs, workload: f"bucket_elements: {knobs.elements}\n",
+        render=lambda knobs, workload: f"bucket_elements: {knobs.elements}  # for {workload.name}\n",
         ending=".yaml",
+    ),
+    size=SizeKnob(
+        "bucket_elements", Knobs, best=lambda workload, cost: best_cap_elements(workload, cost, AT_MOST), elements=True
     ),
 )
 
@@ -98,4 +106,64 @@ def from_spec(name, parts):
     return osf.Cluster(name, "example-switch", between_nodes=link_from_spec(*parts))
 
 
-switch = CostModel(cost, fit, "a switch that reduces: one latency, all bytes once", from_spec=from_spec)
+switch = CostModel(
+    cost,
+    fit,
+    "a switch that reduces: one latency, all bytes once",
+    link_parameters=("bandwidth", "latency"),
+    from_spec=from_spec,
+)
+
+
+def solve(question):
+    """Idle flush: each time, one bucket per dtype of all that is ready when the channel becomes free."""
+    question.require_plain("idle flush")
+    gradients, cost = question.workload.gradients, question.pricing.cost()
+    groups, first, free = [], 0, 0
+    while first < len(gradients):
+        start = max(free, gradients.ready_times[first])
+        end = next((i for i in range(first, len(gradients)) if gradients.ready_times[i] > start), len(gradients))
+        for dtype in dict.fromkeys(gradients.dtypes[first:end]):
+            groups.append([i for i in range(first, end) if gradients.dtypes[i] == dtype])
+            free = start = start + cost(sum(gradients.sizes[i] for i in groups[-1]))
+        first = end
+    return answer(question, osf.grouped_plan(question.workload, groups))
+
+
+idle_flush = PlanRule(solve, "when the channel is idle, everything that is ready", serves=PLAIN.permits)
+
+
+ENDINGS = (".toy",)
+
+
+def sniff(head):
+    """A first line that says so."""
+    return head.startswith("example-profiler v1")
+
+
+def steps_of(text):
+    """A line for each step: start and end in milliseconds, all of it computation."""
+    for number, line in text.lines():
+        if number > 1:
+            fields = line.split()
+            if len(fields) != 2:
+                raise text.fault(number, line, "is no start with an end")
+            start, end = (text.number(number, field) * 1e-3 for field in fields)
+            if end < start:
+                raise text.fault(number, line, "ends before it starts")
+            yield Step(number - 2, start, end, compute=((start, end),))
+
+
+def trace_of(files, hints):
+    """A file for each rank."""
+    ranks = []
+    for rank, (name, pieces) in enumerate(opened(files, sniff, ENDINGS)):
+        try:
+            steps = tuple(steps_of(Text(name, b"".join(pieces).decode("utf-8", "replace"))))
+        except osf.DataError as error:
+            raise osf.DataError(f"{name}: {error}") from None
+        ranks.append(RankTrace(rank, steps, file=name))
+    return Trace(hints.name or "job", tuple(ranks))
+
+
+profiler = of_traces(sniff, trace_of, "what example-profiler writes", ENDINGS, "a trace of example-profiler")

@@ -22,10 +22,12 @@ from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from tests import stand_ins
 from tests.conftest import ROOT
-from tests.generated_pages import command_called
+from tests.generated_pages import command_called, command_pages
 from tests.sums import refused
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MADE = command_pages()
+"""Pages that are made when the site is built, with their text."""
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md"), *MADE})]
 pytestmark = pytest.mark.usefixtures("kept_tuning")
 BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```\w+ title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,9 +37,14 @@ NOT_RUN = ("python -m pip", "python benchmarks/", "OSFMODEL_DATA=", "pip install
 """Beginnings of example commands that install, measure for minutes, or need what is not here."""
 
 
+def text_of(page: Path) -> str:
+    """The text of a page."""
+    return MADE[page] if page in MADE else page.read_text(encoding="utf-8")
+
+
 def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of one language."""
-    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    found = BLOCK.findall(text_of(page))
     return [textwrap.dedent(text) for _, kind, text in found if kind == language]
 
 
@@ -48,9 +55,9 @@ def place_files(page: Path, folder: Path) -> None:
             if not link.exists():
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(traces)
-    for name, text in FILE.findall(page.read_text(encoding="utf-8")):
+    for name, text in FILE.findall(text_of(page)):
         (folder / name).write_text(text, encoding="utf-8")
-    os.environ["OSFMODEL_NO_CONFIG"] = str(int('title="osf.toml"' not in page.read_text(encoding="utf-8")))
+    os.environ["OSFMODEL_NO_CONFIG"] = str(int('title="osf.toml"' not in text_of(page)))
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +143,7 @@ def wrong_options(line: str) -> str | None:
 
 def mentioned(page: Path) -> list[str]:
     """The lines of blocks that are not run, continued ones joined, and what stands in backquotes."""
-    text = page.read_text(encoding="utf-8")
+    text = text_of(page)
     lines = [
         line for kind in LISTED for block in blocks(page, kind) for line in block.replace("\\\n", " ").splitlines()
     ]
@@ -247,7 +254,7 @@ def test_what_needs_pytorch_runs_again_with_it():
 
 def test_links_lead_somewhere():
     for page in PAGES:
-        prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        prose = BLOCK.sub("", text_of(page))
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
             if "://" not in link:
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
