@@ -51,8 +51,8 @@ def check_command(
 ) -> int:
     """Compare predictions with measured runs: the bundled ones by SOURCE, all without one, or those in a FILE.
 
-    With --prediction each FILE holds measured steps (a trainer's log that osf import reads, step times, a run), of
-    which the median is compared. Errors are predicted / measured - 1, over runs on which nothing was fitted. Exits
+    With --prediction each FILE holds measured steps: a trainer's log that osf import reads, step times, a run. Their
+    median is compared. Errors are predicted / measured - 1, over runs on which nothing was fitted. Exits
     with 1 if the median error of a source exceeds the tolerance recorded for it.
 
     \b

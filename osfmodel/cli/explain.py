@@ -60,8 +60,8 @@ def explain_command(
 ) -> None:
     """Explain why a job is slow, and what would help, from the profiler's traces of its ranks.
 
-    TRACE is a file of torch.profiler, or of Nsight Systems exported to SQLite, one for each rank of the job, or a
-    folder or tar of them. First comes the limit of the job, in a sentence. Then come the parts of a step's time, the
+    TRACE is a file of torch.profiler, or of Nsight Systems exported to SQLite. Give that of each rank, or a folder or
+    tar of them. First comes the limit of the job, in a sentence. Then come the parts of a step's time, the
     cost of each cause, collectives, buckets, and the gain of each remedy. Only traces of all ranks tell a slow rank
     from a slow network. If FILE ends in .html it is a page with all of that, to open in a browser, send or print.
 

@@ -105,10 +105,10 @@ def import_command(
 
     The result is a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold all
     three, a trace of FSDP also a plan. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for
-    standard input. Several files become the tables of one cluster; several files of torch.profiler, Nsight Systems,
-    NCCL Inspector, the flight recorder or Chakra, a tar or a folder of them are the ranks of one job. Without -o a
-    summary of the content is printed. Stderr reports tests that failed or were cut off, what a trace lacks and how
-    to record it, jumps that no fit follows, and with --fit the errors of the fit.
+    standard input. Several files become the tables of one cluster. Of torch.profiler, Nsight Systems, NCCL Inspector,
+    the flight recorder and Chakra they are the ranks of one job, also in a tar or a folder. Without -o a summary of the
+    content is printed. Stderr reports failed tests, what a trace lacks, jumps that no fit follows, and with --fit the
+    errors of the fit.
 
     \b
     Example:

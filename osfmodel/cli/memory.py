@@ -111,7 +111,7 @@ def memory_command(
 ) -> None:
     """Predict the memory of a training step of WORKLOAD under each plan: the peak, when it is, and who owns it.
 
-    WORKLOAD is a profile made by osf profile, which measures the memory of layers, or a model in words, for which it is
+    WORKLOAD is a profile made by osf profile, which measures the memory of layers. Of a model in words it is
     counted. Without --cluster: a single GPU.
 
     \b

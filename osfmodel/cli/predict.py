@@ -93,7 +93,7 @@ def predict_command(
     WORKLOAD is a bundled name, a file, or words, for which nothing has to be measured:
     MODEL:GPU[,seqN][,batchN][,bf16|fp16|fp32|tf32|fp8|fp8=rowwise|mxfp8|nvfp4]
     [,ac=none|selective|full|budget:B][,stack=eager|compile|te|nanotron|composer]. MODEL is an architecture
-    ('osf list architectures'), a Hugging Face config.json or its folder, or a name whose config.json is in the cache.
+    ('osf list architectures'), a Hugging Face config.json or its folder, or a cached one's name.
     It may also be timm/NAME, diffusers/CLASS, or a module:function that returns a torch.nn.Module (its inputs by
     ,input=FILE). GPU is a name of 'osf list gpus', or a file of osf bench --kernels.
     Fine-tuning is ,lora=16 or ,qlora=16 (rank; :all-linear behind it) and ,frozen=embeddings+tower+MODULE.

@@ -125,12 +125,12 @@ def tune_command(subject: Subject, **asked: Any) -> None:
     --for any compares DDP, ZeRO-1, ZeRO-2, FSDP2 and HSDP at each worker count up to N, by step time and memory. It
     prints the settings of the one to take. Memory is that of the GPU that WORKLOAD names, or --memory SIZE.
 
-    --memory SIZE also looks for the batch size, and for what to recompute, release and send sparsely, that train most
-    samples per second within SIZE: a plan for osf.execute. With --for fsdp2, hsdp or torchtitan it keeps groups between
-    forward and backward, as many as fit.
+    --memory SIZE finds the plan for osf.execute that trains most samples per second within SIZE: its batch size, and
+    what to recompute, release and send sparsely. With --for fsdp2, hsdp or torchtitan it keeps groups between forward
+    and backward, as many as fit.
 
-    --live FOLDER, under torchrun, measures the cluster (unless given) and the model (WORKLOAD may be
-    PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and keeps the better.
+    --live FOLDER, under torchrun, measures the cluster and the model, and trains under the default and the tuned plan.
+    It keeps the better. WORKLOAD may be PACKAGE.MODULE:FACTORY, as for osf profile.
 
     \b
     Example:

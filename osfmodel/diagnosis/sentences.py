@@ -158,8 +158,8 @@ def late_bucket(one: Explanation, seconds: float) -> str:
     last = max(row.ready for row in rows)
     if len(rows) > 1 and min(row.start for row in rows) >= last:
         return (
-            f"all {len(rows)} messages of gradients begin only when the last gradient is there, "
-            f"{show_time(last)} into the step, so that none hides behind backward, which costs {cost}."
+            f"all {len(rows)} messages begin only when the last gradient is there, {show_time(last)} into the step. "
+            f"None hides behind backward, which costs {cost}."
         )
     late = max(rows, key=lambda row: row.exposed)
     size = "" if late.bytes is None else f" ({show_bytes(late.bytes)})"

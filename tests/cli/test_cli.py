@@ -766,3 +766,16 @@ def test_library_and_command_line_agree():
     with pytest.raises(osf.UsageError, match="no worker count"):
         osf.tune(workload, cluster, [])
     assert np.isfinite(osf.tune(workload, cluster, 32).outcomes[0].gap)
+
+
+def test_four_notes_stand_under_a_table_those_to_act_on_first():
+    """The others are behind --notes, and all are in JSON."""
+    asked = ["scale", "qwen3-30b-a3b:h100", "--cluster", "nccl:h100x8,400Gbps", "--workers", "64", "--plan", "fsdp2"]
+    asked += ["--tp", "2", "--ep", "8"]
+    few, every = (run(*asked, *more).stdout.split("\n") for more in ([], ["--notes"]))
+    shown, said = ([line for line in lines if line.startswith("Note: ")] for lines in (few, every))
+    assert (len(shown), len(said)) == (4, len(run_json(*asked)["notes"]))
+    assert shown == said[:4]
+    assert f"{len(said) - 4} more notes: --notes" in few
+    assert shown[0].startswith("Note: wide error band: ")
+    assert not any("more note" in line for line in every)

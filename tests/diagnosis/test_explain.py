@@ -487,7 +487,7 @@ def test_without_ddp_messages_after_backward_are_late_and_none_of_its_settings_h
     assert by_ddp.cause == "find-unused"
     assert by_hand.left == pytest.approx(by_ddp.left)
     last = show_time(max(row.ready for row in by_hand.buckets))
-    begin = f"Late bucket: all 10 messages of gradients begin only when the last gradient is there, {last} into the"
+    begin = f"Late bucket: all 10 messages begin only when the last gradient is there, {last} into the step."
     assert by_hand.verdict.startswith(begin)
     assert explain_trace(trace_of(GIANT)).verdict.startswith("Late bucket: the only bucket ")
 

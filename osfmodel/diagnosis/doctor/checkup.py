@@ -119,8 +119,8 @@ POSSIBLE = 0.05
 """Minimum probability of a fault that is listed as possible; below RULED_OUT it is listed as ruled out."""
 RULED_OUT = 0.01
 NO_REPEATS = (
-    "the file has only averages per size: occasional stalls from lost packets would not show (osf bench and NCCL "
-    "Inspector keep the slowest of 5 or more calls of a size)"
+    "the file has only averages per size: stalls from lost packets would not show; osf bench and NCCL Inspector keep "
+    "the slowest of 5 or more calls"
 )
 ONE_EARLIER = "no percentiles: --against is a measurement, so there are no other machines to compare with"
 WIDE = 3.0

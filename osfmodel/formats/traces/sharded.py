@@ -235,8 +235,8 @@ def doubts_of(trace: Trace) -> Iterator[str]:
     groups = groups_of(step)
     if any(one.shard and one.shard.flat for one in step.sharded):
         yield (
-            "FSDP1 notes no names: its units are named in the order of forward, and predicted by the rules of FSDP2, "
-            "which copies parameters out and limits reduce-scatters in flight"
+            "FSDP1 notes no names: its units are named in the order of forward. They are predicted as FSDP2's, which "
+            "copies parameters out and limits reduce-scatters in flight"
         )
     unshaped = [group.module or "the root" for group in groups if any(not shape for shape, _ in group.parts)]
     if unshaped and not any(one.shard and one.shard.flat for one in step.sharded):

@@ -26,9 +26,8 @@ from osfmodel.runtime.executor.separate import (
 )
 
 EARLY = (
-    "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "
-    "backward and whatever looks at them or changes them (clipping, unscaling), and zero_grad() after step() only, "
-    "with set_to_none=True"
+    "gradients are still under way while forward overlaps communication: call the executor's synchronize() before you "
+    "read or change them (clipping, unscaling). Call zero_grad() only after step(), with set_to_none=True"
 )
 AGAIN = (
     "the gradient of {} from the previous step was not cleared: with forward overlap, call step() after each backward "
