@@ -12,7 +12,9 @@ from osfmodel.cli import main
 REPORTS = Path(__file__).parents[2] / "profiles/published/out-of-memory.csv"
 
 
-def test_most_reports_are_said_not_to_fit_or_to_be_tight():
+def test_most_reports_are_said_not_to_fit_or_to_be_tight(monkeypatch):
+    """Without remedies, which test_rescues.py has."""
+    monkeypatch.setattr("osfmodel.cli.scale.Rescuer.rescues", lambda self: [])
     with REPORTS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) >= 20

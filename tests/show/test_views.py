@@ -181,26 +181,14 @@ def hostile() -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("one", hostile(), ids=lambda one: type(one).__name__)
-def test_no_name_breaks_out_of_the_html(one):
-    text = one._repr_html_()
-    page = Page(text)
-    assert page.open == []
-    assert {tag for tag, _ in page.elements} <= {
-        "div",
-        "b",
-        "i",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "pre",
-        "code",
-    }
-    assert {key for _, attributes in page.elements for key in attributes} <= {"class", "style"}
-    assert "alert(1)" in "".join(page.text)
+def test_no_name_breaks_out_of_the_html():
+    tags = {"div", "b", "i", "table", "thead", "tbody", "tr", "th", "td", "pre", "code"}
+    for one in hostile():
+        page = Page(one._repr_html_())
+        assert page.open == [], one
+        assert {tag for tag, _ in page.elements} <= tags, one
+        assert {key for _, attributes in page.elements for key in attributes} <= {"class", "style"}, one
+        assert "alert(1)" in "".join(page.text), one
 
 
 def test_a_huge_workload_is_cut_and_says_so():
