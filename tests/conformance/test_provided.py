@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -25,16 +26,36 @@ def installed(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def osf(installed, tmp_path):
-    """Run a command where the example package is installed, and other packages if folders of them are given."""
+class Ran(NamedTuple):
+    """What a command did."""
 
-    def run(*words, others=()):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+IN_TURN = """
+import json, sys
+from click.testing import CliRunner
+from osfmodel.cli import main
+for words in json.load(sys.stdin):
+    done = CliRunner().invoke(main, words)
+    print(json.dumps([done.exit_code, done.stdout, done.stderr]))
+"""
+
+
+@pytest.fixture
+def each(installed, tmp_path):
+    """Run commands, in turn in one process, where the example package and perhaps others are installed."""
+
+    def run(*commands, others=()):
         path = os.pathsep.join(map(str, [installed, *others, ROOT]))
-        command = [sys.executable, "-m", "osfmodel", *map(str, words)]
-        return subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-        )
+        asked = json.dumps([[str(word) for word in words] for words in commands])
+        done = subprocess.run(
+            [sys.executable, "-c", IN_TURN], input=asked, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return [Ran(*json.loads(line)) for line in done.stdout.splitlines()]
 
     return run
 
@@ -56,47 +77,53 @@ def package(tmp_path):
     return make
 
 
-def test_a_format_of_another_package(osf, tmp_path):
+def test_a_format_of_another_package(each, tmp_path):
     """Recognised, read, fitted with the package's cost model, and advised on; an error in it has file and line."""
     (tmp_path / "run.txt").write_text(LOG)
-    assert osf("import", "run.txt", "--workers", 4).stdout.startswith("cluster run: all_reduce with 4 workers")
-    fitted = osf(
-        "import", "run.txt", "--as", "example-bench", "--workers", 4, "--fit", "example-switch", "-o", "c.json"
+    (tmp_path / "bad.txt").write_text(LOG.replace("1.2", "fast"))
+    fitting = ["--as", "example-bench", "--workers", 4, "--fit", "example-switch", "-o", "c.json"]
+    read, fitted, used, given, refused = each(
+        ["import", "run.txt", "--workers", 4],
+        ["import", "run.txt", *fitting],
+        ["predict", "googlenet-k80", "--cluster", "c.json", "--workers", 8],
+        ["predict", "googlenet-k80", "--cluster", "run.txt", "--workers", 4],
+        ["import", "bad.txt", "--workers", 4],
     )
+    assert read.stdout.startswith("cluster run: all_reduce with 4 workers")
     assert fitted.returncode == 0, fitted.stderr
     assert json.loads((tmp_path / "c.json").read_text())["cost_model"] == "example-switch"
-    assert osf("predict", "googlenet-k80", "--cluster", "c.json", "--workers", 8).returncode == 0
-    given = osf("predict", "googlenet-k80", "--cluster", "run.txt", "--workers", 4)
+    assert used.returncode == 0
     assert "run.txt: looks like example-bench output: run `osf import" in given.stderr
-    (tmp_path / "bad.txt").write_text(LOG.replace("1.2", "fast"))
-    refused = osf("import", "bad.txt", "--workers", 4)
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "bad.txt: line 3:" in refused.stderr
 
 
-def test_a_target_and_a_cost_model_of_another_package(osf):
+def test_a_target_and_a_cost_model_of_another_package(each):
     """Tuned for, its default predicted by name; the prices are those of the model."""
     subject = ["googlenet-k80", "--cluster", "example-switch:1ms,1Gbps", "--workers", 16, "--effect", "none", "--json"]
-    tuned = json.loads(osf("tune", *subject, "--for", "example-ddp").stdout)
+    plans = ["--plan", "example-ddp", "--plan", "single"]
+    done = each(["tune", *subject, "--for", "example-ddp"], ["predict", *subject, *plans])
+    tuned, predicted = (json.loads(one.stdout) for one in done)
     assert tuned["target"] == "example-ddp"
-    assert tuned["rendered"] == f"bucket_elements: {tuned['config']['bucket_elements']}\n"
+    assert tuned["rendered"] == f"bucket_elements: {tuned['config']['bucket_elements']}  # for googlenet-k80\n"
     assert tuned["lower_bound_s"] <= tuned["tuned_iteration_time_s"] <= tuned["default_iteration_time_s"]
-    found = json.loads(osf("predict", *subject, "--plan", "example-ddp", "--plan", "single").stdout)["predictions"]
-    by_name = {row["plan"]: row for row in found}
+    by_name = {row["plan"]: row for row in predicted["predictions"]}
     assert by_name["example-ddp"]["iteration_time_s"] == pytest.approx(tuned["default_iteration_time_s"])
     workload = json.loads((ROOT / "profiles/workloads/googlenet-k80.json").read_text())
     size = sum(layer["gradient_bytes"] for layer in workload["layers"])
     assert by_name["single"]["exposed_communication_s"] == pytest.approx(1e-3 + size * 8 / 1e9, rel=1e-6)
 
 
-def test_what_other_packages_provide_is_listed_with_their_names(osf):
-    for kind, name in (("formats", "example-bench"), ("targets", "example-ddp"), ("cost-models", "example-switch")):
-        rows = json.loads(osf("list", kind, "--json").stdout)[kind]
-        assert {row["name"] for row in rows if row["package"] == "osf-example 1.0"} == {name}
-        assert "osf-example 1.0" in osf("list", kind).stdout
-    assert (
-        "did you mean example-ddp?" in osf("tune", "x", "--cluster", "y", "--workers", 2, "--for", "exampl-ddp").stderr
-    )
+def test_what_other_packages_provide_is_listed_with_their_names(each):
+    kinds = {"formats": {"example-bench", "example-profiler"}, "targets": {"example-ddp"},
+             "cost-models": {"example-switch"}}  # fmt: skip
+    tuning = ["tune", "x", "--cluster", "y", "--workers", 2, "--for", "exampl-ddp"]
+    *listed, refused = each(*(["list", kind, *more] for kind in kinds for more in (["--json"], [])), tuning)
+    for (kind, names), document, text in zip(kinds.items(), listed[::2], listed[1::2], strict=True):
+        rows = json.loads(document.stdout)[kind]
+        assert {row["name"] for row in rows if row["package"] == "osf-example 1.0"} == names
+        assert "osf-example 1.0" in text.stdout
+    assert "did you mean example-ddp?" in refused.stderr
 
 
 BROKEN = {
@@ -107,54 +134,54 @@ BROKEN = {
 }
 
 
-def test_a_broken_entry_is_refused_in_one_line_where_it_is_used(osf, package):
+def test_a_broken_entry_is_refused_in_one_line_where_it_is_used(each, package):
     """Elsewhere it does no harm: the list shows all others, with a warning."""
     others = [package("osfmodel.targets", name, code, f"osf-other-{name}") for name, (code, _) in BROKEN.items()]
     subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
-    for name, (_, reason) in BROKEN.items():
-        used = osf("tune", *subject, "--for", name, others=others)
+    fine = [["tune", *subject, "--for", "example-ddp"], ["predict", *subject], ["list", "formats"]]
+    *used_ones, tuned, predicted, formats, listed = each(
+        *(["tune", *subject, "--for", name] for name in BROKEN), *fine, ["list", "targets"], others=others
+    )
+    for (name, (_, reason)), used in zip(BROKEN.items(), used_ones, strict=True):
         assert used.returncode == 1
         assert used.stderr.count("\n") == 1
         module = f"osf-other-{name}".replace("-", "_")
         start = f"osf: osf-other-{name} 2.0: its entry point '{name}' in osfmodel.targets ({module}:entry)"
         assert used.stderr.startswith(f"{start} {reason}")
         assert used.stderr.endswith("update or uninstall that package\n")
-    for words in (["tune", *subject, "--for", "example-ddp"], ["predict", *subject], ["list", "formats"]):
-        done = osf(*words, others=others)
+    for done in (tuned, predicted, formats):
         assert (done.returncode, "osf-other" in done.stderr) == (0, False)
-    listed = osf("list", "targets", others=others)
     assert listed.returncode == 0
     assert [name for name in BROKEN if f"osf-other-{name} 2.0" not in listed.stderr] == []
     assert "example-ddp" in listed.stdout
 
 
-def test_a_name_that_is_taken(osf, package):
+def test_a_name_that_is_taken(each, package):
     """One of osfmodel's own stays as it is; two packages with one name are refused."""
-    listed = osf("list", "targets", others=[package("osfmodel.targets", "ddp", "import no_such_module")])
+    (listed,) = each(["list", "targets"], others=[package("osfmodel.targets", "ddp", "import no_such_module")])
     assert "osf-other 2.0: its entry point 'ddp' in osfmodel.targets is not used" in listed.stderr
     other = package("osfmodel.targets", "example-ddp", distribution="osf-third")
     subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
-    refused = osf("tune", *subject, "--for", "example-ddp", others=[other])
+    (refused,) = each(["tune", *subject, "--for", "example-ddp"], others=[other])
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "both provide 'example-ddp' in osfmodel.targets: uninstall one of them" in refused.stderr
 
 
-def test_broken_formats_do_not_stop_the_import_of_others(osf, package, tmp_path):
+def test_broken_formats_do_not_stop_the_import_of_others(each, package, tmp_path):
     """Nor does a sniff that fails; the error about a file that nobody recognises names the package that is broken."""
     others = [package("osfmodel.formats", "lost", "import no_such_module")]
     failing = "from osfmodel.formats import Format\nentry = Format(lambda head: 1 / 0, None, 'fails')"
     others.append(package("osfmodel.formats", "failing", failing, "osf-failing"))
     (tmp_path / "run.txt").write_text(LOG)
-    done = osf("import", "run.txt", "--workers", 4, others=others)
-    assert (done.returncode, done.stderr) == (0, "")
     (tmp_path / "odd.txt").write_text("something else\n")
-    refused = osf("import", "odd.txt", others=others)
+    done, refused = each(["import", "run.txt", "--workers", 4], ["import", "odd.txt"], others=others)
+    assert (done.returncode, done.stderr) == (0, "")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "example-bench" in refused.stderr
     assert "osf-other 2.0: its entry point 'lost'" in refused.stderr
 
 
-def test_traces_of_another_package_are_found_in_a_folder(osf, package, tmp_path):
+def test_traces_of_another_package_are_found_in_a_folder(each, package, tmp_path):
     code = """
 from osfmodel.formats import of_traces
 from osfmodel.formats.streams.trace_files import opened
@@ -173,23 +200,26 @@ entry = of_traces(known, trace_of, "other-profiler's traces", (".other",))
     (tmp_path / "job").mkdir()
     for rank in range(2):
         (tmp_path / f"job/{rank}.other").write_text("other-profiler\n")
-    for place in ("job", "job/0.other"):
-        done = osf("explain", place, others=others)
+    for done in each(["explain", "job"], ["explain", "job/0.other"], others=others):
         assert done.returncode == 0, done.stderr
-    alone = osf("explain", "job")
+    (alone,) = each(["explain", "job"])
     assert (alone.returncode, alone.stderr.count("\n")) == (1, 1)
 
 
 def test_no_metadata_are_read_for_what_osfmodel_has_itself():
-    """They take longer to read than all else in ``osf --version``."""
+    """They take longer to read than all else in ``osf --version``. One process: what a command reads stays read."""
     code = (
-        "import sys; from osfmodel.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "print('importlib.metadata' in sys.modules, file=sys.stderr)"
+        "import json, sys; from osfmodel.cli import main\nfor words in json.load(sys.stdin):\n"
+        "    try:\n        main(words)\n    except SystemExit:\n        pass\n"
+        "    print('importlib.metadata' in sys.modules, file=sys.stderr)"
     )
     subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8"]
-    for words in (["--version"], ["predict", *subject], ["tune", *subject, "--for", "ddp"], ["import", "--help"]):
-        done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
-        assert done.stderr.splitlines()[-1] == "False", words
+    asked = [["--version"], ["predict", *subject], ["tune", *subject, "--for", "ddp"], ["import", "--help"]]
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(asked), cwd=ROOT, capture_output=True, text=True
+    )
+    said = [line for line in done.stderr.splitlines() if line in ("True", "False")]
+    assert said == ["False"] * len(asked), asked
 
 
 def test_a_table_without_a_group_has_only_its_own_entries():
