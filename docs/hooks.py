@@ -15,6 +15,9 @@ BashSessionLexer._ps1rgx = re.compile(r"^(\$ )(.*\n?)")
 """Only ``$ `` is a prompt, so that output with ``#`` is none."""
 NOTEBOOK_LINK = re.compile(r"\]\(([\w./-]+)\.ipynb(#[\w-]+)?\)")
 
+COMMAND = re.compile(r"^\| (`osf (\w+)`) \|", re.MULTILINE)
+"""A command in the list of all."""
+
 BOOSTS = {"how-to/add-": 0.1, "how-to/save-": 0.1, "design": 0.1, "decisions": 0.1, "ledger/": 0.3, "reference/": 0.5}
 """Ranks in the search of pages that few readers look for, by the beginning of their addresses."""
 
@@ -41,10 +44,12 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """Lead from page to page where a link leads to a notebook; let the search find pages for users first."""
+    """Lead to pages that the build makes, of commands and notebooks; let the search find pages for users first."""
     for beginning, boost in BOOSTS.items():
         if page.file.src_uri.startswith(beginning):
             page.meta.setdefault("search", {})["boost"] = boost
+    if page.file.src_uri == "commands/index.md":
+        markdown = COMMAND.sub(r"| [\1](\2.md) |", markdown)
     return NOTEBOOK_LINK.sub(r"](\1.md\2)", markdown)
 
 
