@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from osfmodel.entities.display import how_many, listed
-from osfmodel.planning.cautions import BANDLESS, NETWORK, WIDE
 from osfmodel.show.table import TERMINAL, Column, Record, for_people, texts
 
 if TYPE_CHECKING:
@@ -135,9 +134,9 @@ def show_title(console: Console, title: str) -> None:
 
 MOST_NOTES = 4
 """Maximum number of notes under a table without --notes."""
-ACTED_ON = ("careful:", WIDE, BANDLESS, "no GPU is named", "memory is not compared:")
+ACTED_ON = ("careful:", "wide error band:", "no error band:", "no GPU is named", "memory is not compared:")
 """Beginnings of notes that change what to do first."""
-RESTATED = ("counted:", NETWORK, "effects applied:", "usual effects")
+RESTATED = ("counted:", "network:", "effects applied:", "usual effects")
 """Beginnings of notes that state what was given, or taken for it."""
 
 

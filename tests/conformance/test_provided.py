@@ -27,7 +27,7 @@ def installed(tmp_path_factory):
 
 
 class Ran(NamedTuple):
-    """What a command did."""
+    """Exit code and output of a command."""
 
     returncode: int
     stdout: str

@@ -289,7 +289,8 @@ def _killed_once(batch):
 
 def test_processes_that_are_lost_again_and_again_are_an_error(monkeypatch):
     monkeypatch.setattr(running, "records", _killed)
-    with pytest.raises(osf.JobError, match="too little memory"):
+    monkeypatch.setattr(running, "LOSSES", 2)
+    with pytest.raises(osf.JobError, match="lost 2 times: is there too little memory"):
         osf.sweep({**GRID, "workloads": "vgg16-pipedream", "plans": "ddp"}, jobs=2)
 
 
