@@ -55,7 +55,7 @@ def judged(run: PublishedPeak, subjects: PricedSubjects) -> tuple[str, float]:
     room = room_of(load_workload(run.words), run.groups)
     assert room is not None
     assert point.best.reserved is not None
-    setup = setup_of(False, (run.groups.tensor, run.groups.context, run.groups.pipeline))
+    setup = setup_of(False, (run.groups.tensor, run.groups.context, run.groups.pipeline), run.plan)
     chance = chance_to_fit(point.best.reserved, room.bytes, setup, without=run.source)
     return verdict_of(chance), chance
 

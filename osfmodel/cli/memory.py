@@ -157,8 +157,7 @@ def memory_command(
             raise UsageError("--also is for --batch-size B: give it, or leave --also out")
         found = dict(_under_plans(workload, cluster, None if workers is None else counts[0], names, assumed))
     limit = MemoryLimit(parse_room(memory)) if memory is not None else _room(workload, groups)
-    setup = setup_of(workload.fixed_share is None, (tp, cp, pp))
-    reserved, chances, lacking = _judged(found, limit, setup, workload)
+    reserved, chances, lacking = _judged(found, limit, (tp, cp, pp), workload)
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
     where += f" with {what.words}" * bool(what.words) + f" with {groups.words}" * (groups != Parallelism())
     said = [UNPADDED for one in found.values() if unpadded(workload, one.plan)]
@@ -184,17 +183,19 @@ def memory_command(
 
 
 def _judged(
-    found: Mapping[str, HeldPlan], limit: MemoryLimit | None, setup: str, workload: Workload
+    found: Mapping[str, HeldPlan], limit: MemoryLimit | None, within: tuple[int, int, int], workload: Workload
 ) -> tuple[dict[str, int], dict[str, float], dict[str, str]]:
     """By plan: bytes that PyTorch reserves, the chance that a GPU has room for them, and what is lacking."""
-    usual = {name: reserved_of(one.memory.peak.bytes, setup) for name, one in found.items()}
+    profiled = workload.fixed_share is None
+    setups = {name: setup_of(profiled, within, one.plan.strategy) for name, one in found.items()}
+    usual = {name: reserved_of(one.memory.peak.bytes, setups[name]) for name, one in found.items()}
     repeated = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == FULL
     least = math.inf if limit is None else NEAR * limit.bytes
     reserved = usual | {name: one.simulated() for name, one in found.items() if one.memory.peak.bytes >= least}
     chances, lacking = {}, {}
     for name, one in found.items():
         if limit is not None:
-            chances[name] = chance_to_fit(usual[name], limit.bytes, setup)
+            chances[name] = chance_to_fit(usual[name], limit.bytes, setups[name])
             needs = (one.memory.peak, one.plan, limit.bytes, repeated, reserved[name], workload.batch_size)
             lacking[name] = shortfall(*needs)
     return reserved, chances, lacking

@@ -153,7 +153,8 @@ def strategy_row(
     optimizer, communicator = (None, 0) if limit is None else (limit.optimizer, limit.communicator)
     workload = prediction.bound.question.workload
     peak = peak_of(workload, *shorter(prediction), workers, optimizer, communicator)
-    setup = setup_of(workload.fixed_share is None, (groups.tensor, groups.context, groups.pipeline))
+    within = (groups.tensor, groups.context, groups.pipeline)
+    setup = setup_of(workload.fixed_share is None, within, prediction.plan.strategy)
     reserved = reserved_of(peak.bytes, setup)
     if limit is None:
         return StrategyRow(prediction, peak, reserved=reserved)
@@ -199,7 +200,8 @@ def _sure(limit: MemoryLimit | None, workload: Workload, chosen: StrategyRow) ->
     """The limit on what a step holds, within which settings fit as surely as the chosen strategy."""
     if limit is None or chosen.fits != YES:
         return limit
-    return replace(limit, bytes=safe_bytes(limit.bytes, setup_of(workload.fixed_share is None)))
+    setup = setup_of(workload.fixed_share is None, strategy=chosen.prediction.plan.strategy)
+    return replace(limit, bytes=safe_bytes(limit.bytes, setup))
 
 
 def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryLimit) -> tuple[str, list[str]]:
