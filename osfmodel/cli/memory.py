@@ -21,7 +21,7 @@ from osfmodel.counting.remarks import remarks
 from osfmodel.counting.training import FULL
 from osfmodel.counting.words import parse_words
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import Memory, caveat, memory_of, reserved_as_known
+from osfmodel.engine.memory import Memory, caveat, memory_of, peak_as_known, reserved_as_known
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.cluster import Cluster
@@ -36,11 +36,11 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import UNPADDED, unpadded
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
-from osfmodel.planning.scaling.strategies import NEAR, room_of, shorter
+from osfmodel.planning.scaling.strategies import NEAR, chance_of_room, room_of, shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import YES, chance_to_fit, reserved_of, setup_of, verdict_of
+from osfmodel.solve.verdicts import YES, reserved_of, setup_of, verdict_of
 from osfmodel.targets.named_plans import called, make_plan, named_plan
 
 ALONE = "ring:1us,100GB/s"
@@ -49,12 +49,15 @@ GROUPS = OptionGroup("Parallelism inside a replica")
 
 
 class HeldPlan(NamedTuple):
-    """A plan with the memory of its step, seconds of it, and how to get the bytes that PyTorch's allocator reserves."""
+    """A plan with the memory of its step, seconds of it, how to get the bytes that PyTorch's allocator reserves, and
+    those at the peak of another workload."""
 
     plan: Plan
     memory: Memory
     time: float
+    workload: Workload
     simulated: Callable[[], int]
+    held: Callable[[Workload], int]
 
 
 class KeptBytes(NamedTuple):
@@ -64,12 +67,13 @@ class KeptBytes(NamedTuple):
     optimizer: str | None
     communicator: int
 
-    def of(
-        self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str
-    ) -> tuple[Memory, Callable[[], int]]:
-        """The memory of a step, and how to get what is reserved; ``keeper``: unless one was asked for."""
-        asked = (workload, plan, timeline, workers, self.keeper or keeper, self.optimizer)
-        return memory_of(*asked, self.communicator), partial(reserved_as_known, *asked)
+    def of(self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str) -> HeldPlan:
+        """The memory of a step; ``keeper``: unless one was asked for."""
+        asked = (plan, timeline, workers, self.keeper or keeper, self.optimizer)
+        memory = memory_of(workload, *asked, self.communicator)
+        simulated = partial(reserved_as_known, workload, *asked)
+        held = lambda other: peak_as_known(other, *asked, self.communicator).bytes  # noqa: E731
+        return HeldPlan(plan, memory, timeline.iteration_time, workload, simulated, held)
 
 
 @click.command(name="memory", cls=GroupedCommand)
@@ -195,7 +199,7 @@ def _judged(
     chances, lacking = {}, {}
     for name, one in found.items():
         if limit is not None:
-            chances[name] = chance_to_fit(usual[name], limit.bytes, setups[name])
+            chances[name] = chance_of_room(one.workload, one.memory.peak.bytes, limit.bytes, setups[name], one.held)
             needs = (one.memory.peak, one.plan, limit.bytes, repeated, reserved[name], workload.batch_size)
             lacking[name] = shortfall(*needs)
     return reserved, chances, lacking
@@ -249,8 +253,8 @@ def _under_plans(
             plan = make_plan(name, workload, paid)
         timeline = predict_timeline(workload, plan, paid)
         executor = LOCAL if workers is None else DDP if DDP.carries(plan.plain) else RUNTIME
-        memory, reserved = assumed.of(workload, plan, timeline, count, executor.name)
-        yield "a single worker" if workers is None else label, HeldPlan(plan, memory, timeline.iteration_time, reserved)
+        held = assumed.of(workload, plan, timeline, count, executor.name)
+        yield "a single worker" if workers is None else label, held
 
 
 def _in_replicas(
@@ -261,5 +265,5 @@ def _in_replicas(
     for row in ScaleTask.of(workload, cluster, options).point(workload, workers).rows:
         plan, timeline = shorter(row.prediction)
         executor = DDP if DDP.carries(plan.plain) else RUNTIME
-        memory, reserved = assumed.of(row.prediction.bound.question.workload, plan, timeline, ranks, executor.name)
-        yield row.name, HeldPlan(plan, memory, row.time, reserved)
+        held = assumed.of(row.prediction.bound.question.workload, plan, timeline, ranks, executor.name)
+        yield row.name, held._replace(time=row.time)
