@@ -226,7 +226,7 @@ class ZeroHoldings(Holdings):
         ranks = rules_of(self.plan).ranks(self.workers)
         yield from (hold._replace(bytes=-(-hold.bytes // ranks)) for hold in super()._scratch())
         if self.narrow < 1:
-            until = self._updated()
+            until = self._updated
             yield Hold(UPDATE, -(-self.workload.gradient_bytes // ranks), (until._replace(ended=False),), until)
 
     def gradients(self) -> Iterator[Hold]:
@@ -235,13 +235,14 @@ class ZeroHoldings(Holdings):
             yield Hold(GRADIENTS, sum(self.sizes.values()))
             return
         seen: set[str] = set()
-        updated = self._updated()
+        updated = self._updated
         for number, one in enumerate(self.bare.operations):
             if one.kind == "backward" and one.layers[0] in self.sizes and one.layers[0] not in seen:
                 seen.add(one.layers[0])
                 size = round(self.sizes[one.layers[0]] * self.narrow)
                 yield Hold(GRADIENTS, size, (Instant(number, ended=True),), updated)
 
+    @cached_property
     def _updated(self) -> Instant:
         """The end of the update."""
         return Instant(next(i for i, one in enumerate(self.bare.operations) if one.kind == "update"), ended=True)
@@ -267,7 +268,7 @@ class ReducedHoldings(ZeroHoldings):
                 if one.bucket not in seen and not offloaded(self.workload):
                     seen.add(one.bucket)
                     share = -(-round(bucket.size * self.narrow) // self.workers)
-                    yield Hold(GRADIENTS, share, (ended,), self._updated())
+                    yield Hold(GRADIENTS, share, (ended,), self._updated)
 
 
 def lower(
