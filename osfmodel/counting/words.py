@@ -23,7 +23,7 @@ from osfmodel.counting.kernels import gpu_of, in_file
 from osfmodel.counting.modules import Model
 from osfmodel.counting.recipes import RECIPES
 from osfmodel.counting.roofline import workload_of
-from osfmodel.counting.stacks import COMPILE, EAGER, STACKS, USUAL_STACKS
+from osfmodel.counting.stacks import EAGER, STACKS, USUAL_STACKS
 from osfmodel.counting.training import CHECKPOINTING, TENSOR_OVERLAP, TrainingSetup, checkpointing_of, offload_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError, UsageError
@@ -211,25 +211,6 @@ def at_samples(text: str, batch: int, made: tuple[int, ...] = ()) -> Workload:
     words = parse_words(text)
     found = workload_of(model_of(words), replace(words.setting, batch=batch), text)
     return replace(found, recounted=partial(at_samples, text, made=made))
-
-
-def compiled(workload: Workload) -> Workload | None:
-    """A workload with what compiled blocks keep, where its words state no stack and it is taken to be eager PyTorch.
-
-    None for others, and for the shard of a replica.
-    """
-    parts = [SPELLINGS.get(part.strip(), part.strip()) for part in workload.name.split(",")[1:]]
-    if any(_says(part, "stack") for part in parts) or parse_words(workload.name).setting.stack != EAGER:
-        return None
-    other = at_samples(with_parts(workload.name, stack=f"stack={COMPILE}"), workload.batch_size or 1)
-    own, whole = ([(layer.name, layer.gradient_bytes) for layer in one.layers] for one in (workload, other))
-    if own != whole:
-        return None
-    layers = tuple(
-        replace(one, activation_bytes=less.activation_bytes, peak_bytes=less.peak_bytes)
-        for one, less in zip(workload.layers, other.layers, strict=True)
-    )
-    return replace(workload, layers=layers)
 
 
 def parse_words(text: str) -> Words:

@@ -13,8 +13,9 @@ from itertools import groupby
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.counting.kernels import gpu_of
+from osfmodel.counting.stacks import COMPILE, EAGER
 from osfmodel.counting.training import FULL
-from osfmodel.counting.words import compiled, parse_words
+from osfmodel.counting.words import at_samples, parse_words, with_parts
 from osfmodel.engine.levels import Footprint
 from osfmodel.engine.run import SIMULATED, LongRun
 from osfmodel.entities.cluster import Cluster
@@ -93,6 +94,25 @@ def chance_of_room(workload: Workload, peak: int, limit: int, setup: str, held: 
     chance = chance_to_fit(reserved_of(peak, setup), limit, setup)
     other = compiled(workload) if chance < SURE and in_words(workload.name) else None
     return chance if other is None else (chance + chance_to_fit(reserved_of(held(other), setup), limit, setup)) / 2
+
+
+def compiled(workload: Workload) -> Workload | None:
+    """A workload with what compiled blocks keep, where its words state no stack and it is taken to be eager PyTorch.
+
+    None for others, and for the shard of a replica.
+    """
+    text = workload.name
+    if with_parts(text, stack="") != text or parse_words(text).setting.stack != EAGER:
+        return None
+    other = at_samples(with_parts(text, stack=f"stack={COMPILE}"), workload.batch_size or 1)
+    own, whole = ([(layer.name, layer.gradient_bytes) for layer in one.layers] for one in (workload, other))
+    if own != whole:
+        return None
+    layers = tuple(
+        replace(one, activation_bytes=less.activation_bytes, peak_bytes=less.peak_bytes)
+        for one, less in zip(workload.layers, other.layers, strict=True)
+    )
+    return replace(workload, layers=layers)
 
 
 def shorter(prediction: Prediction) -> tuple[Plan, Timeline]:
