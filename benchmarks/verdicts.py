@@ -18,19 +18,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.counting import load_workload
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.planning.predictions import PricedSubjects
+from osfmodel.planning.scaling import strategies
 from osfmodel.planning.scaling.curve import ScalePoint
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
 from osfmodel.planning.scaling.strategies import room_of
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.verdicts import NO, TIGHT, YES, chance_to_fit, setup_of, verdict_of
+from osfmodel.solve.verdicts import NO, TIGHT, YES, chance_to_fit, verdict_of
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "profiles"))
@@ -45,18 +48,20 @@ def point_of(run: PublishedPeak, subjects: PricedSubjects) -> ScalePoint:
     cluster = load_cluster(run.cluster)
     alone = run.groups == Parallelism()
     made = load_workload(run.words) if alone else replica_workload(run.words, cluster, run.groups)
-    options = ScaleOptions((run.plan,), None, WhatIf(accumulate=run.micro_batches), groups=run.groups)
+    options = ScaleOptions(
+        (run.plan,),
+        room_of(load_workload(run.words), run.groups),
+        WhatIf(accumulate=run.micro_batches),
+        groups=run.groups,
+    )
     return ScaleTask.of(made, cluster, options, subjects).point(made, run.gpus)
 
 
 def judged(run: PublishedPeak, subjects: PricedSubjects) -> tuple[str, float]:
     """The verdict of a run without what was learned from its source, and its chance."""
-    point = point_of(run, subjects)
-    room = room_of(load_workload(run.words), run.groups)
-    assert room is not None
-    assert point.best.reserved is not None
-    setup = setup_of(False, (run.groups.tensor, run.groups.context, run.groups.pipeline))
-    chance = chance_to_fit(point.best.reserved, room.bytes, setup, without=run.source)
+    with patch.object(strategies, "chance_to_fit", partial(chance_to_fit, without=run.source)):
+        chance = point_of(run, subjects).best.chance
+    assert chance is not None
     return verdict_of(chance), chance
 
 

@@ -2,7 +2,10 @@
 
     OSFMODEL_DATA=... python profiles/make_peaks.py [OUTPUT_FOLDER] [--errors]
 
-Counted runs are those of OSFMODEL_DATA/sharded that state their peak: of nanotron every EACH-th, as its grid has 1,000.
+Counted runs are those of OSFMODEL_DATA/sharded that state their peak. With groups inside a replica, one that states
+reserved bytes counts only where these are NEAR of what its GPU has or more: messages of groups keep freed blocks from
+being taken again, and PyTorch gives segments back only as memory runs out, so what such a run reserved far below that
+is no more than a bound of what it needs.
 nanotron's are of its first rank, in a pipeline of the first stage: ``log_throughput`` of its ``helpers.py`` writes
 ``torch.cuda.max_memory_reserved() / 1024**3`` of rank 0, and says GB.
 Runs that state no peak did run: where more is predicted than their GPU has, they took at most that; the others say
@@ -36,6 +39,7 @@ from osfmodel.ledger.sources.peak_memory import judge
 from osfmodel.planning.scaling import replicas
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, room_of
+from osfmodel.planning.scaling.strategies import NEAR
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve import verdicts
 from osfmodel.solve.solution import MemoryLimit
@@ -53,6 +57,7 @@ from osfmodel.solve.verdicts import (
 )
 
 EACH = 4
+"""Of nanotron's grid of 1,000 ``benchmarks/verdicts.py`` judges every EACH-th run."""
 ROOM = MemoryLimit(10**13)
 """No limit: those runs did run."""
 GIB = 2**30
@@ -139,10 +144,10 @@ def torchtitan() -> Iterator[PublishedPeak]:
         )
 
 
-def nanotron() -> Iterator[PublishedPeak]:
+def nanotron(each: int = EACH) -> Iterator[PublishedPeak]:
     """The runs of Llama 3.2 1B and 3.1 8B of the Ultra-Scale Playbook on H100, with a step of 256 samples."""
     names = {"1B": "llama3.2-1b", "8B": "llama3-8b"}
-    for row in table("nanotron-ultrascale/benchmarks_1b_8b.csv")[::EACH]:
+    for row in table("nanotron-ultrascale/benchmarks_1b_8b.csv")[::each]:
         data, batch, count = (int(row[one]) for one in ("data_parallel", "microbatch_samples", "grad_accumulation"))
         if data * batch * count != 256:
             continue
@@ -204,7 +209,12 @@ class Judged(NamedTuple):
 
 def errors(folder: Path) -> Iterator[Judged]:
     """Each run with log(measured / predicted) of what a step holds."""
-    for run in (*simumax(folder), *torchtitan(), *nanotron(), *ran(folder)):
+    for run in (*simumax(folder), *torchtitan(), *nanotron(1), *ran(folder)):
+        room = room_of(load_workload(run.words), run.groups)
+        assert room is not None
+        plenty = run.reserved and run.bytes is not None and run.bytes < NEAR * room.bytes
+        if plenty and run.groups != Parallelism():
+            continue
         cluster = load_cluster(run.cluster)
         one = run.groups == Parallelism()
         made = load_workload(run.words) if one else replica_workload(run.words, cluster, run.groups)
@@ -213,8 +223,6 @@ def errors(folder: Path) -> Iterator[Judged]:
             row = ScaleTask.of(made, cluster, options).point(made, run.gpus).best
         assert row.peak is not None
         groups = (run.groups.tensor, run.groups.context, run.groups.pipeline)
-        room = room_of(made, run.groups)
-        assert room is not None
         size = room.bytes if run.bytes is None else run.bytes
         judged = JudgedPeak(run.source, setup_of(False, groups), log(size / row.peak.bytes))
         yield Judged(judged, run.reserved, run.bytes is None)

@@ -21,7 +21,7 @@ from osfmodel.counting.remarks import remarks
 from osfmodel.counting.training import FULL
 from osfmodel.counting.words import parse_words
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import Memory, caveat, memory_of, reserved_as_known
+from osfmodel.engine.memory import Memory, caveat, memory_of, peak_as_known, reserved_as_known
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.cluster import Cluster
@@ -36,11 +36,11 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import UNPADDED, unpadded
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
-from osfmodel.planning.scaling.strategies import NEAR, room_of, shorter
+from osfmodel.planning.scaling.strategies import NEAR, chance_of_room, room_of, shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import YES, chance_to_fit, reserved_of, setup_of, verdict_of
+from osfmodel.solve.verdicts import YES, reserved_of, setup_of, verdict_of
 from osfmodel.targets.named_plans import called, make_plan, named_plan
 
 ALONE = "ring:1us,100GB/s"
@@ -49,12 +49,15 @@ GROUPS = OptionGroup("Parallelism inside a replica")
 
 
 class HeldPlan(NamedTuple):
-    """A plan with the memory of its step, seconds of it, and how to get the bytes that PyTorch's allocator reserves."""
+    """A plan with the memory of its step, seconds of it, how to get the bytes that PyTorch's allocator reserves, and
+    those at the peak of another workload."""
 
     plan: Plan
     memory: Memory
     time: float
+    workload: Workload
     simulated: Callable[[], int]
+    held: Callable[[Workload], int]
 
 
 class KeptBytes(NamedTuple):
@@ -64,12 +67,13 @@ class KeptBytes(NamedTuple):
     optimizer: str | None
     communicator: int
 
-    def of(
-        self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str
-    ) -> tuple[Memory, Callable[[], int]]:
-        """The memory of a step, and how to get what is reserved; ``keeper``: unless one was asked for."""
-        asked = (workload, plan, timeline, workers, self.keeper or keeper, self.optimizer)
-        return memory_of(*asked, self.communicator), partial(reserved_as_known, *asked)
+    def of(self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str) -> HeldPlan:
+        """The memory of a step; ``keeper``: unless one was asked for."""
+        asked = (plan, timeline, workers, self.keeper or keeper, self.optimizer)
+        memory = memory_of(workload, *asked, self.communicator)
+        simulated = partial(reserved_as_known, workload, *asked)
+        held = lambda other: peak_as_known(other, *asked, self.communicator).bytes  # noqa: E731
+        return HeldPlan(plan, memory, timeline.iteration_time, workload, simulated, held)
 
 
 @click.command(name="memory", cls=GroupedCommand)
@@ -157,8 +161,7 @@ def memory_command(
             raise UsageError("--also is for --batch-size B: give it, or leave --also out")
         found = dict(_under_plans(workload, cluster, None if workers is None else counts[0], names, assumed))
     limit = MemoryLimit(parse_room(memory)) if memory is not None else _room(workload, groups)
-    setup = setup_of(workload.fixed_share is None, (tp, cp, pp))
-    reserved, chances, lacking = _judged(found, limit, setup, workload)
+    reserved, chances, lacking = _judged(found, limit, (tp, cp, pp), workload)
     where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
     where += f" with {what.words}" * bool(what.words) + f" with {groups.words}" * (groups != Parallelism())
     said = [UNPADDED for one in found.values() if unpadded(workload, one.plan)]
@@ -184,17 +187,19 @@ def memory_command(
 
 
 def _judged(
-    found: Mapping[str, HeldPlan], limit: MemoryLimit | None, setup: str, workload: Workload
+    found: Mapping[str, HeldPlan], limit: MemoryLimit | None, within: tuple[int, int, int], workload: Workload
 ) -> tuple[dict[str, int], dict[str, float], dict[str, str]]:
     """By plan: bytes that PyTorch reserves, the chance that a GPU has room for them, and what is lacking."""
-    usual = {name: reserved_of(one.memory.peak.bytes, setup) for name, one in found.items()}
+    profiled = workload.fixed_share is None
+    setups = {name: setup_of(profiled, within, one.plan.strategy) for name, one in found.items()}
+    usual = {name: reserved_of(one.memory.peak.bytes, setups[name]) for name, one in found.items()}
     repeated = in_words(workload.name) and parse_words(workload.name).setting.checkpointing == FULL
     least = math.inf if limit is None else NEAR * limit.bytes
     reserved = usual | {name: one.simulated() for name, one in found.items() if one.memory.peak.bytes >= least}
     chances, lacking = {}, {}
     for name, one in found.items():
         if limit is not None:
-            chances[name] = chance_to_fit(usual[name], limit.bytes, setup)
+            chances[name] = chance_of_room(one.workload, one.memory.peak.bytes, limit.bytes, setups[name], one.held)
             needs = (one.memory.peak, one.plan, limit.bytes, repeated, reserved[name], workload.batch_size)
             lacking[name] = shortfall(*needs)
     return reserved, chances, lacking
@@ -248,8 +253,8 @@ def _under_plans(
             plan = make_plan(name, workload, paid)
         timeline = predict_timeline(workload, plan, paid)
         executor = LOCAL if workers is None else DDP if DDP.carries(plan.plain) else RUNTIME
-        memory, reserved = assumed.of(workload, plan, timeline, count, executor.name)
-        yield "a single worker" if workers is None else label, HeldPlan(plan, memory, timeline.iteration_time, reserved)
+        held = assumed.of(workload, plan, timeline, count, executor.name)
+        yield "a single worker" if workers is None else label, held
 
 
 def _in_replicas(
@@ -260,5 +265,5 @@ def _in_replicas(
     for row in ScaleTask.of(workload, cluster, options).point(workload, workers).rows:
         plan, timeline = shorter(row.prediction)
         executor = DDP if DDP.carries(plan.plain) else RUNTIME
-        memory, reserved = assumed.of(row.prediction.bound.question.workload, plan, timeline, ranks, executor.name)
-        yield row.name, HeldPlan(plan, memory, row.time, reserved)
+        held = assumed.of(row.prediction.bound.question.workload, plan, timeline, ranks, executor.name)
+        yield row.name, held._replace(time=row.time)

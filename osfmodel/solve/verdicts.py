@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.modules import ZERO, ZERO_3
 
 YES, TIGHT, NO = "yes", "tight", "no"
 """Verdicts: a chance of SURE or more, between, and below 1 - SURE."""
@@ -28,6 +29,8 @@ LEVELS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975)
 """Parts of runs for which quantiles are kept."""
 PROFILED, DATA, TENSOR, PIPELINE = "profiled", "data parallel", "tensor or context parallel", "pipeline"
 """Kinds of set-up: with measured layers; counted, by what divides a replica."""
+UNSEEN = (ZERO[1], ZERO_3)
+"""Strategies of which no source publishes a peak: as doubtful as the next kind of set-up, which has wider errors."""
 
 
 class PeakCell(documents.Strict):
@@ -66,10 +69,11 @@ class JudgedPeak(NamedTuple):
     seen: bool = True
 
 
-def setup_of(profiled: bool, groups: tuple[int, int, int] = (1, 1, 1)) -> str:
-    """The kind of a set-up; ``groups``: of tensor, context and pipeline parallelism."""
+def setup_of(profiled: bool, groups: tuple[int, int, int] = (1, 1, 1), strategy: str = "") -> str:
+    """The kind of a set-up; ``groups``: of tensor, context and pipeline parallelism. UNSEEN ones are like TENSOR."""
     tensor, context, pipeline = groups
-    return PROFILED if profiled else PIPELINE if pipeline > 1 else TENSOR if tensor * context > 1 else DATA
+    divided = tensor * context > 1 or strategy in UNSEEN
+    return PROFILED if profiled else PIPELINE if pipeline > 1 else TENSOR if divided else DATA
 
 
 def reserved_of(size: int, setup: str) -> int:

@@ -267,6 +267,18 @@ def test_gradients_beside_weights_in_half_precision_are_reduced_in_one_buffer_th
     assert {held["buckets"] for held in second.values()} == {160}
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_is_gathered_in_half_precision_is_whole_in_that_alone(stage):
+    """As DeepSpeed's bf16: weights and gradients of 2 bytes, and shards of float32 weights, and gradients to update."""
+    found = levels(with_rules(replace(ONE_BY_ONE, strategy=stage), gather_dtype="bfloat16"))
+    assert {(held["weights"], held["optimizer state"]) for held in found.values()} == {(200, 301)}
+    assert found["update"]["update scratch"] == 100 + 13
+    gradients = [found[f"backward {name}"].get("gradients", 0) for name in "dcba"]
+    assert gradients == ([0, 80, 140, 180] if stage == "zero-1" else [0, 80, 80, 75])
+    own = levels(with_rules(replace(ONE_BY_ONE, strategy=stage), gather_dtype="float32"))
+    assert {(held["weights"], held["optimizer state"]) for held in own.values()} == {(400, 201)}
+
+
 def test_stage_2_keeps_a_share_of_reduced_gradients():
     """A gradient is whole until the next one is ready, and is then reduced; with overlap_comm one more is under way."""
     plan = replace(ONE_BY_ONE, strategy="zero-2")

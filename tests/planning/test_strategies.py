@@ -326,6 +326,24 @@ def test_osf_memory_of_words_has_the_peak_of_scale_and_its_owners(options):
         assert plan[key] == point[key]
 
 
+def test_words_without_a_stack_have_the_mean_chance_of_eager_and_compiled_blocks():
+    """But for a stack that a model was trained with, and where the eager step surely fits."""
+    asked = ["--cluster", "nccl:a100x4,100Gbps", "--workers", "8", "--plan", "fsdp2", "--json"]
+
+    def chance(words, memory="57GiB"):
+        shown = CliRunner().invoke(main, ["memory", words, *asked, "--memory", memory]).stdout
+        (plan,) = json.loads(shown)["plans"]
+        return plan["fits_chance"]
+
+    words = "llama3.2-1b:a100,seq4096,batch4,bf16"
+    each = [chance(f"{words},stack={stack}") for stack in ("eager", "compile")]
+    assert each[1] - each[0] > 0.1
+    assert chance(words) == pytest.approx(sum(each) / 2)
+    assert chance(words, "400GiB") == chance(f"{words},eager", "400GiB")
+    trained = "mpt-1b:a100,seq2048,batch8,bf16"
+    assert chance(trained, "30GiB") == chance(f"{trained},stack=composer", "30GiB")
+
+
 @pytest.mark.parametrize(
     ("more", "remedy"),
     [

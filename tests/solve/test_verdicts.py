@@ -44,6 +44,9 @@ def test_kinds_of_set_up():
     assert setup_of(False) == DATA
     assert setup_of(False, (2, 1, 1)) == setup_of(False, (1, 2, 1)) == TENSOR
     assert setup_of(False, (2, 1, 2)) == PIPELINE
+    strategies = ("ddp", "zero-1", "zero-2", "zero-3", "fsdp2")
+    assert [setup_of(False, strategy=one) for one in strategies] == [DATA, DATA, TENSOR, TENSOR, DATA]
+    assert setup_of(True, strategy="zero-2") == PROFILED
 
 
 @pytest.mark.parametrize("setup", [PROFILED, DATA, TENSOR, PIPELINE])

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.engine.optimizers import offloaded, state_bytes
 from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
 from osfmodel.engine.strategies.handover import handovers
-from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, WEIGHTS, Holdings
+from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS, Holdings
 from osfmodel.engine.strategies.issued import IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy, completing
 from osfmodel.engine.works import Work
@@ -43,6 +43,8 @@ from osfmodel.entities.workload import Layer, Workload
 
 ALIGNED = 2
 """Elements of which each rank's part of the parameters is a multiple (NCCL_START_ALIGNMENT_FACTOR)."""
+PARAMETERS, HALF = "float32", 2
+"""Type of parameters that a narrower one may be computed with, and the fewest bytes of one that is whole."""
 DEFAULTS = Sharding(())
 """Rules of plans that state none."""
 
@@ -185,7 +187,9 @@ class ZeroHoldings(Holdings):
     """The memory of stage 1: whole weights and gradients, shards of the optimizer's state, and buffers of buckets.
 
     Owners of whole tensors are taken to hold equal parts. Where weights are in half precision with float32 copies in
-    the state (Megatron, nanotron), gradients are added up in one buffer that stays, and reduced there.
+    the state (Megatron, nanotron), gradients are added up in one buffer that stays, and reduced there. A plan that
+    gathers parameters of float32 in half precision has them and their gradients whole in that alone, and shards of
+    float32 for the update (DeepSpeed's ``bf16`` and ``fp16``; ``get_data_types`` of its engine; InternEvo's too).
     """
 
     of_parameters = (WEIGHTS, STATE, GRADIENTS)  # buffers have a size of their own
@@ -197,20 +201,33 @@ class ZeroHoldings(Holdings):
         """Whether gradients are reduced where they are added up."""
         return not (self.buffered or self.workload.weight_bytes is None or offloaded(self.workload))
 
+    @cached_property
+    def narrow(self) -> float:
+        """Bytes of whole parameters, and of their gradients, for each of their own."""
+        rules, own = rules_of(self.plan), {layer.dtype for layer in trained(self.workload)}
+        width = element_bytes(rules.gather_dtype or PARAMETERS)
+        if self.workload.weight_bytes is not None or own != {PARAMETERS}:
+            return 1.0
+        return max(width, HALF) / element_bytes(PARAMETERS)
+
     def lasting(self) -> dict[str, int]:
         """Bytes that stay throughout the step, by owner."""
-        rules = rules_of(self.plan)
-        state = -(-state_bytes(self.workload, self.optimizer) // rules.ranks(self.workers))
+        rules, held = rules_of(self.plan), super().lasting()
+        copies = self.workload.gradient_bytes * (self.narrow < 1)
+        state = -(-(state_bytes(self.workload, self.optimizer) + copies) // rules.ranks(self.workers))
         types = {rules.reduce_dtype or rules.gather_dtype or layer.dtype for layer in trained(self.workload)}
         whole = rules.buffer * sum(map(element_bytes, types))
         buffer = whole or max((bucket.size for bucket in self.plan.buckets), default=0)
         buckets = 0 if self.in_place else (1 + rules.asynchronous) * buffer
-        return {**super().lasting(), STATE: state, BUCKETS: buckets}
+        return {**held, WEIGHTS: round(held[WEIGHTS] * self.narrow), STATE: state, BUCKETS: buckets}
 
     def _scratch(self) -> Iterator[Hold]:
-        """Scratch memory of the update of the shard."""
+        """Scratch memory of the update of the shard, and its gradients in the type of the update."""
         ranks = rules_of(self.plan).ranks(self.workers)
         yield from (hold._replace(bytes=-(-hold.bytes // ranks)) for hold in super()._scratch())
+        if self.narrow < 1:
+            until = self._updated
+            yield Hold(UPDATE, -(-self.workload.gradient_bytes // ranks), (until._replace(ended=False),), until)
 
     def gradients(self) -> Iterator[Hold]:
         """All gradients, from the first backward to the end of the update; those in place throughout the step."""
@@ -218,12 +235,14 @@ class ZeroHoldings(Holdings):
             yield Hold(GRADIENTS, sum(self.sizes.values()))
             return
         seen: set[str] = set()
-        updated = self._updated()
+        updated = self._updated
         for number, one in enumerate(self.bare.operations):
             if one.kind == "backward" and one.layers[0] in self.sizes and one.layers[0] not in seen:
                 seen.add(one.layers[0])
-                yield Hold(GRADIENTS, self.sizes[one.layers[0]], (Instant(number, ended=True),), updated)
+                size = round(self.sizes[one.layers[0]] * self.narrow)
+                yield Hold(GRADIENTS, size, (Instant(number, ended=True),), updated)
 
+    @cached_property
     def _updated(self) -> Instant:
         """The end of the update."""
         return Instant(next(i for i, one in enumerate(self.bare.operations) if one.kind == "update"), ended=True)
@@ -245,10 +264,11 @@ class ReducedHoldings(ZeroHoldings):
             elif one.kind == "all_reduce":
                 bucket = self.plan.buckets[one.bucket]
                 for block in bucket.blocks:
-                    yield Hold(GRADIENTS, block.bytes, (ready[block.layer],), ended)
+                    yield Hold(GRADIENTS, round(block.bytes * self.narrow), (ready[block.layer],), ended)
                 if one.bucket not in seen and not offloaded(self.workload):
                     seen.add(one.bucket)
-                    yield Hold(GRADIENTS, -(-bucket.size // self.workers), (ended,), self._updated())
+                    share = -(-round(bucket.size * self.narrow) // self.workers)
+                    yield Hold(GRADIENTS, share, (ended,), self._updated)
 
 
 def lower(

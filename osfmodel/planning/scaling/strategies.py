@@ -13,8 +13,9 @@ from itertools import groupby
 from osfmodel.counting import in_words
 from osfmodel.counting.groups import OPTIONS, Parallelism
 from osfmodel.counting.kernels import gpu_of
+from osfmodel.counting.stacks import COMPILE, EAGER
 from osfmodel.counting.training import FULL
-from osfmodel.counting.words import parse_words
+from osfmodel.counting.words import at_samples, parse_words, with_parts
 from osfmodel.engine.levels import Footprint
 from osfmodel.engine.run import SIMULATED, LongRun
 from osfmodel.entities.cluster import Cluster
@@ -28,7 +29,7 @@ from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import reserved_for, shortfall
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import NO, TIGHT, YES, slowed
+from osfmodel.solve.verdicts import NO, SURE, TIGHT, YES, chance_to_fit, reserved_of, slowed
 
 REPLICATED_PLAN = "ddp"
 """The strategy to stay with where no other is faster beyond doubt."""
@@ -82,6 +83,36 @@ def reserved_near(row: StrategyRow, workers: int) -> int | None:
         return row.reserved
     workload = row.prediction.bound.question.workload
     return row.reserved if workload.state_bytes is None else reserved_for(workload, *shorter(row.prediction), workers)
+
+
+def chance_of_room(workload: Workload, peak: int, limit: int, setup: str, held: Callable[[Workload], int]) -> float:
+    """The chance that a GPU has room for a step that holds ``peak`` bytes, or those ``held`` as computed otherwise.
+
+    Words that state no stack may mean eager kernels, whose norms keep more, or fused ones: where the first may not fit,
+    the chance is the mean of both, taken to be as likely.
+    """
+    chance = chance_to_fit(reserved_of(peak, setup), limit, setup)
+    other = compiled(workload) if chance < SURE and in_words(workload.name) else None
+    return chance if other is None else (chance + chance_to_fit(reserved_of(held(other), setup), limit, setup)) / 2
+
+
+def compiled(workload: Workload) -> Workload | None:
+    """A workload with what compiled blocks keep, where its words state no stack and it is taken to be eager PyTorch.
+
+    None for others, and for the shard of a replica.
+    """
+    text = workload.name
+    if with_parts(text, stack="") != text or parse_words(text).setting.stack != EAGER:
+        return None
+    other = at_samples(with_parts(text, stack=f"stack={COMPILE}"), workload.batch_size or 1)
+    own, whole = ([(layer.name, layer.gradient_bytes) for layer in one.layers] for one in (workload, other))
+    if own != whole:
+        return None
+    layers = tuple(
+        replace(one, activation_bytes=less.activation_bytes, peak_bytes=less.peak_bytes)
+        for one, less in zip(workload.layers, other.layers, strict=True)
+    )
+    return replace(workload, layers=layers)
 
 
 def shorter(prediction: Prediction) -> tuple[Plan, Timeline]:

@@ -27,13 +27,20 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
 from osfmodel.planning.predictions import Given, PricedSubject, compare
 from osfmodel.planning.results import WORTHWHILE, Chance, Prediction, Tuning
-from osfmodel.planning.scaling.strategies import StrategyChoice, StrategyRow, StrategyTuning, possible, shorter
+from osfmodel.planning.scaling.strategies import (
+    StrategyChoice,
+    StrategyRow,
+    StrategyTuning,
+    chance_of_room,
+    possible,
+    shorter,
+)
 from osfmodel.planning.tuning.chances import chance, plan_times
 from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
-from osfmodel.solve.verdicts import NO, TIGHT, YES, chance_to_fit, reserved_of, safe_bytes, setup_of, verdict_of
+from osfmodel.solve.verdicts import NO, TIGHT, YES, reserved_of, safe_bytes, setup_of, verdict_of
 from osfmodel.targets import ALIASES, CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan
@@ -152,13 +159,15 @@ def strategy_row(
         return StrategyRow(prediction)
     optimizer, communicator = (None, 0) if limit is None else (limit.optimizer, limit.communicator)
     workload = prediction.bound.question.workload
-    peak = peak_of(workload, *shorter(prediction), workers, optimizer, communicator)
-    setup = setup_of(workload.fixed_share is None, (groups.tensor, groups.context, groups.pipeline))
+    step = (*shorter(prediction), workers, optimizer, communicator)
+    peak = peak_of(workload, *step)
+    within = (groups.tensor, groups.context, groups.pipeline)
+    setup = setup_of(workload.fixed_share is None, within, prediction.plan.strategy)
     reserved = reserved_of(peak.bytes, setup)
     if limit is None:
         return StrategyRow(prediction, peak, reserved=reserved)
-    chance_of_room = chance_to_fit(reserved, limit.bytes, setup)
-    return StrategyRow(prediction, peak, verdict_of(chance_of_room), chance_of_room, reserved, limit.bytes)
+    fits = chance_of_room(workload, peak.bytes, limit.bytes, setup, lambda other: peak_of(other, *step).bytes)
+    return StrategyRow(prediction, peak, verdict_of(fits), fits, reserved, limit.bytes)
 
 
 def _chance(workload: Workload, cluster: Cluster, workers: int, mine: Prediction, theirs: Prediction) -> Chance:
@@ -199,7 +208,8 @@ def _sure(limit: MemoryLimit | None, workload: Workload, chosen: StrategyRow) ->
     """The limit on what a step holds, within which settings fit as surely as the chosen strategy."""
     if limit is None or chosen.fits != YES:
         return limit
-    return replace(limit, bytes=safe_bytes(limit.bytes, setup_of(workload.fixed_share is None)))
+    setup = setup_of(workload.fixed_share is None, strategy=chosen.prediction.plan.strategy)
+    return replace(limit, bytes=safe_bytes(limit.bytes, setup))
 
 
 def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryLimit) -> tuple[str, list[str]]:
