@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,17 @@ def times(way: Way) -> Array:
     moving = way.seconds_per_byte * STRETCHED[way.stretch]
     total: Array = way.latency + moving + 2 * way.pipeline * np.sqrt(way.latency * moving)
     return total
+
+
+def up_to(low: Way, tuned: Sequence[Way], others: Sequence[Way]) -> Way:
+    """``low`` up to the size from which NCCL's tuner prefers another way, whose price as of ``others`` it meets there.
+
+    tuned: the other ways as NCCL's tuner prices them, which decides, and ``others`` as they run; a price is concave,
+    so it goes straight up between no bytes and that size
+    """
+    size = min((way.latency - low.latency) / (low.seconds_per_byte - way.seconds_per_byte) for way in tuned)
+    met = min(way.latency + way.seconds_per_byte * size for way in others)
+    return low._replace(seconds_per_byte=max(low.seconds_per_byte, (met - low.latency) / size))
 
 
 def lines(found: Mapping[tuple[str, str], Way]) -> tuple[tuple[float, float], ...]:
