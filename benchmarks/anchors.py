@@ -31,6 +31,7 @@ from scipy.optimize import brentq
 import osfmodel as osf
 from osfmodel.counting import roofline
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.roofline import Waits
 from osfmodel.counting.stacks import STACKS, Learned, Traffic
 from osfmodel.engine.bands import quantile
 from osfmodel.planning.scaling.replicas import replica_workload
@@ -62,7 +63,9 @@ def step(row: Row, taught: Learned, slower: Sequence[float] = (0.0,) * len(DOUBT
     )
     stages = tuple(
         tuple(
-            part._replace(beside={name: (x * collectives, y * collectives) for name, (x, y) in part.beside.items()})
+            part._replace(
+                beside={name: Waits(*(one * collectives for one in own)) for name, own in part.beside.items()}
+            )
             for part in stage
         )
         for stage in row.stages
@@ -125,6 +128,10 @@ def line(name: str, found: Sequence[Pair], of: Callable[[Sequence[float]], float
     """A line of the table: ``of`` of the sizes of errors in each way."""
     sizes = ([abs(math.expm1(one.misses[way])) for one in found] for way in range(3))
     return f"{name:22s} {len(found):6d} " + " ".join(f"{of(one):8.1%}" for one in sizes)
+
+
+NEAR = 0.15
+"""Error up to which a run beyond its anchors counts as met."""
 
 
 class Ladder(NamedTuple):
@@ -217,12 +224,13 @@ def _config(name: str) -> Path:
 
 
 class Held(NamedTuple):
-    """A run beside its anchors: predicted / measured - 1, and whether the band holds it."""
+    """A run beside its anchors: predicted / measured - 1, whether the band holds it, and half of the band's width."""
 
     source: str
     gpus: int
     error: float
     inside: bool
+    width: float
 
 
 def at_scale(one: Ladder, counts: Sequence[int]) -> Iterator[Held]:
@@ -238,11 +246,12 @@ def at_scale(one: Ladder, counts: Sequence[int]) -> Iterator[Held]:
             options = osf.ScaleOptions((one.plan,), what_if=what_if, anchor=anchors, groups=groups, sized=False)
             (point,) = osf.scale(workload, cluster, [gpus], options).points
             inside = point.band is not None and point.band.low <= seconds <= point.band.high
-            yield Held(one.source, gpus, point.time / seconds - 1, inside)
+            width = math.inf if point.band is None else point.band.half_width
+            yield Held(one.source, gpus, point.time / seconds - 1, inside, width)
 
 
 def show_scale(counts: Sequence[int]) -> None:
-    """Print errors and coverage by source."""
+    """Print errors and coverage by source, those of more GPUs than the anchors, and how bands grow with GPUs."""
     found = [run for one in ladders(Path(os.environ["OSFMODEL_DATA"])) for run in at_scale(one, counts)]
     print(f"{'source':22s} {'runs':>5s} {'median':>8s} {'p90':>8s} {'worst':>8s} {'in band':>8s}")
     for name in dict.fromkeys(run.source for run in found):
@@ -251,6 +260,18 @@ def show_scale(counts: Sequence[int]) -> None:
         covered = sum(run.inside for run in own) / len(own)
         figures = (median(sizes), quantile(sizes, 0.9) or 0.0, sizes[-1], covered)
         print(f"{name:22s} {len(own):5d} " + " ".join(f"{one:8.1%}" for one in figures))
+    print(
+        f"\n{'beyond the anchors':22s} {'runs':>5s} {'in 15 %':>8s}  worst, and half of the median band's width by GPUs"
+    )
+    for name in dict.fromkeys(run.source for run in found):
+        own = [run for run in found if run.source == name and run.gpus > max(counts)]
+        each = {gpus: [run for run in own if run.gpus == gpus] for gpus in sorted({run.gpus for run in own})}
+        words = (
+            f"{gpus}: {max((run.error for run in of), key=abs):+.0%} {median(run.width for run in of):.0%}"
+            for gpus, of in each.items()
+        )
+        near = sum(abs(run.error) <= NEAR for run in own) / max(len(own), 1)
+        print(f"{name:22s} {len(own):5d} {near:8.1%}  " + ", ".join(words))
 
 
 def main() -> None:
