@@ -2,6 +2,7 @@
 
     python benchmarks/anchors.py
     OSFMODEL_DATA=FOLDER python benchmarks/anchors.py --scale 8,64     other numbers of GPUs, by several anchors
+    OSFMODEL_DATA=FOLDER python benchmarks/anchors.py --spread         how repeats differ, by the number of GPUs
 
 Each run of a model, GPU, software and type is the anchor of all others of them, which differ in batch, sequence, groups
 or recomputation. With --scale, runs of one model, batch and strategy on these numbers of GPUs are the anchors of its
@@ -19,13 +20,14 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 from unittest.mock import patch
 
+import numpy as np
 from scipy.optimize import brentq
 
 import osfmodel as osf
@@ -34,6 +36,7 @@ from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.roofline import Waits
 from osfmodel.counting.stacks import STACKS, Learned, Traffic
 from osfmodel.engine.bands import quantile
+from osfmodel.planning.scaling.anchors import EDGE
 from osfmodel.planning.scaling.replicas import replica_workload
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "profiles"))
@@ -274,11 +277,74 @@ def show_scale(counts: Sequence[int]) -> None:
         print(f"{name:22s} {len(own):5d} {near:8.1%}  " + ", ".join(words))
 
 
+def spreads(folder: Path) -> Iterator[tuple[str, dict[int, list[float]]]]:
+    """By source, what nine in ten repeats of a step are longer by at most: GPUs -> a fraction for each setting.
+
+    Of nanotron's machine, whose steps were not repeated, half of the range of single messages of 256 MiB, and the share
+    of runs that count as disturbed, beside runs of the same layout with half or twice the micro-batch.
+    """
+
+    def rows(path: str) -> list[dict[str, str]]:
+        with (folder / path).open(encoding="utf-8-sig", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def by_gpus(pairs: Iterable[tuple[str, float]]) -> dict[int, list[float]]:
+        found: dict[int, list[float]] = {}
+        for gpus, value in pairs:
+            found.setdefault(int(gpus), []).append(value)
+        return dict(sorted(found.items()))
+
+    for name, said in (("v100_iteration_times", "V100, InfiniBand"), ("gh200_slingshot", "GH200, Slingshot")):
+        steps = [row for row in rows(f"scaling/pytorch-ddp-readme/ddp_{name}.csv") if row["n_gpus"] != "1"]
+        each = by_gpus((row["n_gpus"], float(row["p95_s"]) / float(row["p50_s"]) - 1) for row in steps)
+        yield f"steps, {said}", each
+    steps = [
+        row for row in rows("scaling/ddl-benchmarks/results_2020-05-29.csv") if row["std"] and row["arch"] == "A2A"
+    ]
+    for network in dict.fromkeys(row["network"] for row in steps):
+        own = (row for row in steps if row["network"] == network)
+        each = by_gpus(
+            (row["n_gpus"], EDGE * float(row["std"]) / float(row["throughput_samples_per_s"])) for row in own
+        )
+        yield f"steps, {network}", each
+    calls = rows("sharded/nanotron-ultrascale/comm_bandwidth_256MB.csv")
+    ranges = ((row["gpus"], float(row["busbw_GBps_high"]) / float(row["busbw_GBps_low"])) for row in calls)
+    yield "single messages, EFA", by_gpus((gpus, math.sqrt(ratio) - 1) for gpus, ratio in ranges)
+    layout = ("model", "gpus", "tensor_parallel", "pipeline_parallel", "zero_stage", "data_parallel")
+    runs = {
+        (*(row[one] for one in layout), int(row["microbatch_samples"])): float(row["tokens_per_s"])
+        for row in rows("sharded/nanotron-ultrascale/benchmarks_1b_8b.csv")
+    }
+    pairs = []
+    for (*same, batch), rate in runs.items():
+        near = [runs[(*same, other)] for other in (2 * batch, batch // 2) if (*same, other) in runs]
+        if near:
+            pairs.append((same[1], float(max(near) >= DISTURBED * rate)))
+    yield "runs disturbed, EFA", {gpus: [sum(each) / len(each)] for gpus, each in by_gpus(pairs).items()}
+
+
+def show_spread() -> None:
+    """Print the median and the worst spread by source and number of GPUs, and the trend of all with its error."""
+    print(f"{'of':26s} {'for each doubling of GPUs':>26s}   median and worst by GPUs")
+    for name, found in spreads(Path(os.environ["OSFMODEL_DATA"])):
+        at = [(math.log2(gpus), value) for gpus, values in found.items() for value in values]
+        trend, error = "", ""
+        if len(at) > 3:
+            fit, covariance = np.polyfit(*zip(*at, strict=True), 1, cov=True)
+            trend, error = f"{fit[0]:+.1%}", f"± {EDGE * math.sqrt(covariance[0, 0]):.1%}"
+        each = ", ".join(f"{gpus}: {median(values):.1%} {max(values):.1%}" for gpus, values in found.items())
+        print(f"{name:26s} {trend:>15s} {error:>10s}   {each}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", metavar="N,N", help="numbers of GPUs of the anchors")
-    counts = parser.parse_args().scale
-    if counts:
+    parser.add_argument("--spread", action="store_true", help="how repeats of steps and messages differ")
+    options = parser.parse_args()
+    counts = options.scale
+    if options.spread:
+        show_spread()
+    elif counts:
         show_scale([int(count) for count in counts.split(",")])
     else:
         show_settings()
