@@ -60,12 +60,16 @@ def times(way: Way) -> Array:
 def up_to(low: Way, tuned: Sequence[Way], others: Sequence[Way]) -> Way:
     """``low`` up to the size from which NCCL's tuner prefers another way, whose price as of ``others`` it meets there.
 
-    tuned: the other ways as NCCL's tuner prices them, which decides, and ``others`` as they run; a price is concave,
-    so it goes straight up between no bytes and that size
+    tuned: the other ways as NCCL's tuner prices them, which decides, and ``others`` the same as they run; a price is
+    concave, so it goes straight up between no bytes and that size, which leaves out that the others move bytes too
     """
-    size = min((way.latency - low.latency) / (low.seconds_per_byte - way.seconds_per_byte) for way in tuned)
-    met = min(way.latency + way.seconds_per_byte * size for way in others)
-    return low._replace(seconds_per_byte=max(low.seconds_per_byte, (met - low.latency) / size))
+    return low._replace(
+        seconds_per_byte=max(
+            low.seconds_per_byte * (as_run.latency - low.latency) / (way.latency - low.latency)
+            + as_run.seconds_per_byte
+            for way, as_run in zip(tuned, others, strict=True)
+        )
+    )
 
 
 def lines(found: Mapping[tuple[str, str], Way]) -> tuple[tuple[float, float], ...]:
