@@ -655,7 +655,7 @@ def test_a_stated_pace_and_slow_latencies_lengthen_the_steps():
 
 @pytest.mark.parametrize("collective", nccl.HALVES)
 def test_small_messages_between_nodes_have_no_pace(collective):
-    """All-gathers of 16 GPUs on two nodes, in microseconds: github.com/microsoft/msccl, issue 48 (network not stated)."""
+    """All-gathers of 16 GPUs on two nodes in us: github.com/microsoft/msccl, issue 48 (no network stated)."""
     price = nccl.cost(load_cluster("nccl:a100x8,200Gbps,ib"), 16, collective)
     for size, measured in {2**10: 36.2, 2**12: 36.1, 2**14: 37.5, 2**15: 40.6, 2**16: 48.4, 2**17: 50.3}.items():
         assert price(size) * 1e6 == pytest.approx(measured, rel=0.8)
