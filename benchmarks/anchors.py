@@ -2,6 +2,7 @@
 
     python benchmarks/anchors.py
     OSFMODEL_DATA=FOLDER python benchmarks/anchors.py --scale 8,64     other numbers of GPUs, by several anchors
+    OSFMODEL_DATA=FOLDER python benchmarks/anchors.py --spread         how repeats differ, by the number of GPUs
 
 Each run of a model, GPU, software and type is the anchor of all others of them, which differ in batch, sequence, groups
 or recomputation. With --scale, runs of one model, batch and strategy on these numbers of GPUs are the anchors of its
@@ -19,20 +20,23 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 from unittest.mock import patch
 
+import numpy as np
 from scipy.optimize import brentq
 
 import osfmodel as osf
 from osfmodel.counting import roofline
 from osfmodel.counting.groups import Parallelism
+from osfmodel.counting.roofline import Waits
 from osfmodel.counting.stacks import STACKS, Learned, Traffic
 from osfmodel.engine.bands import quantile
+from osfmodel.planning.scaling.anchors import EDGE
 from osfmodel.planning.scaling.replicas import replica_workload
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "profiles"))
@@ -62,7 +66,9 @@ def step(row: Row, taught: Learned, slower: Sequence[float] = (0.0,) * len(DOUBT
     )
     stages = tuple(
         tuple(
-            part._replace(beside={name: (x * collectives, y * collectives) for name, (x, y) in part.beside.items()})
+            part._replace(
+                beside={name: Waits(*(one * collectives for one in own)) for name, own in part.beside.items()}
+            )
             for part in stage
         )
         for stage in row.stages
@@ -125,6 +131,10 @@ def line(name: str, found: Sequence[Pair], of: Callable[[Sequence[float]], float
     """A line of the table: ``of`` of the sizes of errors in each way."""
     sizes = ([abs(math.expm1(one.misses[way])) for one in found] for way in range(3))
     return f"{name:22s} {len(found):6d} " + " ".join(f"{of(one):8.1%}" for one in sizes)
+
+
+NEAR = 0.15
+"""Error up to which a run beyond its anchors counts as met."""
 
 
 class Ladder(NamedTuple):
@@ -217,12 +227,13 @@ def _config(name: str) -> Path:
 
 
 class Held(NamedTuple):
-    """A run beside its anchors: predicted / measured - 1, and whether the band holds it."""
+    """A run beside its anchors: predicted / measured - 1, whether the band holds it, and half of the band's width."""
 
     source: str
     gpus: int
     error: float
     inside: bool
+    width: float
 
 
 def at_scale(one: Ladder, counts: Sequence[int]) -> Iterator[Held]:
@@ -238,11 +249,12 @@ def at_scale(one: Ladder, counts: Sequence[int]) -> Iterator[Held]:
             options = osf.ScaleOptions((one.plan,), what_if=what_if, anchor=anchors, groups=groups, sized=False)
             (point,) = osf.scale(workload, cluster, [gpus], options).points
             inside = point.band is not None and point.band.low <= seconds <= point.band.high
-            yield Held(one.source, gpus, point.time / seconds - 1, inside)
+            width = math.inf if point.band is None else point.band.half_width
+            yield Held(one.source, gpus, point.time / seconds - 1, inside, width)
 
 
 def show_scale(counts: Sequence[int]) -> None:
-    """Print errors and coverage by source."""
+    """Print errors and coverage by source, those of more GPUs than the anchors, and how bands grow with GPUs."""
     found = [run for one in ladders(Path(os.environ["OSFMODEL_DATA"])) for run in at_scale(one, counts)]
     print(f"{'source':22s} {'runs':>5s} {'median':>8s} {'p90':>8s} {'worst':>8s} {'in band':>8s}")
     for name in dict.fromkeys(run.source for run in found):
@@ -251,13 +263,88 @@ def show_scale(counts: Sequence[int]) -> None:
         covered = sum(run.inside for run in own) / len(own)
         figures = (median(sizes), quantile(sizes, 0.9) or 0.0, sizes[-1], covered)
         print(f"{name:22s} {len(own):5d} " + " ".join(f"{one:8.1%}" for one in figures))
+    print(
+        f"\n{'beyond the anchors':22s} {'runs':>5s} {'in 15 %':>8s}  worst, and half of the median band's width by GPUs"
+    )
+    for name in dict.fromkeys(run.source for run in found):
+        own = [run for run in found if run.source == name and run.gpus > max(counts)]
+        each = {gpus: [run for run in own if run.gpus == gpus] for gpus in sorted({run.gpus for run in own})}
+        words = (
+            f"{gpus}: {max((run.error for run in of), key=abs):+.0%} {median(run.width for run in of):.0%}"
+            for gpus, of in each.items()
+        )
+        near = sum(abs(run.error) <= NEAR for run in own) / max(len(own), 1)
+        print(f"{name:22s} {len(own):5d} {near:8.1%}  " + ", ".join(words))
+
+
+def spreads(folder: Path) -> Iterator[tuple[str, dict[int, list[float]]]]:
+    """By source, what nine in ten repeats of a step are longer by at most: GPUs -> a fraction for each setting.
+
+    Of nanotron's machine, whose steps were not repeated, half of the range of single messages of 256 MiB, and the share
+    of runs that count as disturbed, beside runs of the same layout with half or twice the micro-batch.
+    """
+
+    def rows(path: str) -> list[dict[str, str]]:
+        with (folder / path).open(encoding="utf-8-sig", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def by_gpus(pairs: Iterable[tuple[str, float]]) -> dict[int, list[float]]:
+        found: dict[int, list[float]] = {}
+        for gpus, value in pairs:
+            found.setdefault(int(gpus), []).append(value)
+        return dict(sorted(found.items()))
+
+    for name, said in (("v100_iteration_times", "V100, InfiniBand"), ("gh200_slingshot", "GH200, Slingshot")):
+        steps = [row for row in rows(f"scaling/pytorch-ddp-readme/ddp_{name}.csv") if row["n_gpus"] != "1"]
+        each = by_gpus((row["n_gpus"], float(row["p95_s"]) / float(row["p50_s"]) - 1) for row in steps)
+        yield f"steps, {said}", each
+    steps = [
+        row for row in rows("scaling/ddl-benchmarks/results_2020-05-29.csv") if row["std"] and row["arch"] == "A2A"
+    ]
+    for network in dict.fromkeys(row["network"] for row in steps):
+        own = (row for row in steps if row["network"] == network)
+        each = by_gpus(
+            (row["n_gpus"], EDGE * float(row["std"]) / float(row["throughput_samples_per_s"])) for row in own
+        )
+        yield f"steps, {network}", each
+    calls = rows("sharded/nanotron-ultrascale/comm_bandwidth_256MB.csv")
+    ranges = ((row["gpus"], float(row["busbw_GBps_high"]) / float(row["busbw_GBps_low"])) for row in calls)
+    yield "single messages, EFA", by_gpus((gpus, math.sqrt(ratio) - 1) for gpus, ratio in ranges)
+    layout = ("model", "gpus", "tensor_parallel", "pipeline_parallel", "zero_stage", "data_parallel")
+    runs = {
+        (*(row[one] for one in layout), int(row["microbatch_samples"])): float(row["tokens_per_s"])
+        for row in rows("sharded/nanotron-ultrascale/benchmarks_1b_8b.csv")
+    }
+    pairs = []
+    for (*same, batch), rate in runs.items():
+        near = [runs[(*same, other)] for other in (2 * batch, batch // 2) if (*same, other) in runs]
+        if near:
+            pairs.append((same[1], float(max(near) >= DISTURBED * rate)))
+    yield "runs disturbed, EFA", {gpus: [sum(each) / len(each)] for gpus, each in by_gpus(pairs).items()}
+
+
+def show_spread() -> None:
+    """Print the median and the worst spread by source and number of GPUs, and the trend of all with its error."""
+    print(f"{'of':26s} {'for each doubling of GPUs':>26s}   median and worst by GPUs")
+    for name, found in spreads(Path(os.environ["OSFMODEL_DATA"])):
+        at = [(math.log2(gpus), value) for gpus, values in found.items() for value in values]
+        trend, error = "", ""
+        if len(at) > 3:
+            fit, covariance = np.polyfit(*zip(*at, strict=True), 1, cov=True)
+            trend, error = f"{fit[0]:+.1%}", f"± {EDGE * math.sqrt(covariance[0, 0]):.1%}"
+        each = ", ".join(f"{gpus}: {median(values):.1%} {max(values):.1%}" for gpus, values in found.items())
+        print(f"{name:26s} {trend:>15s} {error:>10s}   {each}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", metavar="N,N", help="numbers of GPUs of the anchors")
-    counts = parser.parse_args().scale
-    if counts:
+    parser.add_argument("--spread", action="store_true", help="how repeats of steps and messages differ")
+    options = parser.parse_args()
+    counts = options.scale
+    if options.spread:
+        show_spread()
+    elif counts:
         show_scale([int(count) for count in counts.split(",")])
     else:
         show_settings()

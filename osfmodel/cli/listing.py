@@ -22,6 +22,7 @@ from osfmodel.counting import in_words
 from osfmodel.counting.parts import parts_of
 from osfmodel.counting.remarks import remarks
 from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words
+from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES
 from osfmodel.engine import ENGINES
 from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.entities.compression import COMPRESSIONS
@@ -119,9 +120,17 @@ def _counted(name: str | None) -> Listed:
 
 def _chosen(name: str | None) -> Listed:
     """NCCL's algorithms for messages in one node, two and eight. Raises UsageError for other clusters."""
-    cluster = None if name is None else load_cluster(name)
-    if cluster is None or cluster.nccl is None:
-        raise UsageError("osf list algorithms: give a cluster that nccl prices, such as nccl:h100x8,400Gbps,ib")
+    example = "nccl:h100x8,400Gbps,ib"
+    if name is None:
+        raise UsageError(f"osf list algorithms: give a cluster that nccl prices, such as {example}")
+    cluster = load_cluster(name)
+    if cluster.nccl is None:
+        words = KNOWN_MACHINES[name].words if name in KNOWN_MACHINES else ""
+        meant = f"its machines are {words}" if words.startswith("nccl:") else f"say its machines in words, as {example}"
+        model = f"{cluster.cost_model} ({COST_MODELS[cluster.cost_model].summary})"
+        raise UsageError(
+            f"osf list algorithms {name}: its prices are of {model}, which knows no algorithms of NCCL: {meant}"
+        )
     gpus, network = cluster.gpus_per_node, cluster.nccl.nic_bandwidth is not None
     rows = [
         Entry(collective, SimpleNamespace(workers=gpus * nodes, **choice._asdict()))

@@ -17,9 +17,10 @@ Reduce-scatter and all-gather run as rings, in half of the steps; inside a node 
 of a message through a GPU's link one way where a ring sends (n - 1)/n of it (NVIDIA/nccl, issue 1506), so that only
 many GPUs, whose rings have many steps, gain. Where a switch adds up, an all-reduce costs less than both halves. Between
 nodes the n - 1 steps of a ring follow each other, each with its own n-th of the message, at the pace of the fabric
-where it was measured (``NetworkFabric.pace``), with no pipeline to fill. Nodes of one GPU each may have PAT, with
-log2 n steps instead. A broadcast is the same ring without that: its pieces follow each
-other closely. Beyond some nodes, collectives get in each other's way (``NetworkFabric.crowded``).
+where it was measured (``NetworkFabric.pace``), with no pipeline to fill; small messages go as LL, which has no pace,
+for its flags come with the data, so that no step waits until a chunk is announced. Nodes of one GPU each may have PAT,
+with log2 n steps instead. A broadcast is the same ring without that: its pieces follow each other closely. Beyond some
+nodes, collectives get in each other's way (``NetworkFabric.crowded``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from functools import lru_cache, partial
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.model import Placement, layout_of
 from osfmodel.cost.nccl_constants import CORRECTED, Corrections
-from osfmodel.cost.nccl_lines import Way, lines
+from osfmodel.cost.nccl_lines import Way, lines, up_to
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError
@@ -67,6 +68,11 @@ def ways(
         found["ring", protocol] = _ring(shape, place, protocol, collective, corrections)
         if collective == "all_reduce":
             found["tree", protocol] = _tree(shape, place, protocol, corrections)
+    if ("ring", "LL") in found and _paced(shape, place, collective, corrections):
+        others = [way for name, way in found.items() if name != ("ring", "LL")]
+        plain = corrections._replace(at_scale=False)
+        low, *tuned = (_ring(shape, place, name, collective, plain) for name in protocols(shape, place))
+        found["ring", "LL"] = up_to(low, tuned, others)
     adds_up = shape.nvls and place.fullest > 2 and collective != "broadcast"
     for name, price in OTHERS.items():
         usable = not name.startswith("NVLS") or (adds_up and _has(shape, name))

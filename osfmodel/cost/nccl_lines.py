@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,21 @@ def times(way: Way) -> Array:
     moving = way.seconds_per_byte * STRETCHED[way.stretch]
     total: Array = way.latency + moving + 2 * way.pipeline * np.sqrt(way.latency * moving)
     return total
+
+
+def up_to(low: Way, tuned: Sequence[Way], others: Sequence[Way]) -> Way:
+    """``low`` up to the size from which NCCL's tuner prefers another way, whose price as of ``others`` it meets there.
+
+    tuned: the other ways as NCCL's tuner prices them, which decides, and ``others`` the same as they run; a price is
+    concave, so it goes straight up between no bytes and that size, which leaves out that the others move bytes too
+    """
+    return low._replace(
+        seconds_per_byte=max(
+            low.seconds_per_byte * (as_run.latency - low.latency) / (way.latency - low.latency)
+            + as_run.seconds_per_byte
+            for way, as_run in zip(tuned, others, strict=True)
+        )
+    )
 
 
 def lines(found: Mapping[tuple[str, str], Way]) -> tuple[tuple[float, float], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.diagnosis.doctor.checkup import Checkup, ClassCheck, Hypothesis, SizeCheck
@@ -54,6 +55,7 @@ SIZES: tuple[Column[SizeCheck], ...] = (
     column("expected_s", "expected", lambda row: row.price, show_time),
     column("bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bus_bandwidth, show_bus_rate),
     column("ratio", "ratio", lambda row: row.ratio, ratio_text),
+    column("assumed", None, lambda row: row.way or None),
     *PLACE,
 )
 """Columns of a measured size."""
@@ -72,6 +74,13 @@ def shown_sizes(one: Checkup) -> tuple[str, list[SizeCheck]]:
     rows = [row for row in one.sizes if (row.label, row.workers) == (most.label, most.workers)]
     where = f"{how_many(most.workers, 'worker')} on {how_many(most.nodes, 'node')}"
     return f"{most.label}: {most.collective} between {where}", rows
+
+
+def assumed(rows: Sequence[SizeCheck], against: str) -> str:
+    """The algorithm and protocol of NCCL behind each expected time, where the next one begins; "" of others' times."""
+    changes = [row for before, row in zip([None, *rows], rows, strict=False) if before is None or before.way != row.way]
+    ways = ", ".join(f"{row.way} from {show_bytes(row.size)}" for row in changes if row.way)
+    return f"Expected of NCCL: {ways} (osf list algorithms {against})." if ways else ""
 
 
 class Examined(Result):
@@ -109,6 +118,8 @@ class Examined(Result):
         show_title(console, title)
         columns = [one for one in SIZES if one.head != SLOWEST or any(row.slowest is not None for row in sizes)]
         print_fitting(console, columns, sizes, leave_out=("bus bandwidth", "expected"))
+        if ways := assumed(sizes, one.against):
+            console.print(ways, markup=False)
         if len(sizes) < len(one.sizes):
             console.print("Other tables: --format csv.", markup=False)
         console.print()

@@ -334,10 +334,22 @@ def test_the_algorithms_of_a_cluster_are_listed_by_size_beside_the_next_best():
     ]  # fmt: skip
     assert all(row["latency_s"] < row["time_s"] <= (row["other_time_s"] or math.inf) for row in rows)
     assert {row["workers"] for row in rows} == {8, 16, 64}
-    refused = run("list", "algorithms", "ring:50us,10Gbps")
-    assert (refused.exit_code, refused.stderr) == (
-        2, "osf: osf list algorithms: give a cluster that nccl prices, such as nccl:h100x8,400Gbps,ib\n",
-    )  # fmt: skip
+
+
+def test_clusters_without_algorithms_are_refused_with_the_reason():
+    for words, said in {
+        (): ": give a cluster that nccl prices, such as nccl:h100x8,400Gbps,ib",
+        (
+            "v100-10gbe",
+        ): " v100-10gbe: its prices are of ring (ring over one kind of link), which knows no algorithms of "
+        "NCCL: say its machines in words, as nccl:h100x8,400Gbps,ib",
+        (
+            "h100-node",
+        ): " h100-node: its prices are of tabulated (a measured size -> time table per worker count), which "
+        "knows no algorithms of NCCL: its machines are nccl:h100x8",
+    }.items():
+        refused = run("list", "algorithms", *words)
+        assert (refused.exit_code, refused.stderr) == (2, f"osf: osf list algorithms{said}\n")
 
 
 @pytest.mark.parametrize("ending", [".xyz", ".md", ".toml"])

@@ -44,6 +44,16 @@ def test_a_size_has_price_bus_bandwidth_and_percentile():
     assert row["peers"] > 2
 
 
+def test_the_algorithm_behind_each_expected_time_is_said():
+    """By hand: a message of a few KiB goes down a tree as LL, and from 512 MiB on a ring is faster."""
+    document = json.loads(doctor("azure-a100-hdr", "--json").stdout)
+    ways = {row["bytes"]: row["assumed"] for row in document["sizes"] if row["workers"] == 64}
+    assert (ways[2**11], ways[2**29]) == ("tree/LL", "ring/Simple")
+    shown = " ".join(doctor("azure-a100-hdr").stdout.split())
+    assert "Expected of NCCL: tree/LL from 2.000 KiB, tree/LL128 from 256.0 KiB, ring/LL128 from 128.0 MiB" in shown
+    assert "Expected of NCCL" not in doctor(*SLOW).stdout
+
+
 def test_bus_bandwidth_is_in_gigabytes_as_nccl_tests_writes_it(tmp_path):
     """The column of its own table, within what both round."""
     (tmp_path / "run.log").write_text(samples.log(hosts=1, gpus=8))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from osfmodel.cost.nccl_choices import fastest
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import (
     ANY_TAIL,
@@ -39,7 +40,7 @@ from osfmodel.diagnosis.doctor.peers import (
     percentile,
     ratios_of,
 )
-from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.display import brief
 from osfmodel.formats.collectives.clusters import factor
 
@@ -146,6 +147,7 @@ class SizeCheck:
     price: float
     place: PercentileRange | None
     slowest: float | None = None
+    way: str = ""
     __repr__ = brief
 
     @property
@@ -235,7 +237,8 @@ def check_up(name: str, curves: Sequence[Curve], against: Cluster, machine: str 
     classes = tuple(_classes(curves, peers))
     return Checkup(
         name, against.name, cause, _verdict(cause, hypotheses, classes), hypotheses, classes,
-        tuple(_sizes(curves, peers)), (*_faster(cause, classes), *_other(classes), *_remarks(curves, peers)),
+        tuple(_sizes(curves, peers, against.nccl)),
+        (*_faster(cause, classes), *_other(classes), *_remarks(curves, peers)),
     )  # fmt: skip
 
 
@@ -291,11 +294,14 @@ def _classes(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[
     return found
 
 
-def _sizes(curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[Curve]]]) -> list[SizeCheck]:
+def _sizes(
+    curves: Sequence[Curve], peers: Mapping[str, Mapping[str, Sequence[Curve]]], shape: NcclShape | None
+) -> list[SizeCheck]:
     return [
         SizeCheck(
             curve.label, curve.collective, curve.place.workers, curve.place.nodes, curve.kind, size, time, price,
             percentile(ratio, at_octave(octave, peers[curve.kind])), slowest if slowest > time else None,
+            "/".join(fastest(shape, curve.place, size, curve.collective)) if shape and curve.kind != MEASURED else "",
         )
         for curve in curves
         for size, time, price, ratio, octave, slowest in zip(
