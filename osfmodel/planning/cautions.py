@@ -171,6 +171,12 @@ def _unknown_selection(found: Finished) -> list[Words]:
     return once(found.plan.sparse and pricing.workers > 1 and not known)
 
 
+def _unknown_hosts(found: Finished) -> list[Words]:
+    pricing = found.paid[0]
+    grouped = found.plan.strategy in SHARDED and pricing.workers > 1 and pricing.blocking
+    return once(grouped and not pricing.hosts, cluster=found.cluster.name)
+
+
 def _busy(found: Finished) -> list[Words]:
     """Whether ranks would keep the cores busy while they send, which stock frameworks do not in forward."""
     seconds = found.seconds - (0 if found.plan.forward_overlap else found.workload.forward_time)
@@ -339,6 +345,12 @@ CAUTIONS: Mapping[str, Caution] = {
         _unknown_selection,
         "what selecting entries computes is not known here and left out",
         "measure it with `osf bench`",
+        warns=True,
+    ),
+    "unknown-hosts": Caution(
+        _unknown_hosts,
+        "the host's work for each collective of a group is not known on {cluster} and left out",
+        "measure it with `osf bench`, on all ranks at once (`osf profile` runs one)",
         warns=True,
     ),
     "guessed-gathers": Caution(
