@@ -349,9 +349,9 @@ def traffic(executor: Executor, world: int) -> tuple[float, tuple[int, int]]:
 
 
 def jobs(runs: Sequence[Trained]) -> list[tuple[str, Way, int]]:
-    """Trainings that are not among the runs yet, one way after the other."""
+    """Trainings that are not among the runs yet, all of one seed before the next, so that no row waits for the last."""
     known = {(run.problem, run.way, run.seed) for run in runs}
-    every = [(name, way, seed) for way in WAYS for seed in SEEDS for name in PROBLEMS]
+    every = [(name, way, seed) for seed in SEEDS for way in WAYS for name in PROBLEMS]
     return [job for job in every if PROBLEMS[job[0]].takes(job[1]) and job not in known]
 
 

@@ -13,6 +13,7 @@ from osfmodel.entities.errors import UsageError, require_count
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
+from osfmodel.planning.cautions import INSTEAD, SPARSE
 
 WORTHWHILE = 0.005
 """Smallest gain worth having: repeated runs differ by as much."""
@@ -135,7 +136,7 @@ class MemoryTuning:
         if self.after.batch_size != self.workload.batch_size and self.demand.batch_size is None:
             notes.append("another batch size changes what training computes: the learning rate goes with it")
         if self.after.plan.sparse:
-            notes.append("sparse sending changes what training computes: watch the loss")
+            notes.append(f"{SPARSE}: {INSTEAD}")
             effects = self.cluster.effects
             if not (effects.select or effects.select_time):
                 notes.append("choosing entries is taken to cost nothing here, so the gain is more than you will see")
