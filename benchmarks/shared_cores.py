@@ -51,7 +51,7 @@ STEPS, SEED = 20, 1
 
 
 class Want(NamedTuple):
-    """What a rank waits for: time (``sleep``), time of a core (``work``), or the arrival of a message (``message``)."""
+    """A wait of a rank: for time (``sleep``), time of a core (``work``), or the arrival of a message (``message``)."""
 
     kind: str
     value: float
@@ -67,7 +67,7 @@ class Job(NamedTuple):
 
     @staticmethod
     def of(run: Measurement, effects: Effects | None = None) -> Job:
-        """That of a kept run; with these effects instead of those that its own cluster states."""
+        """The job of a kept run; with these effects instead of those that its own cluster states."""
         stated = dict(run.conditions)
         workload = emulated_ddp._workload(run.workload, variation_of(stated))
         pricing = pricing_of(load_cluster(run.cluster), run.workers).under(stated)

@@ -286,7 +286,7 @@ SPARSE = (
     "sparse sending changes what training computes: of three small models trained so, plain SGD kept the held-out loss "
     "within 1 % at a density of 10 %, SGD with momentum not in a transformer, and at 1 % or less most did not"
 )
-"""What docs/ledger/sparse-training.md shows."""
+"""As docs/ledger/sparse-training.md shows."""
 INSTEAD = "save in another way, or compare losses first"
 UNCOMPARED = " nothing comparable was measured ({why})"
 UNPADDED = "FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters"

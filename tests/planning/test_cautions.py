@@ -119,7 +119,7 @@ def test_the_forward_of_all_micro_batches_is_left_out_of_the_cores_time():
 
 @pytest.mark.parametrize(("plan", "known", "said"), [("fsdp2", 0.0, 1), ("fsdp2", 1e-3, 0), ("ddp", 0.0, 0)])
 def test_a_host_whose_work_is_not_known_is_told(plan, known, said):
-    """Where collectives block it, groups of FSDP2 alone."""
+    """Groups of FSDP2 alone, if collectives block it."""
     cluster = osf.load_cluster("emulated-4x1gbit")
     cluster = replace(cluster, effects=replace(cluster.effects, group_time=known))
     found = osf.compare(osf.load_workload("transformer-6x256-cpu"), cluster, 4, [plan]).predictions[0]
