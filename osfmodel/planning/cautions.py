@@ -284,7 +284,7 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> Iterator[Words]:
 
 SPARSE = (
     "sparse sending changes what training computes: of three small models trained so, plain SGD kept the held-out loss "
-    "within 1 % at a density of 10 %, SGD with momentum not in a transformer, and at 1 % or less most did not"
+    "within 1 % at a density of 10 %, momentum and AdamW not in a transformer, and at 1 % or less most did not"
 )
 """As docs/ledger/sparse-training.md shows."""
 INSTEAD = "save in another way, or compare losses first"
