@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from osfmodel.cost import COST_MODELS, network_rates, worker_counts
+from osfmodel.cost.clusters import cpu_share
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
 from osfmodel.engine.bands import incomparable, is_counted, kind_of, wider
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.compression import INSTEAD, SPARSE
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.files.usual_effects import gpu_unknown
@@ -100,18 +102,6 @@ class Caution(NamedTuple):
         """The sentences with their remedies."""
         for words in self.when(found):
             yield (f"{self.sentence}: {self.remedy}" if self.remedy else self.sentence).format(**words)
-
-
-def cpu_share(cluster: Cluster, plan: Plan, workers: int, seconds: float) -> float | None:
-    """The part of the cores' time, in ``seconds``, that sending a plan takes, at that of the largest messages measured.
-
-    None where no processor time was measured for all-reduces of so many workers.
-    """
-    for table in cluster.tables:
-        if table.workers == workers and table.collective == "all_reduce" and table.cpu_share is not None:
-            sending = sum(bucket.size for bucket in plan.buckets) * table.times[-1] / table.sizes[-1]
-            return table.cpu_share * sending / seconds if seconds else None
-    return None
 
 
 def _named(active: Mapping[str, float]) -> str:
@@ -282,12 +272,6 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> Iterator[Words]:
         yield {"side": "under", "size": least, "how": how}
 
 
-SPARSE = (
-    "sparse sending changes what training computes: of three small models trained so, plain SGD kept the held-out loss "
-    "within 1 % at a density of 10 %, momentum and AdamW not in a transformer, and at 1 % or less most did not"
-)
-"""As docs/ledger/sparse-training.md shows."""
-INSTEAD = "save in another way, or compare losses first"
 UNCOMPARED = " nothing comparable was measured ({why})"
 UNPADDED = "FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters"
 APART = "groups of ranks apart are taken to send together what all of them do: {cluster} has no other prices"

@@ -8,7 +8,7 @@ import pytest
 
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Layer, Table, Workload
-from osfmodel.planning.cautions import cpu_share
+from osfmodel.cost.clusters import cpu_share
 from osfmodel.planning.what_if import WhatIf
 
 BYTES = 1000

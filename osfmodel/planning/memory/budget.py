@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from osfmodel.engine.memory import Memory, caveat
 from osfmodel.engine.optimizers import require_mirrorable
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.compression import require_density
+from osfmodel.entities.compression import INSTEAD, SPARSE, require_density
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import UsageError, require_count
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import INSTEAD, SPARSE
 
 WORTHWHILE = 0.005
 """Smallest gain worth having: repeated runs differ by as much."""
