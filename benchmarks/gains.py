@@ -97,6 +97,12 @@ def lines(rows: Sequence[JudgedPair]) -> Iterator[str]:
         f"\nSign right in {signs} of {apart} pairs ({signs / apart:.0%}). Means of sources: "
         f"inside {fmean(one.inside for one in found):.0%}; off {alone:.2%}, shrunk {shrunk:.2%}."
     )
+    for said, emulated in (("published", False), ("emulated", True)):
+        those = [one for one in found if one.source.startswith("emulated-") == emulated]
+        if those:
+            pairs, held = sum(len(one.rows) for one in those), sum(one.inside * len(one.rows) for one in those)
+            signs, apart = sum(one.signs for one in those), sum(one.apart for one in those)
+            yield f"Of {said} runs: sign right in {signs} of {apart} pairs, inside {held:.0f} of {pairs}."
 
 
 def main(words: Sequence[str] | None = None) -> None:

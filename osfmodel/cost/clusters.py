@@ -17,6 +17,7 @@ from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.files import documents
 from osfmodel.entities.files.profiles import locate, read_own
 from osfmodel.entities.files.usual_effects import usual_effects
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
 LARGEST_WORKER_COUNT = 10**7
@@ -219,3 +220,15 @@ def _range(first: int, last: int, cluster: Cluster, option: str) -> tuple[list[i
         near = min(measured, key=lambda count: abs(count - last))
         raise CostError(f"{option} {first}..{last}: cluster {cluster.name!r} was measured with {have}: write {near}")
     return inside, [count for count in doublings if count not in measured]
+
+
+def cpu_share(cluster: Cluster, plan: Plan, workers: int, seconds: float) -> float | None:
+    """The part of the cores' time, in ``seconds``, that sending a plan takes, at that of the largest messages measured.
+
+    None where no processor time was measured for all-reduces of so many workers.
+    """
+    for table in cluster.tables:
+        if table.workers == workers and table.collective == "all_reduce" and table.cpu_share is not None:
+            sending = sum(bucket.size for bucket in plan.buckets) * table.times[-1] / table.sizes[-1]
+            return table.cpu_share * sending / seconds if seconds else None
+    return None

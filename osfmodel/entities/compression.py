@@ -178,3 +178,11 @@ def compression_called(how: str) -> tuple[Compression, int]:
     if entry.ranked and not 1 <= rank <= LARGEST_RANK:
         raise UsageError(f"--compression {how!r}: a rank is 1 or more, and no more than a million")
     return entry, rank
+
+
+SPARSE = (
+    "sparse sending changes what training computes: of three small models trained so, plain SGD kept the held-out loss "
+    "within 1 % at a density of 10 %, momentum and AdamW not in a transformer, and at 1 % or less most did not"
+)
+"""As docs/ledger/sparse-training.md shows."""
+INSTEAD = "save in another way, or compare losses first"

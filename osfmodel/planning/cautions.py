@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from osfmodel.cost import COST_MODELS, network_rates, worker_counts
+from osfmodel.cost.clusters import cpu_share
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
 from osfmodel.engine.bands import incomparable, is_counted, kind_of, wider
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.compression import INSTEAD, SPARSE
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.files.usual_effects import gpu_unknown
@@ -102,18 +104,6 @@ class Caution(NamedTuple):
             yield (f"{self.sentence}: {self.remedy}" if self.remedy else self.sentence).format(**words)
 
 
-def cpu_share(cluster: Cluster, plan: Plan, workers: int, seconds: float) -> float | None:
-    """The part of the cores' time, in ``seconds``, that sending a plan takes, at that of the largest messages measured.
-
-    None where no processor time was measured for all-reduces of so many workers.
-    """
-    for table in cluster.tables:
-        if table.workers == workers and table.collective == "all_reduce" and table.cpu_share is not None:
-            sending = sum(bucket.size for bucket in plan.buckets) * table.times[-1] / table.sizes[-1]
-            return table.cpu_share * sending / seconds if seconds else None
-    return None
-
-
 def _named(active: Mapping[str, float]) -> str:
     """Effects with their values and units, for people."""
     return ", ".join(f"{name} {_valued(value, EFFECTS[name].unit)}" for name, value in active.items())
@@ -169,6 +159,12 @@ def _unknown_selection(found: Finished) -> list[Words]:
     pricing = found.paid[0]
     known = pricing.effects.select or pricing.effects.select_time
     return once(found.plan.sparse and pricing.workers > 1 and not known)
+
+
+def _unknown_hosts(found: Finished) -> list[Words]:
+    pricing = found.paid[0]
+    grouped = found.plan.strategy in SHARDED and pricing.workers > 1 and pricing.blocking
+    return once(grouped and not pricing.hosts, cluster=found.cluster.name)
 
 
 def _busy(found: Finished) -> list[Words]:
@@ -341,6 +337,13 @@ CAUTIONS: Mapping[str, Caution] = {
         "measure it with `osf bench`",
         warns=True,
     ),
+    "unknown-hosts": Caution(
+        _unknown_hosts,
+        "the host's work for each collective of a group is not known on {cluster} and left out",
+        "measure it with `osf bench`, on all ranks at once (`osf profile` runs one)",
+        warns=True,
+    ),
+    "sparse-loss": Caution(lambda found: once(found.plan.sparse), SPARSE, INSTEAD),
     "guessed-gathers": Caution(
         lambda found: once(found.plan.sparse and "all_gather" in found.paid[0].assumed),
         "all-gathers are priced at half an all-reduce",

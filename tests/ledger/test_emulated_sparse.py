@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks import live_memory, live_sparse
+from benchmarks import live_memory, live_sparse, shared_cores
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT
@@ -56,6 +56,18 @@ def test_whether_sparse_pays_is_predicted(groups):
                 assert (promised > 0) == (gained > 0)
                 seen.add(gained > 0)
     assert seen == {True, False}
+
+
+def test_ranks_with_cores_of_their_own_take_as_long_as_predicted(groups):
+    """The simulation of shared cores is the prediction where none are shared, and slower on fewer cores."""
+    runs = {(run.workload, run.cluster, run.plan): run for run in load_measurements("emulated-sparse")}
+    group = groups[-1]
+    assert group.workers == 4
+    for turns in list(filter(live_sparse.sparse, group.turns))[::3]:
+        job = shared_cores.Job.of(runs[group.workload, group.cluster, turns.plan])
+        own = shared_cores.Machine(job, group.workers, 0.0).step_time()
+        assert own == pytest.approx(turns.predicted, rel=0.01)
+        assert shared_cores.Machine(job, live_sparse.CORES, 0.1).step_time() > 1.02 * own
 
 
 def test_choosing_entries_is_what_makes_the_difference():

@@ -8,7 +8,7 @@ import pytest
 
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Layer, Table, Workload
-from osfmodel.planning.cautions import cpu_share
+from osfmodel.cost.clusters import cpu_share
 from osfmodel.planning.what_if import WhatIf
 
 BYTES = 1000
@@ -115,3 +115,12 @@ def test_the_forward_of_all_micro_batches_is_left_out_of_the_cores_time():
     accumulated = WhatIf(accumulate=2, compute=0.25).of_workload(workload, 4)
     found = osf.compare(accumulated, osf.load_cluster("emulated-4x5gbit"), 4, ["zero-2"]).predictions[0]
     assert any("sending takes 60% of the time of the cores" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("plan", "known", "said"), [("fsdp2", 0.0, 1), ("fsdp2", 1e-3, 0), ("ddp", 0.0, 0)])
+def test_a_host_whose_work_is_not_known_is_told(plan, known, said):
+    """Groups of FSDP2 alone, if collectives block it."""
+    cluster = osf.load_cluster("emulated-4x1gbit")
+    cluster = replace(cluster, effects=replace(cluster.effects, group_time=known))
+    found = osf.compare(osf.load_workload("transformer-6x256-cpu"), cluster, 4, [plan]).predictions[0]
+    assert sum("the host's work for each collective" in note for note in found.warnings) == said

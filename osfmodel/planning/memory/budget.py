@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from osfmodel.engine.memory import Memory, caveat
 from osfmodel.engine.optimizers import require_mirrorable
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.compression import require_density
+from osfmodel.entities.compression import INSTEAD, SPARSE, require_density
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import UsageError, require_count
 from osfmodel.entities.plan import Plan
@@ -135,7 +135,7 @@ class MemoryTuning:
         if self.after.batch_size != self.workload.batch_size and self.demand.batch_size is None:
             notes.append("another batch size changes what training computes: the learning rate goes with it")
         if self.after.plan.sparse:
-            notes.append("sparse sending changes what training computes: watch the loss")
+            notes.append(f"{SPARSE}: {INSTEAD}")
             effects = self.cluster.effects
             if not (effects.select or effects.select_time):
                 notes.append("choosing entries is taken to cost nothing here, so the gain is more than you will see")
