@@ -411,7 +411,7 @@ def source_of(row: Row) -> str:
 
 @cache
 def without(group: Callable[[Row], str], name: str) -> Learned:
-    """What the runs teach that are not of the group of that name."""
+    """The values that runs of other groups teach."""
     return learn(lambda row: group(row) != name)
 
 

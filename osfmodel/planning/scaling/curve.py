@@ -88,12 +88,15 @@ class ScalePoint:
 
     @cached_property
     def band(self) -> Band | None:
-        """The error band of the step's time; of a counted workload, and so of all replicas, on one GPU too."""
+        """The error band of the step's time; of a counted workload, and so of all replicas, on one GPU too.
+
+        That of one with an anchor is among nodes that of profiled ones, whose computation is known.
+        """
         if self.taught is not None:
             return self.taught
         found, bound = self.best.prediction, self.best.prediction.bound.question
         replicas = self.ranks < self.workers
-        if self.workload.fixed_share is None or (self.workers > 1 and not replicas):
+        if self.workload.fixed_share is None or not (replicas or self.inside or self.workers == 1):
             return found.band
         return counted_band(bound.workload, found.plan, found.timeline, bound.pricing, replicas and not self.inside)
 
