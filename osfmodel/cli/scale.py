@@ -40,7 +40,8 @@ from osfmodel.planning.scaling.layouts import scale_layouts
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scaling.rescues import Rescuer
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
-from osfmodel.planning.scaling.settings import settings
+from osfmodel.planning.scaling.settings import says_groups, settings
+from osfmodel.planning.scaling.spaces import of_one_gpu
 from osfmodel.show.scale.result import Scaled, ScaledMachines
 from osfmodel.show.terminal import progress_bar
 from osfmodel.targets import CONFIG_TARGETS
@@ -259,9 +260,11 @@ def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -
     options = options_of(subject.what_if, workload, price, asked, Parallelism())
     if asked["target"] in NAMED_PLANS and not asked["plan_names"]:
         options = replace(options, plans=(asked["target"],))
-    counts = sorted(parse_workers(asked["workers"], cluster))
+    counts, space = sorted(parse_workers(asked["workers"], cluster)), asked["layout"]
+    if asked["target"] is not None and not says_groups(asked["target"]):
+        space = of_one_gpu(space)
     with progress_bar("searching", "layouts") as hear:
-        curve = scale_layouts(subject.workload_name, cluster, counts, options, asked["layout"], hear)
+        curve = scale_layouts(subject.workload_name, cluster, counts, options, space, hear)
     tuning = None if asked["target"] is None else settings(curve, asked["target"])
     return Scaled(curve, (), tuning, None if tuning is None else tuned_lines(tuning)), [curve]
 

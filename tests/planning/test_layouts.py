@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -170,6 +171,15 @@ def test_of_tight_layouts_the_one_to_take_is_expected_to_be_fastest() -> None:
         expected = [point.best.expected_time for point in found]
         assert expected == sorted(expected)
         assert all(one > point.time for one, point in zip(expected, found, strict=True))
+
+
+def test_layouts_for_a_framework_without_groups_have_none() -> None:
+    given = ("scale", WORDS, "--cluster", CLUSTER, "--workers", "8", "--global-batch", "64", "--for", "fsdp2", "--json")
+    found = json.loads(run(*given, "--layout", "pp=1,ac=none").stdout)
+    assert {(one["tp"], one["cp"], one["ep"]) for one in found["combinations"]} == {(1, 1, 1)}
+    assert "fully_shard" in found["rendered"]
+    refused = run(*given, "--layout", "tp=2,pp=1")
+    assert "--for fsdp2 has no settings for --tp 2: give" in refused.stderr
 
 
 def test_a_profile_has_no_layout() -> None:

@@ -27,6 +27,7 @@ def points(*words):
          "--global-batch", "128", "--accumulate", "2"],
         ["mpt-7b:a100-40gb,seq4096,batch8", "--cluster", A100, "--workers", "8", "--plan", "fsdp2", "--price", "2"],
         ["llama3-8b:h100,seq8192,batch2,bf16", "--cluster", H100, "--workers", "8", "--memory", "60GB"],
+        ["llama3-8b:h100,seq8192,bf16", "--cluster", H100, "--workers", "8", "--plan", "zero-3", "--for", "zero-3"],
         ["olmoe-1b-7b:h100,seq4096,bf16", "--cluster", H100, "--workers", "16", "--plan", "ddp"],
         ["resnet50-memory", "--cluster", "v100-10gbe", "--workers", "16", "--plan", "ddp", "--memory", "2.7GiB"],
     ],

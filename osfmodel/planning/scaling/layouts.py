@@ -324,7 +324,7 @@ def scale_layouts(
     model = model_of(parsed)
     experts = max((module.experts for module in model.modules), default=0)
     points, listed, notes = [], [], []
-    if "ep" in space.limits and not experts:
+    if "ep" in space.limits and space.limits["ep"].most > 1 and not experts:
         raise UsageError(f"--layout ep: {model.name} has no experts: leave it out")
     for gpus in counts:
         samples = options.what_if.global_batch or gpus * parsed.setting.batch

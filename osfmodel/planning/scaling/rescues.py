@@ -208,7 +208,8 @@ class Rescuer:
             **{f"--{option}": _above_one(getattr(tried.groups, kind)) for kind, option in DEGREES.items()},
         }
         name = self.curve.workload.name
-        kept = list(_without(arguments, (*given, *DROPPED)))
+        dropped = (*given, *DROPPED, *(("--for",) if tried.groups != Parallelism() else ()))
+        kept = list(_without(arguments, dropped))
         renamed = [tried.name if one == name or _elsewhere(one, cluster) == name else one for one in kept]
         added = [part for name, value in given.items() if value is not None for part in (name, str(value))]
         return shlex.join(["osf", "scale", *renamed, *added])

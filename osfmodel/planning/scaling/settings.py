@@ -27,6 +27,11 @@ from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
 from osfmodel.targets.target import JobSettings
 
 
+def says_groups(target: str) -> bool:
+    """Whether the settings of a target say tensor, pipeline, context and expert groups. Raises UsageError."""
+    return require(target, CONFIG_TARGETS, "target").text.in_job is not None
+
+
 def settings(curve: ScaleCurve, target: str) -> Tuning:
     """The settings of ``target`` for the largest number of workers of ``curve``, within its limit of memory.
 
@@ -34,8 +39,8 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     """
     last, groups = curve.points[-1], curve.groups.document
     chosen = require(target, CONFIG_TARGETS, "target")
-    if groups and chosen.text.in_job is None:
-        others = ", ".join(name for name, one in CONFIG_TARGETS.items() if one.text.in_job is not None)
+    if groups and not says_groups(target):
+        others = ", ".join(filter(says_groups, CONFIG_TARGETS))
         raise UsageError(f"--for {target} has no settings for {curve.groups.words}: give {others}")
     workload = of_each_gpu(curve.workload, curve.groups, curve.what_if, last.workers)
     cluster = strided(curve.cluster, curve.groups.tensor)

@@ -93,6 +93,16 @@ def parse_space(text: str) -> Space:
     return Space(limits)
 
 
+def of_one_gpu(text: str) -> str:
+    """Limits with replicas of one GPU, but for groups that ``text`` limits. Raises UsageError.
+
+    >>> of_one_gpu("tp<=8")
+    'tp<=8,pp=1,cp=1,ep=1'
+    """
+    given = parse_space(text).limits
+    return ",".join([text.strip()] * bool(given) + [f"{name}=1" for name in NAMES if name not in (*given, "vpp")])
+
+
 def candidates(
     space: Space, cluster: Cluster, model: Model, gpus: int, samples: int, interleaves: bool = False
 ) -> Iterator[Layout]:
