@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from osfmodel.cost.clusters import strided
 from osfmodel.counting import in_words
+from osfmodel.counting.training import NOTHING
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError, UsageError
@@ -61,12 +62,16 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
     taken = last.best.prediction.plan
     if last.fits != NO and not _alike(found.plan, taken, last.ranks):
         said = f"these settings of {target} are not of {last.best.name}, which the table takes"
-        shown = f"--plan {_name_of(found.plan, target)} shows their step"
+        shown = f"--plan {_name_of(found.plan, target, last.best.name)} shows their step"
         found = replace(found, warnings=(*found.warnings, f"{said}: {shown}"))
     if curve.limit is not None and (reserved := _too_much(row)):
         said = f"the settings of {target} do not fit: they need {show_bytes(reserved)} of "
         remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
         found = replace(found, warnings=(*found.warnings, said + remedy))
+    how = parse_words(curve.workload.name).setting.checkpointing if in_words(curve.workload.name) else NOTHING
+    if chosen.text.in_job is None and how != NOTHING:
+        said = f"the settings of {target} do not checkpoint: have blocks do so in your code, as ac={how} says"
+        found = replace(found, warnings=(*found.warnings, said))
     if chosen.text.in_job is not None and in_words(curve.workload.name):
         knobs = chosen.text.in_job(found.knobs, _job(curve, last))
         found = replace(
@@ -80,10 +85,10 @@ def _too_much(row: StrategyRow | None) -> int:
     return row.reserved or 0 if row is not None and row.fits == NO else 0
 
 
-def _name_of(plan: Plan, target: str) -> str:
-    """The named plan that predicts the settings of a target."""
+def _name_of(plan: Plan, target: str, taken: str) -> str:
+    """The named plan that predicts the settings of a target, where its own has other rules than the one ``taken``."""
     kinds = {kind.objective.strategy: name for name in STRATEGY_PLANS if isinstance(kind := named_plan(name), PlanRule)}
-    return target if target in NAMED_PLANS else kinds.get(plan.strategy, target)
+    return target if target in NAMED_PLANS and target != taken else kinds.get(plan.strategy, target)
 
 
 def _alike(one: Plan, other: Plan, ranks: int) -> bool:
