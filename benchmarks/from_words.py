@@ -228,8 +228,7 @@ Runs on the fewest GPUs of their series (model, sequence, GPU), and those of `pr
 nanotron on one node, torchao, and torchtitan, whose H100 have 2.4 TB/s and 500 W (`h100-96gb`), which it says.
 Clocks, passes over memory and the doubt, which is the band, are learned without the source
 (`profiles/make_efficiency.py`), and never from torchao. Their form and starting values were chosen with all of these
-runs in view, and the time of nanotron's host and of blocks with experts was read from their rows. SimuMax's models
-have 12 and 4 layers.
+runs in view, and the time of nanotron's host was read from its rows. SimuMax's models have 12 and 4 layers.
 
 {alone}
 
@@ -245,9 +244,11 @@ is known in {right}.
 | holds of a source left out, mean | {covers} |
 
 The bars: a median of 10 % for NeMo, 8 % for SimuMax, 6 % for MosaicML of April and for nanotron, 10 % for each run of
-8B of torchtitan; a half width of 14 %, and 85 to 97 % inside.
+8B of torchtitan; a half width of 14 %, and 85 to 97 % inside. SimuMax, the width and what is inside miss theirs.
 
 * NeMo's rows of Qwen3-30B-A3B on the same GPUs and settings differ by up to 1.8 times between containers of one year.
+  Those of a single sample in a micro-batch take up to 2.5 times as long as predicted: 9 ms a block or more. A floor of
+  that size would also hold runs that newer containers finish sooner, and SimuMax's DeepSeek-V2, so there is none.
 * `mosaicml-2023` of January ran torch 1.12, and took longer than in April. `mosaicml-h100` is the only source with
   FlashAttention 1 on H100: the rate that is assumed without it is too low.
 * SimuMax is learned without its own measured kernels too, from which clocks of A100 and B200 start otherwise.

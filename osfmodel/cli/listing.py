@@ -126,11 +126,13 @@ def _chosen(name: str | None) -> Listed:
     cluster = load_cluster(name)
     if cluster.nccl is None:
         words = KNOWN_MACHINES[name].words if name in KNOWN_MACHINES else ""
-        meant = f"its machines are {words}" if words.startswith("nccl:") else f"say its machines in words, as {example}"
-        model = f"{cluster.cost_model} ({COST_MODELS[cluster.cost_model].summary})"
-        raise UsageError(
-            f"osf list algorithms {name}: its prices are of {model}, which knows no algorithms of NCCL: {meant}"
+        meant = (
+            f"its machines are {words}"
+            if words.startswith("nccl:")
+            else f"describe it as nccl:GPUxGPUS_PER_NODE,RATE, as {example}"
         )
+        model = f"{cluster.cost_model} ({COST_MODELS[cluster.cost_model].summary})"
+        raise UsageError(f"osf list algorithms {name}: it is priced by {model}, not by the model of NCCL: {meant}")
     gpus, network = cluster.gpus_per_node, cluster.nccl.nic_bandwidth is not None
     rows = [
         Entry(collective, SimpleNamespace(workers=gpus * nodes, **choice._asdict()))

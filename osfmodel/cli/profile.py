@@ -69,8 +69,8 @@ def profile_command(
     that is a tensor or a dict is the model's input, and the loss is loss(output); a pair is inputs and targets, and
     the loss is loss(output, targets). Given the parameter batch_size, FACTORY makes the batch; else its batch is
     repeated or cut. Your own training loop is profiled with osfmodel.profile. Steps run by turns with hooks and
-    without; if the layers do not add up to the steps without, stderr and the file say so. The host's work for each
-    collective is osf bench's to measure: it grows with the ranks that share a host's cores, and this runs one.
+    without; if the layers do not add up to the steps without, stderr and the file say so. What the host takes
+    for each collective grows with the ranks that share its cores: osf bench measures it, on all of them.
 
     With --device meta nothing is measured: one step runs on tensors without data, its operations are counted, and their
     time is learned from published runs on such GPUs.

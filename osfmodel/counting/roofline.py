@@ -309,12 +309,11 @@ def timed(
             sum_of[0] += own[0]
             sum_of[1] += own[1]
     full = clock.setting.checkpointing == FULL
-    routed = {model.block_of(module) for module in model.modules if module.experts}
+    hosts = [clock.stack.host_time(repeated, clock.kernels.pace) for repeated in (False, True)]
     for module in model.modules:
         if not (block := model.block_of(module)):
             continue
-        repeated = full and again[module.name][0] > 0
-        passes, host = blocks[block], clock.stack.host_time(repeated, clock.kernels.pace, block in routed)
+        passes, host = blocks[block], hosts[full and again[module.name][0] > 0]
         least = [max(own, sent) for own, sent in zip(passes, messages[block], strict=True)]
         longer = max(1.0, host / plain_sum(least)) if any(least) else 1.0
         if least != passes or longer > 1:

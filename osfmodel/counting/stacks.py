@@ -42,7 +42,6 @@ class Stack(NamedTuple):
     twice:     whether gradients stay in the type of computation too, in DDP's buckets, beside their float32 sum
     interleaves: whether the search tries interleaved pipelines
     handover:  seconds by which ``host`` is longer in a pipeline over several nodes, for each GPU of a tensor group
-    routed:    ``host`` of a block with experts, whose tokens are counted, sorted and sent
     """
 
     said: str
@@ -61,15 +60,13 @@ class Stack(NamedTuple):
     twice: bool = False
     handover: float = 0.0
     interleaves: bool = False
-    routed: float = 0.0
 
-    def host_time(self, repeated: bool, pace: float = 1.0, experts: bool = False) -> float:
+    def host_time(self, repeated: bool, pace: float = 1.0) -> float:
         """Seconds that a block takes at least; a third more where its forward is ``repeated``.
 
-        pace:    seconds of a launch, over LAUNCHED
-        experts: whether it is one with experts
+        pace: seconds of a launch, over LAUNCHED
         """
-        return max(self.host, self.routed * experts) * (4 / 3 if repeated else 1) * pace
+        return self.host * (4 / 3 if repeated else 1) * pace
 
 
 STACKS: Mapping[str, Stack] = {
@@ -88,7 +85,6 @@ STACKS: Mapping[str, Stack] = {
         casts=True,
         core=True,
         interleaves=True,
-        routed=9e-3,
     ),
     "nanotron": Stack(
         "nanotron", True, 8, 4.4e-3, EAGER, FLASH, True, False, (12, 0), by_cost=True, twice=True, handover=2.0e-3
@@ -100,8 +96,7 @@ nanotron: runs of 1 and 8 billion parameters take 4.2 to 4.6 ms a block at tenso
 2 to 8 stages on several nodes, for each block of the one that has most, 8.5, 12.4 and 19 to 21 ms at tensor parallel 2,
 4 and 8, whatever the micro-batch (the model of 1 billion alone 15 to 19 ms at 8; ``benchmarks/layouts.py`` reads it
 again from each model). By default it gathers inputs again in backward, and its loss has the logits in float32 three
-times. te: a micro-batch of 4,096 tokens takes NeMo 8.8 to 9.4 ms a block of Qwen3-30B-A3B on B200, and on H100 in
-stages, of which their kernels are a third to two thirds."""
+times."""
 USUAL_STACKS: Mapping[str, str] = {"mpt": COMPOSER}
 """Stacks that models were trained with, by the first word of their name, where that is not PyTorch as it is."""
 

@@ -202,9 +202,13 @@ def incomparable(plan: Plan, pricing: Pricing) -> str:
         return ""
     if not plan.plain and kind != SHARDED_NODES:
         return "on GPUs, no plans other than all-reduces with a barrier before the update"
-    if pricing.workers >= FAR * MOST_WORKERS[kind]:
-        return f"no runs on more than {MOST_WORKERS[kind]} GPUs"
-    return ""
+    return too_many(plan, pricing)
+
+
+def too_many(plan: Plan, pricing: Pricing) -> str:
+    """The reason why measured runs are on too few GPUs to compare with; "" if there are some on as many."""
+    most = MOST_WORKERS[kind_of(plan, pricing)]
+    return f"no runs on more than {most} GPUs" if pricing.workers >= FAR * most and not pricing.blocking else ""
 
 
 def wider(plan: Plan, pricing: Pricing) -> bool:
@@ -231,8 +235,12 @@ def band_of(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing
 def counted_band(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing, spread: bool = False) -> Band:
     """The band of a counted workload; ``spread``: whether workers are several GPUs, on several nodes."""
     found = distances_for(REPLICAS, bundled_distances()) if spread else None
+    found = found or Distances(COUNTED, "", NOTHING, NOTHING, 0, ())
+    if too_many(plan, pricing):
+        below, above = (tuple(max(x, LEAST_FAR) for x in ends) for ends in (found.below, found.above))
+        found = found._replace(below=below, above=above)
     fast, slow = extremes(workload, plan, timeline, pricing)
-    return around(timeline.iteration_time, fast, slow, found or Distances(COUNTED, "", NOTHING, NOTHING, 0, ()))
+    return around(timeline.iteration_time, fast, slow, found)
 
 
 def around(time: float, fast: float, slow: float, distances: Distances, part: float = PART) -> Band:

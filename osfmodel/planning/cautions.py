@@ -16,7 +16,7 @@ from osfmodel.cost.clusters import cpu_share
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
-from osfmodel.engine.bands import incomparable, is_counted, kind_of, wider
+from osfmodel.engine.bands import incomparable, is_counted, kind_of, too_many, wider
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import INSTEAD, SPARSE
 from osfmodel.entities.display import show_bytes, show_share, show_time
@@ -144,8 +144,9 @@ def _one_replica(found: Finished) -> Iterator[Words]:
 
 def _wide(found: Finished) -> Iterator[Words]:
     pricing = found.paid[-1]
-    if wider(found.plan, pricing) and not is_counted(found.workload, pricing):
-        why = incomparable(found.plan, pricing) if pricing.workers > 1 else ""
+    comparing = too_many if is_counted(found.workload, pricing) else incomparable
+    why = comparing(found.plan, pricing) if pricing.workers > 1 else ""
+    if why and wider(found.plan, pricing):
         yield {"why": why, "nearest": kind_of(found.plan, pricing)}
 
 
@@ -339,8 +340,9 @@ CAUTIONS: Mapping[str, Caution] = {
     ),
     "unknown-hosts": Caution(
         _unknown_hosts,
-        "the host's work for each collective of a group is not known on {cluster} and left out",
-        "measure it with `osf bench`, on all ranks at once (`osf profile` runs one)",
+        "what the host takes for each collective of a group was not measured on {cluster} and is left out: steps may "
+        "take longer",
+        "run `osf bench` on all ranks",
         warns=True,
     ),
     "sparse-loss": Caution(lambda found: once(found.plan.sparse), SPARSE, INSTEAD),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from osfmodel.engine.bands import NEAREST, Band
+from osfmodel.engine.bands import COUNTED, NEAREST, Band
 from osfmodel.entities.display import how_many, show_bytes, show_predicted, show_predicted_time, show_share
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
 from osfmodel.planning.results import Comparison, Prediction
@@ -204,6 +204,9 @@ def rules_of(objective: Objective) -> str:
 def show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     """Print the meaning and the sources of the error bands."""
     known = [band for band in bands if band is not None]
+    if any(band.kind == COUNTED for band in known):
+        console.print("Error band: how far published runs missed such computation, and what prices are off by.")
+        known = [band for band in known if band.kind != COUNTED]
     if known:
         sources = {source for band in known for source in band.sources}
         kinds = " or ".join(dict.fromkeys(band.kind.removesuffix(NEAREST) for band in known))

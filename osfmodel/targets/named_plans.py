@@ -245,14 +245,9 @@ def _sparse(name: str) -> PlanRule:
 
     said = "".join(f", {SPARSE_OPTIONS[option]}" for option in options)
     return PlanRule(
-        solve, f"the buckets of {base}, {density:.3g} of each tensor sent{said}", _changes_training,
-        entry.objective, chooses=entry.chooses, executor=RUNTIME,
-        unpriced=entry.unpriced and FALLBACK not in options,
+        solve, f"the buckets of {base}, {density:.3g} of each tensor sent{said}", objective=entry.objective,
+        chooses=entry.chooses, executor=RUNTIME, unpriced=entry.unpriced and FALLBACK not in options,
     )  # fmt: skip
-
-
-def _changes_training(workload: Workload) -> tuple[str, ...]:
-    return ("sparse buckets change what training computes: compare losses with those of a dense run",)
 
 
 class Family(NamedTuple):

@@ -339,14 +339,12 @@ def test_the_algorithms_of_a_cluster_are_listed_by_size_beside_the_next_best():
 def test_clusters_without_algorithms_are_refused_with_the_reason():
     for words, said in {
         (): ": give a cluster that nccl prices, such as nccl:h100x8,400Gbps,ib",
-        (
-            "v100-10gbe",
-        ): " v100-10gbe: its prices are of ring (ring over one kind of link), which knows no algorithms of "
-        "NCCL: say its machines in words, as nccl:h100x8,400Gbps,ib",
+        ("v100-10gbe",): " v100-10gbe: it is priced by ring (ring over one kind of link), not by the model of NCCL: "
+        "describe it as nccl:GPUxGPUS_PER_NODE,RATE, as nccl:h100x8,400Gbps,ib",
         (
             "h100-node",
-        ): " h100-node: its prices are of tabulated (a measured size -> time table per worker count), which "
-        "knows no algorithms of NCCL: its machines are nccl:h100x8",
+        ): " h100-node: it is priced by tabulated (a measured size -> time table per worker count), not by "
+        "the model of NCCL: its machines are nccl:h100x8",
     }.items():
         refused = run("list", "algorithms", *words)
         assert (refused.exit_code, refused.stderr) == (2, f"osf: osf list algorithms{said}\n")
@@ -776,8 +774,8 @@ def test_library_and_command_line_agree():
 
 def test_four_notes_stand_under_a_table_those_to_act_on_first():
     """The others are behind --notes, and all are in JSON."""
-    asked = ["scale", "qwen3-30b-a3b:h100", "--cluster", "nccl:h100x8,400Gbps", "--workers", "64", "--plan", "fsdp2"]
-    asked += ["--tp", "2", "--ep", "8"]
+    asked = ["scale", "qwen3-30b-a3b:h100", "--cluster", "nccl:h100x8,400Gbps", "--workers", "2048"]
+    asked += ["--plan", "fsdp2", "--tp", "2", "--ep", "8"]
     few, every = (run(*asked, *more).stdout.split("\n") for more in ([], ["--notes"]))
     shown, said = ([line for line in lines if line.startswith("Note: ")] for lines in (few, every))
     assert (len(shown), len(said)) == (4, len(run_json(*asked)["notes"]))

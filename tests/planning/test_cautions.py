@@ -123,4 +123,4 @@ def test_a_host_whose_work_is_not_known_is_told(plan, known, said):
     cluster = osf.load_cluster("emulated-4x1gbit")
     cluster = replace(cluster, effects=replace(cluster.effects, group_time=known))
     found = osf.compare(osf.load_workload("transformer-6x256-cpu"), cluster, 4, [plan]).predictions[0]
-    assert sum("the host's work for each collective" in note for note in found.warnings) == said
+    assert sum("what the host takes for each collective" in note for note in found.warnings) == said

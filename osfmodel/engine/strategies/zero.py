@@ -44,7 +44,7 @@ from osfmodel.entities.workload import Layer, Workload
 ALIGNED = 2
 """Elements of which each rank's part of the parameters is a multiple (NCCL_START_ALIGNMENT_FACTOR)."""
 PARAMETERS, HALF = "float32", 2
-"""Type of parameters that a narrower one may be computed with, and the fewest bytes of one that is whole."""
+"""Type of parameters in shards, and the fewest bytes of an element that is held whole in the type of computation."""
 DEFAULTS = Sharding(())
 """Rules of plans that state none."""
 
@@ -203,7 +203,7 @@ class ZeroHoldings(Holdings):
 
     @cached_property
     def narrow(self) -> float:
-        """Bytes of whole parameters, and of their gradients, for each of their own."""
+        """Bytes that are held whole for a byte of float32 parameters, and of their gradients."""
         rules, own = rules_of(self.plan), {layer.dtype for layer in trained(self.workload)}
         width = element_bytes(rules.gather_dtype or PARAMETERS)
         if self.workload.weight_bytes is not None or own != {PARAMETERS}:

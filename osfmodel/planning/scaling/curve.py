@@ -237,7 +237,8 @@ class ScaleCurve:
         none = ", ".join(span for name, span in spans if not name)
         tight = [point.workers for point in self.points if point.fits == TIGHT]
         said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
-        slower = f"nine runs of nanotron close to the limit took {RETRY_SLOWDOWN:g} times as long as others"
+        slower = "PyTorch may free and ask again in each step: nine runs of nanotron so close took "
+        slower += f"{RETRY_SLOWDOWN:g} times as long as predicted"
         said.append(f"Memory is tight on {_listed(tight)}: {slower}." if tight else "")
         return " ".join(filter(None, said))
 

@@ -40,8 +40,8 @@ from osfmodel.solve.solution import PlanRule
 from osfmodel.targets.named_plans import called, named_plan
 
 DOUBT = 0.5
-"""Fraction by which the time of collectives inside a replica may be off: bands are as much wider or narrower than it
-says as published runs showed."""
+"""Relative error of the time of collectives inside a replica, assumed; published runs say how much wider or narrower
+bands over several nodes are (profiles/counted-bands.json)."""
 EXPERTS = ".experts."
 """Contained in the names of experts' parameters."""
 
@@ -169,16 +169,14 @@ def stack_of(workload: Workload) -> str:
         said += "; what a budget repeats is approximated by operations for each byte that is kept"
     elif words.setting.checkpointing == SELECTIVE:
         said += f"; checkpointing is selective as {'Megatron' if stack.core else 'torchtitan'} has it"
-    routed = {model.block_of(module) for module in model.modules if module.experts}
-    full, pace = words.setting.checkpointing == FULL, kernels_of(words.setting.gpu).pace
+    host = stack.host_time(words.setting.checkpointing == FULL, kernels_of(words.setting.gpu).pace)
     blocks = dict.fromkeys(model.blocks, 0.0)
     for layer in workload.layers:
         for name in around(layer.name):
             if name in blocks:
                 blocks[name] += layer.forward_time + layer.backward_time
-    hosts = {name: stack.host_time(full, pace, name in routed) for name in blocks}
-    bound = [hosts[name] for name, time in blocks.items() if math.isclose(time, hosts[name])]
-    return said + (f"; launches bound {how_many(len(bound), 'block')} at {show_time(max(bound))}" if bound else "")
+    bound = sum(math.isclose(time, host) for time in blocks.values())
+    return said + (f"; launches bound {how_many(bound, 'block')} at {show_time(host)}" if bound else "")
 
 
 def assumptions(groups: Parallelism, setting: TrainingSetup) -> str:

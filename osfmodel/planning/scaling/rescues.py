@@ -33,9 +33,9 @@ MOST_TENSOR, MOST_FACTOR, MOST_GPUS = 8, 16, 2**16
 MOST_POINTS = 4
 """Numbers of GPUs, the largest first, for which changes are looked for."""
 GOALS = ("--target-scaling", "--target-time", "--target-tokens-per-s", "--budget")
-DROPPED = (*GOALS, "--anchor", "--output", "-o", "--format", "-f", "--json")
+DROPPED = (*GOALS, "--anchor", "--output", "-o", "--format", "-f", "--json", "--notes")
 """Options of a command that a changed one leaves out: goals, and an anchor that was measured without it."""
-FLAGS = ("--json",)
+FLAGS = ("--json", "--notes")
 
 REPEATED = {NOTHING: 0, SELECTIVE: 1, BUDGET: 1, FULL: 2}
 """Kinds of checkpointing by how much they repeat."""

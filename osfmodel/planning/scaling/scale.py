@@ -315,10 +315,11 @@ def _told(points: Sequence[ScalePoint], cluster: Cluster) -> Iterator[str]:
     """The notes of predictions, without those on bands that counted times replace, and with the user's own network."""
     for point in points:
         counted = point.band is not None and point.band.kind in (COUNTED, REPLICAS)
+        anchored = point.taught is not None or (counted and not point.workload.doubt)
         for one in point.best.prediction.caveats:
             if one.startswith(NETWORK):
                 yield f"{NETWORK} {network_rates(cluster)}"
-            elif not (counted and one.startswith((BANDLESS, WIDE))):
+            elif not (anchored and one.startswith(WIDE)) and not (point.band and one.startswith(BANDLESS)):
                 yield one
 
 
