@@ -340,8 +340,7 @@ CAUTIONS: Mapping[str, Caution] = {
     ),
     "unknown-hosts": Caution(
         _unknown_hosts,
-        "what the host takes for each collective of a group was not measured on {cluster} and is left out: steps may "
-        "take longer",
+        "what the host takes for each collective was not measured on {cluster} and is left out: steps may take longer",
         "run `osf bench` on all ranks",
         warns=True,
     ),

@@ -19,7 +19,7 @@ from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.plan import one_by_one
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.runtime.bench.computation import SIZES, SparseTiming, fitted
-from osfmodel.targets.named_plans import make_plan, named_plan, sparse_name
+from osfmodel.targets.named_plans import make_plan, sparse_name
 from tests.conftest import ROOT
 
 WORKLOAD, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
@@ -35,7 +35,8 @@ def test_names_say_density_plan_and_options():
     assert plan.mirror
     assert sparse_name("sparse:0.5,osf:64MiB,5ms,fallback") == (0.5, "osf:64MiB,5ms", ("fallback",))
     assert sparse_name("cap:1MiB") is None
-    assert named_plan("sparse:1%,wfbp").caveats(WORKLOAD)
+    found = osf.predict(WORKLOAD, osf.load_cluster("v100-10gbe"), "sparse:1%,wfbp", 8)
+    assert sum("sparse sending changes what training computes" in note for note in found.notes) == 1
 
 
 def test_fallback_sends_whole_what_does_not_pay():
