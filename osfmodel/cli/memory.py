@@ -72,7 +72,10 @@ class KeptBytes(NamedTuple):
         asked = (plan, timeline, workers, self.keeper or keeper, self.optimizer)
         memory = memory_of(workload, *asked, self.communicator)
         simulated = partial(reserved_as_known, workload, *asked)
-        held = lambda other: peak_as_known(other, *asked, self.communicator).bytes  # noqa: E731
+
+        def held(other: Workload) -> int:
+            return peak_as_known(other, *asked, self.communicator).bytes
+
         return HeldPlan(plan, memory, timeline.iteration_time, workload, simulated, held)
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli.app import main
 from osfmodel.counting.groups import Parallelism
-from osfmodel.engine.bands import COUNTED, NEAREST, NODE, REPLICAS
+from osfmodel.engine.bands import COUNTED, NEAREST, NODE, REPLICAS, extremes
 from osfmodel.planning.scaling.curve import Anchor, TrainingLength
 from osfmodel.planning.scaling.goals import Answer, Goals
 from osfmodel.planning.scaling.inverse import STEADY, answers
@@ -151,6 +151,10 @@ def test_every_named_strategy_has_an_error_band(cluster, plan, workers, groups):
     curve = scale(workload, cluster, [workers], options)
     (point,) = curve.points
     assert point.band.kind == (REPLICAS if workers > 8 and groups.tensor * groups.pipeline > 1 else COUNTED)
+    bound, found = point.best.prediction.bound.question, point.best.prediction
+    fast, slow = extremes(bound.workload, found.plan, found.timeline, bound.pricing)
+    if point.band.kind == COUNTED:
+        assert (point.band.low, point.band.high) == (fast, slow)
     assert point.band.below < 0 < point.band.above
     assert not any("error band:" in note for note in curve.notes)
     doubtful = scale(replace(workload, doubt=2 * workload.doubt), cluster, [workers], options)
