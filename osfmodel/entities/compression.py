@@ -182,7 +182,7 @@ def compression_called(how: str) -> tuple[Compression, int]:
 
 SPARSE = (
     "sparse sending changes what training computes: at a density of 10 % small models kept held-out losses within 1 % "
-    "in 2 of 2 with plain SGD (no transformer), 2 of 3 with momentum and 1 of 2 with AdamW (one seed); at 1 % in 1 of 8"
+    "in 2 of 2 with plain SGD (no transformer), 2 of 3 with momentum and 1 of 3 with AdamW; at 1 % in 1 of 9"
 )
 """As docs/ledger/sparse-training.md shows."""
 INSTEAD = "save in another way, or compare losses first"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from osfmodel.entities.compression import SPARSE
 from tests.live.launching import found
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -45,6 +46,19 @@ def test_the_page_is_what_the_runs_say():
     from benchmarks.sparse_training import PAGE, page
 
     assert PAGE.read_text(encoding="utf-8") == "\n".join(page()) + "\n"
+
+
+def test_the_advice_against_sparse_plans_is_what_the_runs_say():
+    from benchmarks.sparse_training import OPTIMIZERS, jobs, kept, verdicts
+
+    runs = kept()
+    assert not jobs(runs)
+    told = {name: verdicts(runs, "10 %", name) for name in OPTIMIZERS}
+    each = {name: f"{sum(found)} of {len(found)} with" for name, found in told.items()}
+    assert f"{each['plain']} plain SGD" in SPARSE
+    assert f"{each['momentum']} momentum and {each['adamw']} AdamW" in SPARSE
+    few = verdicts(runs, "1 %")
+    assert f"at 1 % in {sum(few)} of {len(few)}" in SPARSE
 
 
 def test_a_row_is_judged_by_its_dense_run_seed_by_seed():
