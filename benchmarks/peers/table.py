@@ -30,8 +30,7 @@ PEERS: Mapping[str, Peer] = {
     "Megatron-LM's formula": megatron.PEER,
 }
 NOT_ASKED: Mapping[str, str] = {
-    "hetu-galvatron 2.4.0": "its cost model takes layer times that its own profiler measured on the GPU; the files "
-    "that come with it name no GPU, and some of their times are negative",
-    "vTrain": "it replays kernels that its own CUPTI profiler traced on a GPU, which comes as a container",
+    "hetu-galvatron 2.4.0": "its cost model takes layer times that its own profiler measured on the GPU",
+    "vTrain": "it replays kernels that its own profiler traced on a GPU",
 }
 """Predictors that published figures alone cannot ask."""
