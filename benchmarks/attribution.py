@@ -3,7 +3,7 @@
     python benchmarks/attribution.py           # measure, print: five minutes
     python benchmarks/attribution.py --page    # also write docs/ledger/attribution.md
 
-One setting of DDP (kept in benchmarks/live_random) and one of FSDP2 (benchmarks/live_sharded), under the default and
+One setting of DDP (kept in benchmarks/live_random) and one of FSDP2 (benchmarks/attribution), under the default and
 the tuned plan by turns, as replays between emulated hosts. The ranks note when each step begins, and each collective is
 launched and ends, on the clock of the machine that they share. A collective begins when the last rank has launched it
 and ends on the last rank. Parts of a step: until the first begins, time in between with none under way, with one or
@@ -67,8 +67,7 @@ class Case(NamedTuple):
 def cases() -> list[Case]:
     """Default and tuned, of DDP and of FSDP2."""
     first, second = (
-        ROOT / f"benchmarks/{place}"
-        for place in (f"live_random/{DDP_SETTING}", f"live_sharded/20261216/{FSDP_SETTING}")
+        ROOT / f"benchmarks/{place}" for place in (f"live_random/{DDP_SETTING}", f"attribution/{FSDP_SETTING}")
     )
     name, _, rest = DDP_SETTING.partition("-x")
     scale, sharded = float(rest.partition("-")[0]), second.with_name("3x800mbit-replay.json")

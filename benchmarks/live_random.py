@@ -247,7 +247,7 @@ def said_of(setting: Setting, files: Files) -> Said:
     stock = pricing_of(cluster, setting.workers)
     plans = (load_plan(files.tuned), to_plan(DdpKnobs(), workload))
     ran, default = (plan_times(workload, stock, plan, named_plan(DEFAULT)) for plan in plans)
-    low, high, _ = chance_of(ran, default, gain_doubt(stock))
+    low, high, _ = chance_of(ran, default, gain_doubt(plans[0], stock))
     other = "" if now.plan.buckets == load_plan(files.tuned).buckets else " (another plan)"
     return Said(now.improvement and chance is not None and chance.sure, now.verdict.split(". ")[0] + other, low, high)
 

@@ -1,117 +1,114 @@
-"""Predicted against measured steps of FSDP2 between emulated hosts, on settings drawn by a seed that is fixed before.
+"""Predicted against measured steps of FSDP2 and HSDP between emulated hosts, on settings drawn by seeds fixed before.
 
-    python benchmarks/live_sharded.py FOLDER              # measure what FOLDER lacks, then print it: 15 minutes
-    python benchmarks/live_sharded.py FOLDER --show       # print what FOLDER holds
-    python benchmarks/live_sharded.py FOLDER --list       # print the settings alone
-    python benchmarks/live_sharded.py FOLDER --only 2     # measure two networks at most
-    python benchmarks/live_sharded.py FOLDER --replays    # no real models, which other work on the machine delays most
-    python benchmarks/live_sharded.py FOLDER --hosts      # measure the host's work anew, for clusters that state none
-    python benchmarks/live_sharded.py FOLDER --page       # write docs/ledger/emulated-fsdp.md from what FOLDER holds
+    python benchmarks/live_sharded.py                              # print what is kept: benchmarks/live_sharded
+    python benchmarks/live_sharded.py --page                       # also write docs/ledger/emulated-fsdp.md
+    python benchmarks/live_sharded.py FOLDER --seed 7 --show       # print what FOLDER holds of that seed
+    python benchmarks/live_sharded.py FOLDER --seed 7              # measure what FOLDER lacks: 20 minutes
+    python benchmarks/live_sharded.py FOLDER --seed 7 --list       # print the settings alone
+    python benchmarks/live_sharded.py FOLDER --seed 7 --only 2     # measure two settings at most
 
-A setting is a number of ranks, the rate of their links, and a model, replayed or real. Each network is measured once
-for replays and once for real models, with ``osf bench``. Then ``osf run --executor fsdp2`` trains under four plans by
-turns, which are four cells: one group per block, and the groups that the planner finds at these prices; each with
-collectives that block, as FSDP2 does over gloo, and with collectives in the background. Replays compute 0.4 to 1.2
-times as long as communication takes at the rate of the links. Real models compute as the machine does; what a step of
-the same shards takes beyond that without communication, on all ranks at once as each run measures it, is the host's.
-Runs whose ``carried_by`` does not say "one by one" had two collectives at once, and are predicted so; their clusters
-state no work of the host, and take that of hosts.json, measured later on that machine. FOLDER keeps all files, written
-as they end. Cells of which the ranks keep the cores busy, or whose repeats differ by more than 5 %, are listed and not
-counted: the rules of the other sets. Needs root, iproute2 and torch; nothing else should run on the machine.
+A setting is a number of ranks, the rate of their links, a model, replayed or real by turns, and with 4 or 6 ranks by
+chance two replicas (HSDP). Its network is measured with ``osf bench``. Then ``osf run --executor fsdp2`` trains under
+plans by turns: one group per block, and the groups that the planner finds at these prices; each with collectives that
+block, as FSDP2 does over gloo, and but for HSDP with collectives in the background. Replays compute 0.4 to 1.2 times
+as long as communication takes at the rate of the links. Real models compute as the machine does, and are predicted
+from ``osf profile`` on one rank. FOLDER keeps all files, written as they end. Cells whose ranks use more than 40 % of
+the cores, and those whose repeats differ by more than 5 %, are told apart. Needs root, iproute2 and torch; nothing
+else should run on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
+from statistics import fmean, median
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import live  # noqa: E402
-import live_models  # noqa: E402
+from live_random import SPARE  # noqa: E402
 
 from osfmodel import Layer, Plan, Workload, load_cluster, load_workload  # noqa: E402
 from osfmodel.cost.clusters import pricing_of  # noqa: E402
 from osfmodel.cost.pricing import Pricing  # noqa: E402
 from osfmodel.engine import predict_timeline  # noqa: E402
-from osfmodel.engine.strategies import lower  # noqa: E402
-from osfmodel.entities.effects import REPLAYED_ON_CPU, Effects  # noqa: E402
+from osfmodel.engine.bands import JudgedRun, band_of, gain_doubt  # noqa: E402
+from osfmodel.entities.effects import REPLAYED_ON_CPU  # noqa: E402
 from osfmodel.entities.executors import FSDP  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements  # noqa: E402
 from osfmodel.entities.files.notation import read  # noqa: E402
-from osfmodel.entities.measurement import SHARDED_COMPUTATION, Measurement  # noqa: E402
+from osfmodel.entities.measurement import CPU_SHARE, Measurement  # noqa: E402
 from osfmodel.entities.modules import blocks, wrapped  # noqa: E402
 from osfmodel.entities.units import parse_bandwidth  # noqa: E402
+from osfmodel.ledger.as_used import judge_one  # noqa: E402
 from osfmodel.ledger.results import UNSTEADY  # noqa: E402
+from osfmodel.planning.tuning.chances import chance, doubted  # noqa: E402
 from osfmodel.solve.search.group_search import SETTINGS, GroupSearch, groups_for  # noqa: E402
-from tests.live.cluster import emulated  # noqa: E402
+from tests.live.cluster import Hosts, emulated  # noqa: E402
 
-SEED = 2211
-"""Of the settings that are kept."""
-WORKERS = (2, 3, 4, 6, 8)
-RATES = (400, 800, 1600)
-"""Mbit/s of each host."""
-NETWORKS = 8
-MODELS = ("even", "tower", "headed")
-"""Factories of benchmarks/live_models.py."""
+KEPT, DRAWS = Path(__file__).with_suffix(""), (20261217, 20261218)
+"""Folders of draws, by seed."""
+COUNT = 12
+"""Settings of a draw."""
+WORKERS, RATES, MODELS = (2, 3, 4, 6), (500, 1000, 2000, 3500, 5000), ("even", "tower", "headed")
+"""Ranks, Mbit/s of each, and factories of benchmarks/live_models.py."""
 LEAST, MOST = 0.4, 1.2
 """Computation of a replay over the communication of a step per block, at the rate of the links."""
 ITERATIONS, REPEATS = 3, 2
-BENCH = ("--min-size", "32KiB", "--max-size", "4MiB", "--repeat", "8", "--in-flight", "1", "--compute", "none")
+BENCH = ("--min-size", "32KiB", "--max-size", "4MiB", "--repeat", "8", "--in-flight", "1")
 EACH, PLANNED = "per-block", "planned"
 BLOCKING, OVERLAPPING = "blocking", "overlapping"
 PAGE = ROOT / "docs/ledger/emulated-fsdp.md"
-HOSTS, TURNS, HOSTED = Path(__file__).with_suffix("") / "hosts.json", 3, ("group_time", "member_time", "group_copy")
 
 
 class Setting(NamedTuple):
-    """Ranks, Mbit/s of each, a model, and the replay's computation over communication; 0 for the real model."""
+    """Ranks, Mbit/s of each, a model, the replay's computation over communication (0 for the real model), replicas."""
 
     workers: int
     rate: int
     model: str
     ratio: float = 0
+    replicas: int = 1
 
     @property
     def network(self) -> str:
-        """The name of the network."""
-        return f"{self.workers}x{self.rate}mbit"
+        """The name of its cluster."""
+        return f"{self.workers}x{self.rate}mbit-{'replay' if self.ratio else 'real'}"
 
     @property
     def name(self) -> str:
-        """The name of its files."""
-        return f"{self.network}-{self.model}-{f'replay-x{self.ratio:g}' if self.ratio else 'real'}"
+        """The name of its other files."""
+        replicas = f"-{self.replicas}-replicas" if self.replicas > 1 else ""
+        kind = f"replay-x{self.ratio:g}" if self.ratio else "real"
+        return f"{self.workers}x{self.rate}mbit-{self.model}-{kind}{replicas}"
 
 
-def drawn(seed: int) -> list[Setting]:
-    """A replay and a real model on each of the networks, among which all numbers of ranks and all rates are."""
-    source = random.Random(seed)
-    networks = [(workers, RATES[place % len(RATES)]) for place, workers in enumerate(WORKERS * 3)]
-    models = iter(source.sample(MODELS * NETWORKS, 2 * NETWORKS))
-    found = []
-    for workers, rate in sorted(source.sample(networks[: len(WORKERS)], len(WORKERS))) + sorted(
-        source.sample(networks[len(WORKERS) :], NETWORKS - len(WORKERS))
-    ):
+def drawn(seed: int, count: int = COUNT) -> Iterator[Setting]:
+    """So many settings, the same for the same seed."""
+    source, before = random.Random(seed), set[Setting]()
+    while len(before) < count:
+        workers, rate, model = (source.choice(some) for some in (WORKERS, RATES, MODELS))
         ratio = LEAST * (MOST / LEAST) ** source.random()
-        found.append(Setting(workers, rate, next(models), float(f"{ratio:.2g}")))
-        found.append(Setting(workers, rate, next(models)))
-    return found
+        replicas = source.choice((1, 2)) if workers > 3 else 1
+        setting = Setting(workers, rate, model, 0 if len(before) % 2 else float(f"{ratio:.2g}"), replicas)
+        if setting not in before:
+            before.add(setting)
+            yield setting
 
 
 @cache
 def shape_of(model: str) -> Workload:
     """A profile whose layers take time by their elements: forward 1 second in all, backward 2."""
+    import live_models  # noqa: PLC0415  (torch: what is kept is judged without)
+
     tensors = {name: tuple(one.shape) for name, one in getattr(live_models, model)()[0].named_parameters()}
     count = sum(one.numel() for one in getattr(live_models, model)()[0].parameters())
     layers = []
@@ -128,10 +125,10 @@ def replay_of(setting: Setting) -> Workload:
     return replace(whole.scaled(setting.ratio * sent / whole.compute_time), name=setting.name)
 
 
-def plans_of(workload: Workload, pricing: Pricing) -> Iterator[tuple[str, Plan]]:
+def plans_of(workload: Workload, pricing: Pricing, replicas: int) -> Iterator[tuple[str, Plan]]:
     """The plans of a setting, by name."""
-    for form in (BLOCKING, OVERLAPPING):
-        search = GroupSearch(workload, pricing, 1)
+    for form in (BLOCKING, OVERLAPPING)[: 1 if replicas > 1 else 2]:
+        search = GroupSearch(workload, pricing, replicas)
         search.rules = replace(search.rules, asynchronous=form == OVERLAPPING)
         search.settings = tuple(setting for setting in SETTINGS if not setting[2])  # in the background one communicator
         ahead = (0, 1) if form == BLOCKING else (1, 1)
@@ -144,74 +141,59 @@ def plans_of(workload: Workload, pricing: Pricing) -> Iterator[tuple[str, Plan]]
 
 def pricing_for(setting: Setting, cluster: Path) -> Pricing:
     """The prices of a run."""
-    measured = load_cluster(cluster)
-    if not measured.effects.group_time:
-        known = json.loads(HOSTS.read_text())[str(setting.workers)]
-        measured = replace(measured, effects=replace(measured.effects, **known))
-    return pricing_of(measured, setting.workers).under(FSDP.conditions | (REPLAYED_ON_CPU if setting.ratio else {}))
+    stock = pricing_of(load_cluster(cluster), setting.workers)
+    return stock.under(FSDP.conditions | (REPLAYED_ON_CPU if setting.ratio else {}))
 
 
-def measure_hosts() -> None:
-    """The host's work by number of ranks, as ``osf bench`` measures it: the median of ``TURNS``."""
-    found: dict[int, list[Effects]] = {workers: [] for workers in WORKERS}
-    for workers in WORKERS * TURNS:
-        with emulated(workers, f"{RATES[1]}mbit") as hosts, TemporaryDirectory() as folder:
-            words = ["bench", "--min-size", "32KiB", "--max-size", "64KiB", *BENCH[4:], "-o", f"{folder}/c.json"]
-            live.osf(hosts, words)
-            found[workers].append(load_cluster(Path(folder) / "c.json").effects)
-    middle = {
-        workers: {name: median(getattr(one, name) for one in each) for name in HOSTED}
-        for workers, each in found.items()
-    }
-    HOSTS.write_text(json.dumps(middle, indent=1) + "\n")
-
-
-def measure(folder: Path, settings: Sequence[Setting], most: int) -> None:
-    """Everything of ``settings`` that is not in ``folder``, on ``most`` networks."""
+def measure(folder: Path, settings: Sequence[Setting], most: int | None) -> None:
+    """Everything of ``settings`` that is not in ``folder``; of so many at most."""
     folder.mkdir(parents=True, exist_ok=True)
-    lacking = [one for one in settings if not (folder / f"{one.name}-runs.json").exists()]
-    networks = list(dict.fromkeys(one.network for one in lacking))[:most]
-    for setting in lacking:
-        if setting.network in networks:
-            with emulated(setting.workers, f"{setting.rate}mbit", real_time=bool(setting.ratio)) as hosts:
-                cluster = folder / f"{setting.network}-{'replay' if setting.ratio else 'real'}.json"
-                if not cluster.exists():
-                    network = (
-                        f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} Mbit/s"
-                    )
-                    live.osf(hosts, ["bench", *BENCH, "--network", f"{network} by tc tbf", "-o", str(cluster)])
-                profile, subject = folder / f"{setting.name}-workload.json", f"benchmarks.live_models:{setting.model}"
-                if setting.ratio:
-                    profiles.save(replay_of(setting), profile)
-                else:
-                    alone = replace(hosts, prefixes=hosts.prefixes[:1])
-                    live.osf(alone, ["profile", subject, "--name", setting.name, "-o", str(profile)])
-                words = ["run", subject, "--workload", str(profile)] if not setting.ratio else ["run", str(profile)]
-                workload = load_workload(profile)
-                for name, plan in plans_of(workload, pricing_for(setting, cluster)):
-                    path = folder / f"{setting.name}-{name}.json"
-                    profiles.save(plan, path)
-                    words += ["--plan", str(path)]
-                words += ["--executor", "fsdp2", "--cluster", str(cluster)]
-                words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
-                unfinished = folder / f"unfinished-{setting.name}.json"
-                live.osf(hosts, [*words, "-o", str(unfinished)])
-                unfinished.rename(folder / f"{setting.name}-runs.json")
-                print(setting.name, flush=True)
+    for setting in [one for one in settings if not (folder / f"{one.name}-runs.json").exists()][:most]:
+        with emulated(setting.workers, f"{setting.rate}mbit", real_time=bool(setting.ratio)) as hosts:
+            cluster = folder / f"{setting.network}.json"
+            counts = {table.workers for table in load_cluster(cluster).tables} if cluster.exists() else set()
+            parts = {setting.replicas, setting.workers // setting.replicas} - {1, setting.workers}
+            for count in [*(parts - counts), setting.workers] if parts - counts or not counts else ():
+                some = replace(hosts, prefixes=hosts.prefixes[:count], namespaces=hosts.namespaces[:count])
+                _bench(cluster, setting, some, "--merge" if cluster.exists() else "-o")  # effects are the last ones
+            profile, subject = folder / f"{setting.name}-workload.json", f"benchmarks.live_models:{setting.model}"
+            if setting.ratio:
+                profiles.save(replay_of(setting), profile)
+            else:
+                alone = replace(hosts, prefixes=hosts.prefixes[:1])
+                live.osf(alone, ["profile", subject, "--name", setting.name, "-o", str(profile)])
+            words = ["run", str(profile)] if setting.ratio else ["run", subject, "--workload", str(profile)]
+            workload = load_workload(profile)
+            for name, plan in plans_of(workload, pricing_for(setting, cluster), setting.replicas):
+                path = folder / f"{setting.name}-{name}.json"
+                profiles.save(plan, path)
+                words += ["--plan", str(path)]
+            words += ["--executor", "fsdp2", "--cluster", str(cluster)]
+            words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
+            unfinished = folder / f"unfinished-{setting.name}.json"
+            live.osf(hosts, [*words, "-o", str(unfinished)])
+            unfinished.rename(folder / f"{setting.name}-runs.json")
+            print(setting.name, flush=True)
+
+
+def _bench(cluster: Path, setting: Setting, hosts: Hosts, option: str) -> None:
+    """Measure the network of a setting among ``hosts``: -o writes ``cluster``, --merge adds to it."""
+    network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} Mbit/s by tc tbf"
+    compute = ("--compute", "none") if setting.ratio else ()
+    live.osf(hosts, ["bench", *BENCH, *compute, "--network", network, option, str(cluster)])
 
 
 class Cell(NamedTuple):
-    """A plan on a setting: measured and predicted seconds, spread of repeats, cores used, and collectives in a step."""
+    """A plan on a setting: what ran, its runs, and the measured and predicted seconds of a step."""
 
     setting: Setting
     plan: str
+    workload: Workload
+    sent: Plan
+    pricing: Pricing
+    runs: Sequence[Measurement]
     measured: float
     predicted: float
-    spread: float
-    used: float
-    busy: bool
-    as_planned: bool
-    collectives: int
 
     @property
     def error(self) -> float:
@@ -219,9 +201,21 @@ class Cell(NamedTuple):
         return self.predicted / self.measured - 1
 
     @property
-    def counts(self) -> bool:
-        """Whether it is steady, with cores to spare."""
-        return not self.busy and self.spread <= UNSTEADY
+    def spread(self) -> float:
+        """The slowest repeat over the fastest, less 1."""
+        times = [run.iteration_time for run in self.runs]
+        return max(times) / min(times) - 1
+
+    @property
+    def used(self) -> float:
+        """The largest share of the cores that the ranks used."""
+        return max(float(run.condition(CPU_SHARE)) for run in self.runs)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the band of ``osf predict`` holds it."""
+        band = band_of(self.workload, self.sent, predict_timeline(self.workload, self.sent, self.pricing), self.pricing)
+        return band is not None and band.low <= self.measured <= band.high
 
 
 def cells_of(folder: Path, setting: Setting) -> Iterator[Cell]:
@@ -232,154 +226,205 @@ def cells_of(folder: Path, setting: Setting) -> Iterator[Cell]:
     for name in dict.fromkeys(run.plan for run in runs):
         assert profile is not None
         turns = [run for run in runs if run.plan == name]
-        workload = profile
-        pricing = _as_run(pricing_for(setting, folder / Path(turns[0].cluster).name), turns[0])
-        plan = read(turns[0].condition("sent"), workload)
-        if not setting.ratio:
-            pricing = _hosted(pricing, workload, plan, turns)
-        times = [run.iteration_time for run in turns]
-        predicted = predict_timeline(workload, plan, pricing).iteration_time
-        asleep = workload.forward_time if setting.ratio else 0
+        pricing = pricing_for(setting, folder / Path(turns[0].cluster).name)
+        plan = read(turns[0].condition("sent"), profile)
+        predicted = predict_timeline(profile, plan, pricing).iteration_time
+        named = name.removeprefix(f"{setting.name}-").removesuffix(".json")
         yield Cell(
-            setting, name.removeprefix(f"{setting.name}-").removesuffix(".json"), median(times), predicted,
-            max(times) / min(times) - 1, max(float(run.condition("cpu_share")) for run in turns),
-            any(run.saturated(asleep) for run in turns),
-            all(run.condition("buckets_as_planned") == "yes" for run in turns),
-            sum(int(part.split()[0]) for part in turns[0].condition("collectives").split(", ")),
-        )  # fmt: skip
+            setting, named, profile, plan, pricing, turns, median(run.iteration_time for run in turns), predicted
+        )
 
 
-def _as_run(pricing: Pricing, run: Measurement) -> Pricing:
-    """The prices with as many collectives at once as the run had."""
-    one_by_one = dict(run.conditions).get("carried_by") != "collectives in the background"
-    return pricing if one_by_one else replace(pricing, in_flight=int(run.condition("in_flight")))
+class Gain(NamedTuple):
+    """What planned groups save over one per block, as parts of the latter's time.
+
+    promised, low, high: predicted at the prices of the latter, and its interval
+    measured, spread:    between medians; the slowest repeat of either over its fastest, less 1
+    used:                the largest share of the cores that the ranks used
+    """
+
+    setting: Setting
+    form: str
+    promised: float
+    low: float
+    high: float
+    measured: float
+    spread: float
+    used: float
+
+    @property
+    def slower(self) -> bool:
+        """Whether the planned groups were slower by more than 1 % and the spread."""
+        return -self.measured > max(0.01, self.spread)
 
 
-def _hosted(pricing: Pricing, workload: Workload, plan: Plan, turns: Sequence[Measurement]) -> Pricing:
-    """The prices with the host's work that is left of a step without communication, beside what it computes."""
-    alone = median(float(run.condition(SHARDED_COMPUTATION)) for run in turns)
-    computed = workload.compute_time - workload.update_time * (1 - 1 / turns[0].workers)
-    operations = lower(workload, plan, pricing).operations
-    known = sum(one.startup for one in operations if one.kind in ("host", "copy_in", "copy", "pack"))
-    names = ("group_time", "member_time", "copy_in", "copy_out")
-    factor = max(alone - computed, 0) / known
-    return replace(
-        pricing,
-        effects=replace(pricing.effects, **{name: getattr(pricing.effects, name) * factor for name in names}),
+def pairs_of(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Planned groups, and one per block, on each setting in each form."""
+    found = {(cell.setting, cell.plan): cell for cell in cells}
+    for (setting, plan), one in found.items():
+        other = found.get((setting, plan.replace(PLANNED, EACH)))
+        if plan.startswith(PLANNED) and other is not None:
+            yield one, other
+
+
+def gain_of(planned: Cell, each: Cell, doubt: float | None = None) -> Gain:
+    """The gain of planned groups, with an interval by this doubt of ratios; by default that of osfmodel."""
+    now, before = (
+        [
+            predict_timeline(workload, one.sent, prices).iteration_time
+            for workload, prices in doubted(each.workload, each.pricing)
+        ]
+        for one in (planned, each)
     )
+    low, high, _ = chance(now, before, gain_doubt(planned.sent, each.pricing) if doubt is None else doubt)
+    promised = 1 - predict_timeline(each.workload, planned.sent, each.pricing).iteration_time / each.predicted
+    return Gain(
+        each.setting, planned.plan.partition("-")[2], promised, low, high, 1 - planned.measured / each.measured,
+        max(planned.spread, each.spread), max(planned.used, each.used),
+    )  # fmt: skip
 
 
-def show(folder: Path, settings: Sequence[Setting]) -> Iterator[str]:
-    """The cells as a table, their errors, and planned groups against one per block."""
-    cells = [cell for setting in settings for cell in cells_of(folder, setting)]
+def kept() -> Iterator[tuple[int, list[Cell]]]:
+    """The seeds of the draws that are kept, each with its cells."""
+    for seed in DRAWS:
+        yield seed, [cell for setting in drawn(seed) for cell in cells_of(KEPT / str(seed), setting)]
+
+
+def group_of(seed: int) -> str:
+    """The source, and group of sources, of a draw."""
+    return f"emulated-fsdp-{seed}"
+
+
+def judged(cell: Cell, seed: int) -> list[JudgedRun]:
+    """The runs of a cell beside its prediction; each draw is a group of its own."""
+    asked, name = (cell.workload, cell.sent, cell.pricing), group_of(seed)
+    found = (judge_one(name, name, run, *asked) for run in cell.runs)
+    return [one._replace(measured=run.iteration_time) for one, run in zip(found, cell.runs, strict=True) if one]
+
+
+def show(cells: Sequence[Cell], apart: Sequence[Gain] = ()) -> Iterator[str]:
+    """The cells and gains as tables, and how many are as they should be; ``apart``: with intervals of other draws."""
     yield "| setting | plan | measured | predicted | error | spread | cores used |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "|---|---|--:|--:|--:|--:|--:|"
     for cell in cells:
-        error = f"{cell.error:+.1%}" + ("" if cell.counts else ", not counted")
-        times = f"{cell.measured * 1e3:.1f} ms | {cell.predicted * 1e3:.1f} ms"
-        yield f"| {cell.setting.name} | {cell.plan} | {times} | {error} | {cell.spread:.1%} | {cell.used:.0%} |"
+        times = f"{cell.measured * 1e3:.1f} ms | {cell.predicted * 1e3:.1f} ms | {cell.error:+.1%}"
+        yield f"| {cell.setting.name} | {cell.plan} | {times} | {cell.spread:.1%} | {cell.used:.0%} |"
     yield ""
-    for words, chosen in (
-        ("replays, blocking", [cell for cell in cells if cell.setting.ratio and BLOCKING in cell.plan]),
-        ("replays, overlapping", [cell for cell in cells if cell.setting.ratio and OVERLAPPING in cell.plan]),
-        ("real models, blocking", [cell for cell in cells if not cell.setting.ratio and BLOCKING in cell.plan]),
-        ("real models, overlapping", [cell for cell in cells if not cell.setting.ratio and OVERLAPPING in cell.plan]),
-        ("all", cells),
+    yield "| planned groups | promised | interval | measured | spread | cores used |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    gains = [gain_of(*pair) for pair in pairs_of(cells)]
+    for one in gains:
+        said = f"{one.promised:+.1%} | {one.low:+.1%} to {one.high:+.1%} | {one.measured:+.1%}"
+        yield f"| {one.setting.name}, {one.form} | {said} | {one.spread:.1%} | {one.used:.0%} |"
+    yield ""
+    yield from sums(cells, gains, apart)
+
+
+def held_out() -> list[Gain]:
+    """The gains that are kept, with the doubt of ratios that other draws alone taught."""
+    sys.path.append(str(ROOT / "profiles"))
+    import make_bands  # noqa: PLC0415  (it reads these draws)
+
+    pairs = list(make_bands.live_pairs())
+    found = []
+    for seed, cells in kept():
+        doubts = make_bands.gains([pair for pair in pairs if pair.group != group_of(seed)])
+        found += [gain_of(*pair, max(doubts.values())) for pair in pairs_of(cells)]
+    return found
+
+
+def sums(cells: Sequence[Cell], gains: Sequence[Gain], apart: Sequence[Gain]) -> Iterator[str]:
+    """Errors of levels, and of gains, by what can be told apart; ``apart``: with intervals of other draws."""
+    yield "| steps | cells | median error | worst | bias | in the band |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for words, some in (
+        ("replays, blocking", [one for one in cells if one.setting.ratio and BLOCKING in one.plan]),
+        ("replays, overlapping", [one for one in cells if one.setting.ratio and OVERLAPPING in one.plan]),
+        ("real models, blocking", [one for one in cells if not one.setting.ratio and BLOCKING in one.plan]),
+        ("real models, overlapping", [one for one in cells if not one.setting.ratio and OVERLAPPING in one.plan]),
+        ("HSDP", [one for one in cells if one.setting.replicas > 1]),
+        ("cores to spare", [one for one in cells if one.used <= SPARE]),
+        ("busy cores", [one for one in cells if one.used > SPARE]),
+        ("steady, all", [one for one in cells if one.spread <= UNSTEADY]),
     ):
-        errors = [abs(cell.error) for cell in chosen if cell.counts]
-        busy = sum(cell.busy for cell in chosen)
-        rest = f"{busy} with busy cores, {len(chosen) - len(errors) - busy} not steady"
-        found = f"median |error| {median(errors):.2%}, worst {max(errors):.2%}" if errors else "nothing to count"
-        yield f"* {words}: {len(errors)} cells, {found}; {rest}"
-    other = [f"{cell.setting.name} {cell.plan}" for cell in cells if not cell.as_planned]
-    yield f"* collectives not as planned: {', '.join(other) or 'none'}"
-    gaps = [(cell.measured - cell.predicted) / cell.collectives * 1e3 for cell in cells
-            if cell.counts and cell.setting.ratio and OVERLAPPING in cell.plan]  # fmt: skip
-    if gaps:
-        ends = f"{min(gaps):.2f} to {max(gaps):.2f} ms"
-        yield f"* replays, overlapping, measured less predicted, for each collective: {median(gaps):.2f} ms ({ends})"
-    yield from _gains(cells)
-    missing = [setting.name for setting in settings if not (folder / f"{setting.name}-runs.json").exists()]
-    yield f"* not measured: {', '.join(missing) or 'nothing'}"
-
-
-def _gains(cells: Sequence[Cell]) -> Iterator[str]:
-    """Planned groups against one per block, where both count."""
-    found = {(cell.setting, cell.plan): cell for cell in cells if cell.counts}
-    pairs = [
-        (one, other)
-        for (setting, plan), one in found.items()
-        if plan.startswith(PLANNED) and (other := found.get((setting, plan.replace(PLANNED, EACH))))
-    ]
-    slower = []
-    gains: dict[str, list[tuple[float, float]]] = {model: [] for model in MODELS}
-    for one, other in pairs:
-        gained, promised = (1 - a / b for a, b in ((one.measured, other.measured), (one.predicted, other.predicted)))
-        gains[one.setting.model].append((gained, promised))
-        if -gained > max(0.01, one.spread, other.spread):
-            slower.append(f"{one.setting.name} {one.plan} ({gained:+.1%})")
-    yield f"* planned groups slower than one per block by more than 1 % and the spread: {', '.join(slower) or 'none'}"
-    for model, rows in gains.items():
-        if rows:
-            measured, promised = (median(column) for column in zip(*rows, strict=True))
-            most = max(row[0] for row in rows)
+        if some:
+            sizes = [abs(one.error) for one in some]
+            bias, inside = median(one.error for one in some), fmean(one.inside for one in some)
+            yield f"| {words} | {len(some)} | {median(sizes):.1%} | {max(sizes):.1%} | {bias:+.1%} | {inside:.0%} |"
+    yield ""
+    yield "| gains | pairs | in the interval | within 3 points | promised less measured | slower | of those advised |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    for words, chosen in (
+        ("all", gains),
+        ("cores to spare", [one for one in gains if one.used <= SPARE]),
+        ("busy cores", [one for one in gains if one.used > SPARE]),
+        ("steady", [one for one in gains if one.spread <= UNSTEADY]),
+        ("all, intervals by the other draws", apart),
+    ):
+        if chosen:
+            inside = sum(one.low <= one.measured <= one.high for one in chosen)
+            near = sum(abs(one.promised - one.measured) <= live.NEAR for one in chosen)
+            apart = 100 * fmean(one.promised - one.measured for one in chosen)
+            slower, advised = sum(one.slower for one in chosen), [one for one in chosen if one.low > 0]
             yield (
-                f"* {model}: planned groups saved {measured:.1%} in the median ({promised:.1%} predicted), at most "
-                f"{most:.1%}, in {len(rows)} pairs"
+                f"| {words} | {len(chosen)} | {inside} | {near} | {apart:+.1f} points | {slower} | "
+                f"{sum(one.slower for one in advised)} of {len(advised)} |"
             )
+    amiss = [f"{cell.setting.name} {cell.plan}" for cell in cells
+             if any(run.condition("buckets_as_planned") != "yes" for run in cell.runs)]  # fmt: skip
+    yield f"\nCollectives not as planned: {', '.join(amiss) or 'none'}."
 
 
 HEAD = """\
 # FSDP2 between emulated hosts
 
-Steps of real `fully_shard` over gloo, between network namespaces whose links are shaped, at settings drawn by a seed.
-Networks were measured with `osf bench`; nothing is fitted to the steps. `blocking` is FSDP2 over gloo as it is,
-`overlapping` launches collectives in the background. Each ran under one group per block and under planned groups, by
-turns. Cells in which ranks used more than 90 % of the cores, or whose repeats differ by more than 5 %, do not count.
+Where ranks share two cores steps are predicted too short, most those of real models, which are profiled on one rank
+alone, and of HSDP. No planned groups were slower than one group per block beyond the spread of repeats.
 
-The host's work for each collective is in the model, as `osf bench` measures it: it was not when these were drawn, and
-their clusters take that of `benchmarks/live_sharded/hosts.json`, measured later, beside other work: single values moved
-by up to 2.6 times between two measurements. `overlapping` runs here had
-two collectives at once, and are predicted so. Steps still take longer than predicted where more ranks than cores share
-a machine, the median of real models more than before: a collective under way is held up where hosts work for the next,
-likely ([spans](attribution.md)). Of real models the host's work is scaled to the run's own step without communication.
+Steps of real `fully_shard` over gloo between network namespaces on two cores, at settings drawn by seeds that were
+fixed before: 2 to 6 ranks, 0.5 to 5 Gbit/s, three models, replayed or real, some with two replicas (HSDP). `osf bench`
+measured networks. `blocking` is FSDP2 over gloo as it is, `overlapping` has collectives in the background. One group
+per block and planned groups took turns. `python benchmarks/live_sharded.py` prints every cell. Errors are predicted /
+measured - 1. *Cores to spare*: ranks use at most 40 % of the cores. *Steady*: repeats differ by at most 5 %. *Slower*:
+by more than 1 % and the spread. *Advised*: the interval is above 0.
 
-`--page` writes this page, `--show` prints every cell.
+"""
+TAIL = """
+Bands and intervals are learned from these two draws. Missed are 3 % for overlapping steps (10 % at worst), 3 points for
+85 % of gains, and intervals that hold 85 % where the other draw alone taught them.
 
-Settings of other seeds, each by `python benchmarks/live_sharded.py benchmarks/live_sharded/SEED --seed SEED --show`:
-
-* 20261215, drawn before the host's work was in the model: 39 cells count, median |error| 3.69 % (6.65 before), worst
-  18.6 %; overlapping ones 5.9 (replays) and 10.8 % (real). Groups planned without it lost up to 9.4 %.
-* 20261216 (`--replays`), drawn after, one collective at a time, beside other work on the machine: 15 cells, median
-  0.89 %, worst 15.4 % (8 ranks); of the overlapping ones only 4 are steady. No planned groups lost.
-
+Collectives in the background stand still while hosts that share cores work: `osf bench` measures the part
+(`group_stall`). Collectives between busy ranks still take longer than alone, and those of two replicas go at once
+([spans](attribution.md)). On a draw before, planned without it, promises were 4.3 points too large, and 2 of 19 plans
+slower (`python benchmarks/live_sharded.py benchmarks/live_sharded/20261215 --seed 20261215 --show`). Effects of six
+clusters were measured again after their runs.
 """
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--only", type=int, default=NETWORKS, help="networks to measure at most")
-    parser.add_argument("--replays", action="store_true", help="leave real models out")
-    parser.add_argument("--hosts", action="store_true", help=f"write {HOSTS.relative_to(ROOT)}, which takes 15 minutes")
+    parser.add_argument("folder", type=Path, nargs="?", help="without it, what is kept is printed")
+    parser.add_argument("--seed", type=int, default=DRAWS[0])
+    parser.add_argument("--count", type=int, default=COUNT, help="settings to draw")
+    parser.add_argument("--only", type=int, help="settings to measure at most")
     parser.add_argument("--list", action="store_true", help="print the settings, measure nothing")
     parser.add_argument("--show", action="store_true", help="print what FOLDER holds, measure nothing")
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)} from what FOLDER holds")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)} from what is kept")
     arguments = parser.parse_args(words)
-    settings = [one for one in drawn(arguments.seed) if one.ratio or not arguments.replays]
-    if arguments.hosts:
-        measure_hosts()
-        return
+    settings = list(drawn(arguments.seed, arguments.count))
     if arguments.list:
         print("\n".join(setting.name for setting in settings))
         return
-    if not (arguments.show or arguments.page):
+    if arguments.folder and not arguments.show:
         measure(arguments.folder, settings, arguments.only)
-    lines = list(show(arguments.folder, settings))
+    if arguments.folder:
+        cells, apart = [cell for setting in settings for cell in cells_of(arguments.folder, setting)], []
+    else:
+        cells, apart = [cell for _, some in kept() for cell in some], held_out()
+    print("\n".join(show(cells, apart)))
     if arguments.page:
-        PAGE.write_text(HEAD + "\n".join(lines[lines.index("") + 1 :]) + "\n")
-    print("\n".join(lines))
+        gains = [gain_of(*pair) for pair in pairs_of(cells)]
+        PAGE.write_text(HEAD + "\n".join(sums(cells, gains, apart)) + "\n" + TAIL)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python profiles/make_bands.py [OUTPUT_FOLDER]
 
-Usual effects are medians over groups of sources (sources on the same machines), bands are quantiles in which each
-source weighs the same; both are made once of all, and once without each group. docs/reference/bands.md describes them.
+Usual effects are medians over groups of sources (sources on the same machines), bands and doubts of gains quantiles in
+which each group weighs the same; both are made once of all, and once without each group. docs/reference/bands.md
+describes them. Sharded runs over gloo are those that benchmarks/live_sharded keeps.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import live_sharded
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.engine import predict_timeline
@@ -182,6 +187,9 @@ def judged(values: Sequence[UsualValue], without: str | None = None) -> Iterator
             runs = load_measurements(name)
             for _, one in judged_of(name, group_of(name), runs, recipe.jobs(runs), values, without):
                 yield one
+    for seed, cells in live_sharded.kept():
+        for cell in cells:
+            yield from live_sharded.judged(cell, seed)
 
 
 def pairs(values: Sequence[UsualValue]) -> Iterator[JudgedPair]:
@@ -198,6 +206,15 @@ def pairs(values: Sequence[UsualValue]) -> Iterator[JudgedPair]:
             for mine, theirs in combinations(plans.values(), 2):
                 if mine[0].kind == theirs[0].kind and abs(math.log(mine[0].predicted / theirs[0].predicted)) < NEAR:
                     yield JudgedPair(name, group_of(name), mine[0].kind, *ratios_of(mine, theirs))
+    yield from live_pairs()
+
+
+def live_pairs() -> Iterator[JudgedPair]:
+    """Planned groups and one per block on each setting of the live draws of sharded steps."""
+    for seed, cells in live_sharded.kept():
+        for pair in live_sharded.pairs_of(cells):
+            mine, theirs = (live_sharded.judged(cell, seed) for cell in pair)
+            yield JudgedPair(mine[0].source, mine[0].group, mine[0].kind, *ratios_of(mine, theirs))
 
 
 def ratios_of(mine: Sequence[JudgedRun], theirs: Sequence[JudgedRun]) -> tuple[float, float, float]:
@@ -224,7 +241,7 @@ def gains(rows: Sequence[JudgedPair]) -> dict[str, float]:
 
 
 def place_of(kind: str) -> str:
-    """Whether it is one node, several, or gloo: the doubt of a ratio is the same for all strategies there."""
+    """The kind of set-up by which errors of ratios are learned: FSDP on several nodes counts as several nodes."""
     return NODES if kind == SHARDED_NODES else kind
 
 

@@ -253,7 +253,7 @@ lie inside the 90 % error band, learned without it.
 the right the part of runs inside error bands. In a file of yours, hollow points are runs compared with the workload and
 cluster of their own trace: self-consistency, no predictions.
 
-Every prediction carries an [error band](reference/bands.md). It is as good as the cluster file: beyond the measured
-sizes and worker counts it carries a warning. Your own runs are the best test: `osf run` measures plans and
-`osf check FILE` compares them with predictions ([how](how-to/run-a-plan.md)).
+Most predictions for several workers carry an [error band](reference/bands.md). It is as good as the cluster file:
+beyond the measured sizes and worker counts it carries a warning. Your own runs are the best test: `osf run` measures
+plans and `osf check FILE` compares them with predictions ([how](how-to/run-a-plan.md)).
 """

@@ -4,12 +4,12 @@ A prediction is doubtful in two ways that can be priced: in the prices of the ne
 sizes or worker counts beyond those that were measured) and in the compute time (``Workload.doubt``). The step is
 predicted again with both at their best, and at their worst. The rest is learned: how far each run of the ledger,
 predicted as a user predicts it, was measured below the fastest or above the slowest. A band adds the quantiles of these
-distances, in which each source weighs the same however many runs it has (split conformal prediction over groups). Runs
-with gloo, on the GPUs of one node and on those of several nodes are learned from apart, and so are those that shard
-parameters (FSDP, HSDP) on several nodes. For other strategies of frameworks, and for many more workers, none are
-comparable: their bands have the distances of the nearest kind, WIDER times as far. Other plans have none. The
-computation of sharded runs is that of the smallest run of their series: their bands hold nothing of what it takes
-longer among others.
+distances, in which each group of sources weighs the same however many runs it has (split conformal prediction over
+groups). Runs with gloo, on the GPUs of one node and on those of several nodes are learned from apart, and so are those
+that shard parameters (FSDP, HSDP), with gloo and on several nodes. For other strategies of frameworks, and for many
+more workers, none are comparable: their bands have the distances of the nearest kind, WIDER times as far. Other plans
+have none. The computation of sharded runs on GPUs is that of the smallest run of their series: their bands lack what it
+takes longer among more.
 
 The doubt of counted workloads on GPUs was learned from published runs: their band is what it and prices make of the
 step. Replicas of several GPUs over several nodes have one distance for both ends, learned from such runs
@@ -39,9 +39,11 @@ from osfmodel.entities.workload import Workload
 
 PART = 0.9
 """Fraction of runs inside the band of a prediction."""
-GLOO, NODE, NODES, SHARDED_NODES = "gloo", "one node", "several nodes", "several nodes with sharding"
-"""Kinds of set-up whose runs are learned from apart: on CPUs, on the GPUs of one node, of several, and of several with
-sharded parameters."""
+GLOO, NODE, NODES = "gloo", "one node", "several nodes"
+SHARDED_GLOO, SHARDED_NODES = "gloo with sharding", "several nodes with sharding"
+"""Kinds of set-up whose runs are learned from apart: on CPUs, on the GPUs of one node and of several; the first and the
+last also with sharded parameters."""
+SHARDED_KINDS = {GLOO: SHARDED_GLOO, NODES: SHARDED_NODES}
 LEAST = 0.02
 """Smallest part by which a band goes beyond the prediction on each side: repeats of one run differ by about as much."""
 ALONE = 0.045
@@ -50,14 +52,14 @@ median group lie this far outside their doubts on one node, and 0.03 on several 
 PER_DOUBLING = 0.1
 """Part by which prices are more doubtful for each doubling of a size or worker count beyond those measured: held-out
 worker counts of fitted tables (docs/reference/fits.md) are off by about as much."""
-MOST_WORKERS = MappingProxyType({GLOO: 64, NODE: 64, NODES: 64, SHARDED_NODES: 256})
+MOST_WORKERS = MappingProxyType({GLOO: 64, SHARDED_GLOO: 6, NODE: 64, NODES: 64, SHARDED_NODES: 256})
 """Largest number of workers of a measured run, by kind of set-up."""
 ONE_SOURCE = (OWNERS,)
 """Strategies of which a single group of sources has runs, so that none is left to hold a band against."""
 FAR = 4
 """Multiple of that from which nothing is comparable."""
 COUNTED, REPLICAS = "counted", "replicas over several nodes, counted"
-"""Kinds of counted set-ups: all but the second."""
+"""Kinds of counted set-ups: replicas of several GPUs on several nodes, and all others."""
 NOTHING = (0.0,) * len(LEVELS)
 """Distances where doubts are the band."""
 NEAREST = " (nearest)"
@@ -72,7 +74,8 @@ class Band:
 
     low, high: seconds between which 90 % of the runs of comparable sources lie
     sources:   of the ledger that it was learned from
-    kind:      of set-up: GLOO, NODE, NODES or SHARDED_NODES, with NEAREST where runs are not comparable
+    kind:      of set-up: GLOO, SHARDED_GLOO, NODE, NODES, SHARDED_NODES, COUNTED or REPLICAS, followed by NEAREST where
+               runs are not comparable
     runs:      number of runs of this kind
     """
 
@@ -134,7 +137,7 @@ class JudgedRun(NamedTuple):
 def kind_of(plan: Plan, pricing: Pricing) -> str:
     """The kind of set-up of such a prediction."""
     kind = _place(pricing)
-    return SHARDED_NODES if kind == NODES and plan.strategy in (*SHARDED, FLAT_SHARDED, ZERO_3) else kind
+    return SHARDED_KINDS.get(kind, kind) if plan.strategy in (*SHARDED, FLAT_SHARDED, ZERO_3) else kind
 
 
 def is_counted(workload: Workload, pricing: Pricing) -> bool:
@@ -190,15 +193,15 @@ def beyond(plan: Plan, pricing: Pricing) -> float:
 def incomparable(plan: Plan, pricing: Pricing) -> str:
     """The reason why no measured runs are comparable with such a prediction; "" if there are some."""
     if plan.sparse:
-        return "no sparse plans"
+        return "sparse plans of one source alone"
     kind = kind_of(plan, pricing)
     if plan.strategy in ONE_SOURCE:
         return f"no plans of the strategy {plan.strategy} but those of one source"
-    if plan.strategy in SHARDED and kind != SHARDED_NODES:
-        return f"no plans of the strategy {plan.strategy} {'with gloo' if kind == GLOO else 'on one node'}"
+    if plan.strategy in SHARDED and kind == NODE:
+        return f"no plans of the strategy {plan.strategy} on one node"
     if plan.strategy not in (REPLICATED, SPLIT, *SHARDED):
         return f"no plans of the strategy {plan.strategy}"
-    if kind == GLOO:
+    if pricing.blocking:
         return ""
     if not plan.plain and kind != SHARDED_NODES:
         return "on GPUs, no plans other than all-reduces with a barrier before the update"
@@ -318,7 +321,7 @@ def quantile(values: Sequence[float], part: float) -> float | None:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def gain_doubt(pricing: Pricing) -> float:
-    """The part by which the ratio of two plans' times may be off there, whatever the prices and the strategy."""
+def gain_doubt(plan: Plan, pricing: Pricing) -> float:
+    """The part by which the ratio of the times of ``plan`` and another may be off there, whatever the prices."""
     known = bundled_bands().gains
-    return known.get(_place(pricing), max(known.values(), default=0.0))
+    return known.get(kind_of(plan, pricing), known.get(_place(pricing), max(known.values(), default=0.0)))

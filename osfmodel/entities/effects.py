@@ -30,6 +30,7 @@ class Effects:
     copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
     group_time, member_time, group_copy: seconds of the host for each collective of a sharded group, for each tensor of
                          it, and per byte of it, before what the host launches next; where it blocks to communicate
+    group_stall:         fraction of that time in which collectives in the background stand still, at most 1
     select, select_sent, select_time: seconds per byte of a gradient, per byte sent of it, and per tensor, of the
                          compute stream to choose what a sparse bucket sends and to keep the rest, before it can be sent
     spread, spread_received, spread_time: seconds per byte of a gradient, per byte received from all ranks, and per
@@ -53,6 +54,7 @@ class Effects:
     group_time: float = 0
     member_time: float = 0
     group_copy: float = 0
+    group_stall: float = 0
     select: float = 0
     select_sent: float = 0
     select_time: float = 0
@@ -71,6 +73,8 @@ class Effects:
     def __post_init__(self) -> None:
         for field in fields(self):
             require_time(getattr(self, field.name), f"the effect {field.name}")
+        if self.group_stall > 1:
+            raise UsageError(f"the effect group_stall is {self.group_stall:g}: it is a fraction, from 0 to 1")
 
     @property
     def apart_from_cost(self) -> Effects:
@@ -163,6 +167,12 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "s/byte",
             None,
             "`osf bench`: the same",
+        ),
+        "group_stall": Effect(
+            "fraction of the host's work for a collective in which those in the background stand still (no free core)",
+            "fraction",
+            None,
+            "`osf bench`: steps of FSDP2 that wait for each collective, and steps that launch them in the background",
         ),
         "select": Effect(
             "compute stream, the largest elements of a gradient out of all (sparse buckets)",

@@ -29,6 +29,7 @@ from osfmodel.engine.bands import (
     NODE,
     NODES,
     REPLICAS,
+    SHARDED_GLOO,
     SHARDED_NODES,
     JudgedRun,
     around,
@@ -164,7 +165,7 @@ def test_kinds_of_set_up_are_learned_from_apart():
     for name in ("fsdp2", "hsdp"):
         sharded = make_plan(name, WORKLOAD, nodes)
         assert [kind_of(sharded, pricing) for pricing in (node, nodes)] == [NODE, SHARDED_NODES]
-    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO, SHARDED_NODES, REPLICAS}
+    assert {one.kind for one in bundled_distances()} == {NODE, NODES, GLOO, SHARDED_GLOO, SHARDED_NODES, REPLICAS}
 
 
 def test_sharded_plans_on_several_nodes_have_the_band_of_sharded_runs():
@@ -174,6 +175,9 @@ def test_sharded_plans_on_several_nodes_have_the_band_of_sharded_runs():
         assert band.kind == SHARDED_NODES
         assert set(band.sources) == {"mosaicml-2023", "modalities-leonardo"}
         assert osf.predict(WORKLOAD, cluster, name, 512).band.half_width > band.half_width
+    gloo = osf.predict(WORKLOAD, osf.load_cluster("emulated-4x1gbit"), "fsdp2", 4)
+    assert gloo.band.kind == SHARDED_GLOO
+    assert gloo.band.above > osf.predict(WORKLOAD, osf.load_cluster("emulated-4x1gbit"), "ddp", 4).band.above
     assert "more than 256 GPUs" in " ".join(osf.predict(WORKLOAD, cluster, "fsdp2", 1024).notes)
 
 
@@ -181,7 +185,7 @@ def test_sharded_plans_on_several_nodes_have_the_band_of_sharded_runs():
     ("plan", "cluster", "workers", "kind", "reason"),
     [
         ("fsdp2", "nccl:a100x8", 8, NODE, "fully-sharded on one node"),
-        ("fsdp2", "emulated-4x1gbit", 4, GLOO, "fully-sharded with gloo"),
+        ("zero-3", "emulated-4x1gbit", 4, SHARDED_GLOO, "the strategy zero-3"),
         ("zero-1", "emulated-4x1gbit", 4, GLOO, "the strategy zero-1"),
         ("zero-1", "nccl:a100x8,200Gbps,ib", 16, NODES, "the strategy zero-1"),
         ("zero-2", "nccl:a100x8,200Gbps,ib", 16, NODES, "the strategy zero-2"),

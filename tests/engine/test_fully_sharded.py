@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -119,11 +120,11 @@ def test_collectives_in_the_background_are_launched_once_the_host_gets_there(ahe
     assert two_groups(ahead, asynchronous) == time
 
 
-def two_groups(ahead, asynchronous, effects=Effects(), replayed=False):
+def two_groups(ahead, asynchronous, effects=Effects(), replayed=False, inputs=1):
     workload = Workload("two", tuple(Layer(name, 1, 2, 4) for name in "ab"))
     buckets = tuple(Bucket((Block(name, 0, 4),)) for name in "ab")
     groups = (ParameterGroup(("a",), False, forward_prefetch=ahead), ParameterGroup(("b",), False))
-    rules = Sharding(groups, asynchronous=asynchronous)
+    rules = Sharding(groups, asynchronous=asynchronous, reduce_inputs=inputs)
     per_byte = {"all_gather": 0.5, "reduce_scatter": 0.75}
     costs = {kind: AffineCost(((0.0, slope),)) for kind, slope in per_byte.items()}
     pricing = Pricing(costs, 4, effects=effects, blocking=True, replayed=replayed)
@@ -145,3 +146,11 @@ def test_the_host_works_for_each_collective_before_it_launches_the_next(ahead, a
     """The same groups; 1 second for a collective, 2 for its tensor and 1 for its 16 bytes, so 4 for each of four."""
     effects = Effects(group_time=1, member_time=2, group_copy=1 / 16)
     assert two_groups(ahead, asynchronous, effects, replayed) == time
+
+
+@pytest.mark.parametrize("apart", [0, 0.5, 1])
+def test_where_no_core_is_left_collectives_in_the_background_stand_still_while_the_host_works(apart):
+    """As above; the host's work of 4 for the second reduce-scatter falls into the 12 of the first."""
+    effects = Effects(group_time=1, member_time=2, group_copy=1 / 16, group_stall=apart)
+    assert two_groups(0, True, effects, True, inputs=2) == 2 + 8 + 4 + 8 + 1 + 2 + 4 + 12 + 4 * apart + 12
+    assert two_groups(0, False, effects, True) == two_groups(0, False, replace(effects, group_stall=0), True)

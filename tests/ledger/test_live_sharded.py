@@ -8,6 +8,7 @@ import pytest
 
 from osfmodel import Cluster, Measurement, Table
 from osfmodel.engine import predict_timeline
+from osfmodel.engine.bands import GLOO, SHARDED_GLOO, bundled_bands
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.files.notation import written
@@ -21,29 +22,30 @@ from live_sharded import Setting
 
 
 def test_a_seed_draws_the_same_settings_of_all_ranks_and_rates():
-    settings = live_sharded.drawn(live_sharded.SEED)
-    assert settings == live_sharded.drawn(live_sharded.SEED) != live_sharded.drawn(1)
-    assert len(set(settings)) == len(settings)
-    assert 4 * len(settings) >= 60
-    assert {setting.workers for setting in settings} == {2, 3, 4, 6, 8}
-    assert {setting.rate for setting in settings} == set(live_sharded.RATES)
-    assert {setting.model for setting in settings} == set(live_sharded.MODELS)
+    settings = [list(live_sharded.drawn(seed, 60)) for seed in (1, 1, 2)]
+    assert settings[0] == settings[1] != settings[2]
+    assert len(set(settings[0])) == 60
+    assert {setting.workers for setting in settings[0]} == set(live_sharded.WORKERS)
+    assert {setting.rate for setting in settings[0]} == set(live_sharded.RATES)
+    assert {(setting.model, bool(setting.ratio)) for setting in settings[0]} == {
+        (model, replayed) for model in live_sharded.MODELS for replayed in (True, False)
+    }
+    assert {setting.workers for setting in settings[0] if setting.replicas > 1} == {4, 6}
 
 
 def measured(folder, setting, factor):
     """The plans of a setting, each with two runs of ``factor`` (name) times the predicted seconds."""
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
     tables = tuple(Table(setting.workers, (1 << 10, 1 << 24), (1e-3, 0.4), kind) for kind in kinds)
-    cluster = folder / f"{setting.network}-replay.json"
+    cluster = folder / f"{setting.network}.json"
     profiles.save(Cluster("made", "tabulated", tables=tables, in_flight=2, library="gloo"), cluster)
     workload = live_sharded.replay_of(setting)
     profiles.save(workload, folder / f"{setting.name}-workload.json")
     pricing, runs, plans = live_sharded.pricing_for(setting, cluster), [], {}
-    for name, plan in live_sharded.plans_of(workload, pricing):
+    for name, plan in live_sharded.plans_of(workload, pricing, setting.replicas):
         plans[name] = plan
         time = factor(name) * predict_timeline(workload, plan, pricing).iteration_time
         stated = (("cpu_share", "0.5"), ("sent", written(plan, workload)), ("buckets_as_planned", "yes"))
-        stated += (("collectives", "3 all_gather, 2 reduce_scatter"),)
         file = f"{setting.name}-{name}.json"
         runs += [
             Measurement(
@@ -64,8 +66,24 @@ def test_cells_are_predicted_from_what_was_measured(tmp_path):
     cells = list(live_sharded.cells_of(tmp_path, setting))
     assert [cell.plan for cell in cells] == list(plans)
     assert [cell.error for cell in cells] == pytest.approx([0, -0.2, 0, -0.2])
-    assert all(cell.counts and cell.as_planned for cell in cells)
-    said = "\n".join(live_sharded.show(tmp_path, [setting, Setting(2, 400, "even")]))
-    assert "all: 4 cells, median |error| 10.00%, worst 20.00%; 0 with busy cores, 0 not steady" in said
-    assert f"slower than one per block by more than 1 % and the spread: {setting.name} planned-blocking (" in said
-    assert "not measured: 2x400mbit-even-real" in said
+    assert [cell.spread for cell in cells] == [0] * 4
+    gains = [live_sharded.gain_of(*pair) for pair in live_sharded.pairs_of(cells)]
+    assert [gain.form for gain in gains] == ["blocking", "overlapping"]
+    assert all(gain.slower and gain.low <= gain.promised <= gain.high for gain in gains)
+    assert [1 - 1.25 * (1 - gain.promised) for gain in gains] == pytest.approx([gain.measured for gain in gains])
+    said = "\n".join(live_sharded.show(cells))
+    assert "| busy cores | 4 | 10.0% | 20.0% | -10.0% |" in said
+    assert "| all | 2 | 0 | 0 | +" in said
+
+
+def test_the_kept_draws_are_what_intervals_and_bands_are_learned_from():
+    """Every cell is there, sent what was planned, and is of that kind; no planned groups lost beyond the spread."""
+    for seed, cells in live_sharded.kept():
+        assert {cell.setting for cell in cells} == set(live_sharded.drawn(seed))
+        assert all(run.condition("buckets_as_planned") == "yes" for cell in cells for run in cell.runs)
+        rows = [row for cell in cells for row in live_sharded.judged(cell, seed)]
+        assert {row.kind for row in rows} == {SHARDED_GLOO}
+        assert not any(live_sharded.gain_of(*pair).slower for pair in live_sharded.pairs_of(cells))
+    gains = live_sharded.held_out()
+    assert sum(gain.low <= gain.measured <= gain.high for gain in gains) >= 0.6 * len(gains)
+    assert bundled_bands().gains[SHARDED_GLOO] > 5 * bundled_bands().gains[GLOO]

@@ -52,9 +52,9 @@ def test_a_small_gain_on_a_measured_network_is_doubtful_too():
     """As fast a network as was measured, no effects: draws of prices alone would all say the same."""
     job, network = WORKLOAD.scaled(5), osf.load_cluster("emulated-4x2500mbit")
     pricing = pricing_of(network, 4)
-    assert gain_doubt(pricing) > 0.005
     problem = osf.tune(job, network, 4).outcomes[0]
-    assert problem.chance is None or problem.chance.high - problem.chance.low > gain_doubt(pricing)
+    assert gain_doubt(problem.plan, pricing) > 0.005
+    assert problem.chance is None or problem.chance.high - problem.chance.low > gain_doubt(problem.plan, pricing)
 
 
 def test_the_default_has_no_chance_of_its_own_and_is_kept_where_nothing_is_gained():

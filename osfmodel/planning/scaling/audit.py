@@ -155,8 +155,9 @@ def _gained(said: str, point: ScalePoint, now: AuditedStep, nodes: int) -> Audit
     if point is now.point:
         return AuditedStep(said, point, 0.0)
     alike = (point.groups, point.workload.name) == (now.point.groups, now.point.workload.name)
+    both = (now.point.best.prediction, point.best.prediction)
     doubt = (
-        gain_doubt(now.point.best.prediction.bound.question.pricing)
+        max(gain_doubt(one.plan, one.bound.question.pricing) for one in both)
         if alike
         else next(doubt for most, doubt in LAYOUT_DOUBTS if nodes <= most)
     )

@@ -177,7 +177,7 @@ def _chance(workload: Workload, cluster: Cluster, workers: int, mine: Prediction
         plan_times(step_of(workload, each.plan.strategy)[1], stock, each.plan, named_plan(each.name))
         for each in (mine, theirs)
     )
-    return chance(one, other, gain_doubt(stock))
+    return chance(one, other, max(gain_doubt(each.plan, stock) for each in (mine, theirs)))
 
 
 def _settled(made: StrategyTuning, workload: Workload, limit: MemoryLimit | None) -> StrategyTuning:

@@ -134,10 +134,11 @@ def _outcomes(
 
 def _chance(task: TuningProblem, knobs: Any) -> Chance | None:
     default = task.target.convert.default_knobs()
-    if task.planned(knobs)[0][0] == task.usual.planned(default)[0][0]:
+    plan = task.planned(knobs)[0][0]
+    if plan == task.usual.planned(default)[0][0]:
         return None
     mine, theirs = times(drawn(task), knobs), times(drawn(task.usual), default)
-    return chance(mine, theirs, gain_doubt(task.stock[0]))
+    return chance(mine, theirs, gain_doubt(plan, task.stock[0]))
 
 
 def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:
