@@ -236,7 +236,7 @@ def cells_of(folder: Path, setting: Setting) -> Iterator[Cell]:
 
 
 class Gain(NamedTuple):
-    """What planned groups save over one per block, as parts of the latter's time.
+    """The time that planned groups save over one per block, as parts of the latter's.
 
     promised, low, high: predicted at the prices of the latter, and its interval
     measured, spread:    between medians; the slowest repeat of either over its fastest, less 1

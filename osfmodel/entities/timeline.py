@@ -105,8 +105,8 @@ class Timeline:
 
     @property
     def communication(self) -> tuple[Span, ...]:
-        """The spans on other streams than compute, in the order in which they start."""
-        return tuple(span for span in self.spans if span.stream != "compute")
+        """The spans on other streams than compute but the host's work, in the order in which they start."""
+        return tuple(span for span in self.spans if span.stream != "compute" and span.kind != "host")
 
     @property
     def communication_time(self) -> float:

@@ -120,7 +120,11 @@ def test_collectives_in_the_background_are_launched_once_the_host_gets_there(ahe
     assert two_groups(ahead, asynchronous) == time
 
 
-def two_groups(ahead, asynchronous, effects=Effects(), replayed=False, inputs=1):
+def two_groups(*given, **named):
+    return timeline_of_two(*given, **named).iteration_time
+
+
+def timeline_of_two(ahead, asynchronous, effects=Effects(), replayed=False, inputs=1):
     workload = Workload("two", tuple(Layer(name, 1, 2, 4) for name in "ab"))
     buckets = tuple(Bucket((Block(name, 0, 4),)) for name in "ab")
     groups = (ParameterGroup(("a",), False, forward_prefetch=ahead), ParameterGroup(("b",), False))
@@ -129,7 +133,7 @@ def two_groups(ahead, asynchronous, effects=Effects(), replayed=False, inputs=1)
     costs = {kind: AffineCost(((0.0, slope),)) for kind, slope in per_byte.items()}
     pricing = Pricing(costs, 4, effects=effects, blocking=True, replayed=replayed)
     program = lower(workload, Plan("two", buckets, strategy="fully-sharded", sharding=rules), pricing)
-    return run(program, pricing).timeline(workload.compute_time).iteration_time
+    return run(program, pricing).timeline(workload.compute_time)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +158,4 @@ def test_where_no_core_is_left_collectives_in_the_background_stand_still_while_t
     effects = Effects(group_time=1, member_time=2, group_copy=1 / 16, group_stall=apart)
     assert two_groups(0, True, effects, True, inputs=2) == 2 + 8 + 4 + 8 + 1 + 2 + 4 + 12 + 4 * apart + 12
     assert two_groups(0, False, effects, True) == two_groups(0, False, replace(effects, group_stall=0), True)
+    assert timeline_of_two(0, True, effects, True).communication_time == 2 * 8 + 2 * 12

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import median
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
@@ -62,11 +62,16 @@ def hosting(job: CollectiveJob) -> dict[str, float]:
     relative errors, and ``group_stall`` (a fraction). Raises RuntimeError if a collective fails.
     """
     found = non_negative([shape.row for shape in SHAPES], [_step(job, shape) for shape in SHAPES])
-    return dict(zip(NAMES, found[1:], strict=True)) | {"group_stall": fmean(_stall(job, shape) for shape in BESIDE)}
+    longer, most = (sum(column) for column in zip(*(_stalled(job, shape) for shape in BESIDE), strict=True))
+    return dict(zip(NAMES, found[1:], strict=True)) | {
+        "group_stall": min(max(longer / most, 0.0), 1.0) if most else 0.0
+    }
 
 
-def _stall(job: CollectiveJob, shape: Shape) -> float:
-    """The fraction of the host's work in which collectives in the background stand still."""
+def _stalled(job: CollectiveJob, shape: Shape) -> tuple[float, float]:
+    """Seconds by which a step with collectives in the background is longer than if they never stood still while the
+    host works: measured, and if they always did.
+    """
     silent, blocking, background = (
         _step(job, shape, sends, behind) for sends, behind in ((False, True), (True, False), (True, True))
     )
@@ -78,7 +83,7 @@ def _stall(job: CollectiveJob, shape: Shape) -> float:
         predict_timeline(*_model(shape), replace(pricing, effects=effects)).iteration_time
         for effects in (Effects(group_time=silent / count, group_stall=part) for part in (0.0, 1.0))
     )
-    return min(max((background - least) / (most - least), 0.0), 1.0) if most > least else 0.0
+    return background - least, most - least
 
 
 def _model(shape: Shape, background: bool = True) -> tuple[Workload, Plan]:
