@@ -380,6 +380,11 @@ def _gains(groups: Sequence[Beside]) -> Iterator[str]:
     yield f"slower than the default by more than 1 % and its spread: {', '.join(slower) or 'none'}"
 
 
+def lost(gained: float, spread: float) -> bool:
+    """Whether a gain is a loss of more than 1 % and the spread of repeats."""
+    return -gained > max(0.01, spread)
+
+
 def _near(group: Beside, turns: PlanRuns) -> bool:
     return abs(group.measured_speed_up(turns) - (group.predicted_speed_up(turns) or 0)) <= NEAR
 

@@ -196,7 +196,7 @@ class Outcome(NamedTuple):
     @property
     def slower(self) -> bool:
         """Whether the tuned plan was slower than the default by more than 1 % and the spread."""
-        return -self.gained > max(0.01, self.spread)
+        return live.lost(self.gained, self.spread)
 
     @property
     def near(self) -> bool:

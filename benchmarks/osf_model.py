@@ -128,7 +128,7 @@ class Judged(NamedTuple):
         for errors in (self.osf, self.ours):
             sizes = [abs(error) for error in errors]
             within = sum(size <= CLAIMED[1] for size in sizes) / len(sizes)
-            cells += [f"{median(sizes):.1%}", f"{max(sizes):.1%}", f"{within:.0%}"]
+            cells += [f"{median(sizes):.1%}", f"{max(sizes):.1%}", f"{median(errors):+.1%}", f"{within:.0%}"]
         return f"| {' | '.join(cells)} |"
 
 
@@ -159,8 +159,8 @@ def judged(source: str, judge: Judge | None = None) -> Judged:
 
 
 HEAD = (
-    "| source | price of an all-reduce | runs | not expressible | `osf` median | worst | within 8.4 % "
-    "| ours median | worst | within 8.4 % |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| source | price of an all-reduce | runs | not expressible | `osf` median | worst | bias | within 8.4 % "
+    "| ours median | worst | bias | within 8.4 % |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 # --------------------------------------------------------------------------------------- second table: adaptive fusion

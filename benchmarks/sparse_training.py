@@ -575,8 +575,8 @@ mean, and counts seeds. Of the dense bytes a rank sends
     yield from summary(runs)
     yield (
         "\nEntries are chosen by layer, as LaySA does, which saves memory with mirror weights and claims to keep "
-        "quality. Corrections were tried with one seed: momentum correction has momentum before the choice, and "
-        "ends it where entries are sent; dense first is a tenth of the steps."
+        "quality: *mirror weights*. Corrections were tried with one seed: momentum correction has momentum before the "
+        "choice, and ends it where entries are sent; dense first is a tenth of the steps."
     )
     for name, problem in PROBLEMS.items():
         first = next((run for run in runs if run.problem == name and run.density is not None), None)

@@ -8,8 +8,8 @@ distances, in which each group of sources weighs the same however many runs it h
 groups). Runs with gloo, on the GPUs of one node and on those of several nodes are learned from apart, and so are those
 that shard parameters (FSDP, HSDP), with gloo and on several nodes. For other strategies of frameworks, and for many
 more workers, none are comparable: their bands have the distances of the nearest kind, WIDER times as far. Other plans
-have none. The computation of sharded runs on GPUs is that of the smallest run of their series: their bands lack what it
-takes longer among more.
+have none. The computation of sharded runs on GPUs is that of the smallest run of their series: their bands lack any
+slowdown of computation on more GPUs.
 
 The doubt of counted workloads on GPUs was learned from published runs: their band is what it and prices make of the
 step. Replicas of several GPUs over several nodes have one distance for both ends, learned from such runs
@@ -193,7 +193,7 @@ def beyond(plan: Plan, pricing: Pricing) -> float:
 def incomparable(plan: Plan, pricing: Pricing) -> str:
     """The reason why no measured runs are comparable with such a prediction; "" if there are some."""
     if plan.sparse:
-        return "sparse plans of one source alone"
+        return "no sparse plans but those of one source"
     kind = kind_of(plan, pricing)
     if plan.strategy in ONE_SOURCE:
         return f"no plans of the strategy {plan.strategy} but those of one source"

@@ -73,6 +73,8 @@ class Effects:
     def __post_init__(self) -> None:
         for field in fields(self):
             require_time(getattr(self, field.name), f"the effect {field.name}")
+        if self.group_stall > 1:
+            raise UsageError(f"the effect group_stall is {float(self.group_stall):g}: it is a fraction, from 0 to 1")
 
     @property
     def apart_from_cost(self) -> Effects:

@@ -152,10 +152,10 @@ def test_the_host_works_for_each_collective_before_it_launches_the_next(ahead, a
     assert two_groups(ahead, asynchronous, effects, replayed) == time
 
 
-@pytest.mark.parametrize("apart", [0, 0.5, 1])
-def test_where_no_core_is_left_collectives_in_the_background_stand_still_while_the_host_works(apart):
+@pytest.mark.parametrize("stall", [0, 0.5, 1])
+def test_where_no_core_is_free_collectives_in_the_background_stand_still_while_the_host_works(stall):
     """As above; the host's work of 4 for the second reduce-scatter falls into the 12 of the first."""
-    effects = Effects(group_time=1, member_time=2, group_copy=1 / 16, group_stall=apart)
-    assert two_groups(0, True, effects, True, inputs=2) == 2 + 8 + 4 + 8 + 1 + 2 + 4 + 12 + 4 * apart + 12
+    effects = Effects(group_time=1, member_time=2, group_copy=1 / 16, group_stall=stall)
+    assert two_groups(0, True, effects, True, inputs=2) == 2 + 8 + 4 + 8 + 1 + 2 + 4 + 12 + 4 * stall + 12
     assert two_groups(0, False, effects, True) == two_groups(0, False, replace(effects, group_stall=0), True)
     assert timeline_of_two(0, True, effects, True).communication_time == 2 * 8 + 2 * 12

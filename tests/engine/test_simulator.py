@@ -27,8 +27,9 @@ DENSITIES = [None, 0.25, 0.5, 1.0]
 small = st.integers(0, 6).map(Fraction)
 thirds = st.integers(0, 12).map(lambda n: Fraction(n, 3))
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-ELSEWHERE = ("negotiation", "negotiation_miss", "tensor_time", "node_slowdown")
-"""Effects of Horovod's loop, and those that ``Pricing.loaded`` moves into the workload (test_slowed_bound.py)."""
+ELSEWHERE = ("negotiation", "negotiation_miss", "group_stall", "tensor_time", "node_slowdown")
+"""Effects of Horovod's loop, a fraction that only FSDP2 has, and those that ``Pricing.loaded`` moves into the workload
+(test_slowed_bound.py)."""
 DRAWN_EFFECTS = [name for name in Effects.__slots__ if name not in ELSEWHERE]
 DRAWN_EFFECTS.remove("straggler_deviation")
 

@@ -15,8 +15,8 @@ library that blocks the thread that launches a collective, as gloo does, does on
 background it launches a collective once the thread, which computes itself, gets there. The host's work for each
 collective is an operation as well: before the launch, after an all-gather has ended, and before gradients are reduced.
 It delays what is launched next, and computation where the host computes itself. In a replay computation is a fixed
-delay: the host goes on beside it, and waits for it where the thread would sleep. Where no core is left for both, no
-collective in the background goes on meanwhile (``group_stall``).
+delay: the host goes on beside it, and waits for it where the thread would sleep. Where no core is
+free, collectives in the background stand still meanwhile (``group_stall``).
 
 Memory is taken and given back in the order of issue, as a caching allocator sees it, whatever the streams are doing.
 """
@@ -231,7 +231,7 @@ class ShardedStep(IssuedStep):
         return self.add("copy", COMPUTE, self.names[group], ("copy_out", size), waits, group)
 
     def _hosted(self, group: int, size: int, waits: tuple[int, ...], part: float = 1.0) -> tuple[int, ...]:
-        """Add the ``part`` of the host's work for a collective, and how it stalls others; what this one awaits."""
+        """Add the ``part`` of the host's work for a collective, and its stall of others; the work's number, if any."""
         if not self.pricing.hosts:
             return ()
         work, stream = ("host", len(self.names[group]), size, part), HOST if self.pricing.replayed else COMPUTE
