@@ -85,8 +85,9 @@ def architecture_name(model: str) -> str:
     """
     owner, _, last = model.rpartition("/")
     short = model if "/" in owner or os.path.exists(model) else last.lower().removesuffix("-hf")
-    known = profiles.names("architecture")  # opt-1.3b and opt-13b have the same letters
-    return short if short in known else {letters(one): one for one in known}.get(letters(short), model.lower())
+    if profiles.files_called(short, "architecture"):  # opt-1.3b and opt-13b have the same letters
+        return short
+    return {letters(one): one for one in profiles.names("architecture")}.get(letters(short), model.lower())
 
 
 def configuration(model: str) -> Config:
@@ -97,13 +98,14 @@ def configuration(model: str) -> Config:
 
     Raises UsageError or DataError.
     """
-    bundled, name = profiles.names("architecture"), architecture_name(model)
+    name = architecture_name(model)
+    bundled = profiles.files_called(name, "architecture")
     first, *changes = model.split("+")
     if changes and all("=" in change for change in changes):
         return _with_fields(model, first, changes)
     named = library.maker_config(model)  # timm/resnet50 is not torchvision's
-    path = Path(model) if named else bundled.get(name) or Path(model)
-    if named or name not in bundled:
+    path = Path(model) if named or not bundled else bundled[0]
+    if named or not bundled:
         name = path.absolute().parent.name if path.stem == "config" else path.stem
         if path.is_dir():
             name, path = path.absolute().name, library.in_folder(path)
@@ -117,7 +119,7 @@ def configuration(model: str) -> Config:
                 return named
             path, name = cached or path, model.rpartition("/")[2]
         if path.suffix != ".json" and not path.exists():
-            raise UsageError(_not_found(model, model.lower(), bundled))
+            raise UsageError(_not_found(model, model.lower(), profiles.names("architecture")))
     document = profiles.read(path, _decoded)
     inside = document.get("config") if document.get("kind") == "architecture" else document
     if not isinstance(inside, Mapping):
@@ -127,7 +129,7 @@ def configuration(model: str) -> Config:
 
 def _with_fields(model: str, first: str, changes: Iterable[str]) -> Config:
     """The configuration of an architecture, or the defaults of a ``model_type``, with other values of some fields."""
-    known = architecture_name(first) in profiles.names("architecture") or first not in MODEL_FAMILIES
+    known = profiles.files_called(architecture_name(first), "architecture") or first not in MODEL_FAMILIES
     fields = dict(configuration(first).fields) if known else {"model_type": first}
     for key, _, value in (change.partition("=") for change in changes):
         try:

@@ -259,11 +259,11 @@ def _bundled(name: str) -> Reading:
     """The reading of a bundled profile or of a cluster in words. Raises DataError if there is none of that name."""
     if name.partition(":")[0] in COST_MODELS and ":" in name:
         return cluster_reading(load_cluster(name), name)
-    if name in profiles.names("measurements"):
+    if profiles.files_called(name, "measurements"):
         return runs_reading(load_measurements(name), name)
-    if name in profiles.names("cluster"):
+    if profiles.files_called(name, "cluster"):
         return cluster_reading(load_cluster(name), name)
-    if name in profiles.names("workload"):
+    if profiles.files_called(name, "workload"):
         return workload_reading(profiles.load_workload(name), name)
     missing = FileNotFoundError(ENOENT, "no such file or folder, and no bundled profile has that name")
     raise DataError(f"{name} cannot be read: {profiles.reason(Path(name), missing)}")

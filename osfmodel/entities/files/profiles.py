@@ -105,9 +105,11 @@ def save(noun: Workload | Cluster | Plan, path: str | os.PathLike[str]) -> None:
 def names(kind: str) -> dict[str, Path]:
     """Every profile of ``kind`` ("workload" or "cluster") on the search path, by name."""
     found: dict[str, Path] = {}
-    for folder in _folders():
-        for path in sorted((folder / FOLDERS[kind]).glob("*.json")):
-            found.setdefault(path.stem, path)
+    for folder in (folder / FOLDERS[kind] for folder in _folders()):
+        for file in os.listdir(folder) if folder.is_dir() else []:
+            name, suffix = os.path.splitext(file)
+            if suffix == ".json":
+                found.setdefault(name, folder / file)
     return dict(sorted(found.items()))
 
 
@@ -215,10 +217,13 @@ def _replace(target: Path, content: bytes) -> None:
         raise
 
 
-def files_called(name: str) -> list[Path]:
-    """The files of the profiles of all kinds that have this name."""
-    places = [folder / kind for folder in _folders() for kind in FOLDERS.values()] if Path(name).name == name else []
-    return [path for place in places if os.path.isfile(path := place / f"{name}.json")]
+def files_called(name: str, *kinds: str) -> list[Path]:
+    """The files of the profiles of these kinds, or of all, that have this name; the first is the one that it means."""
+    folders = [FOLDERS[kind] for kind in kinds or FOLDERS]
+    places = [folder / kind for folder in _folders() for kind in folders] if Path(name).name == name else []
+    return [
+        path for place in places if os.path.isfile(path := place / f"{name}.json")
+    ]  # a name may be too long for one
 
 
 def missing_folders() -> list[str]:
@@ -258,10 +263,8 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
     path = Path(text)
     if not isinstance(name_or_path, str) or text.endswith(".json") or path.name != text:
         return path
-    for folder in _folders():
-        candidate = folder / FOLDERS[kind] / f"{text}.json"
-        if os.path.isfile(candidate):  # also of a name that is too long for one
-            return candidate
+    if found := files_called(text, kind):
+        return found[0]
     if os.path.exists(path):
         return path
     known = list(names(kind))

@@ -49,7 +49,7 @@ def _known(model: str) -> str:
         except OsfError:
             continue
         name = architecture_name(named)
-        return name if name in profiles.names("architecture") else named
+        return name if profiles.files_called(name, "architecture") else named
     return ""
 
 

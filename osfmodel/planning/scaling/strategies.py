@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 from osfmodel.counting import in_words
@@ -92,22 +93,24 @@ def chance_of_room(workload: Workload, peak: int, limit: int, setup: str, held: 
     the chance is the mean of both, taken to be as likely.
     """
     chance = chance_to_fit(reserved_of(peak, setup), limit, setup)
-    other = compiled(workload) if chance < SURE and in_words(workload.name) else None
-    return chance if other is None else (chance + chance_to_fit(reserved_of(held(other), setup), limit, setup)) / 2
+    if chance >= SURE or not in_words(workload.name):
+        return chance
+    other = workload.variant(("stack", COMPILE), partial(compiled, workload))
+    return chance if other is workload else (chance + chance_to_fit(reserved_of(held(other), setup), limit, setup)) / 2
 
 
-def compiled(workload: Workload) -> Workload | None:
+def compiled(workload: Workload) -> Workload:
     """A workload with what compiled blocks keep, where its words state no stack and it is taken to be eager PyTorch.
 
-    None for others, and for the shard of a replica.
+    Others, and the shard of a replica, are as they are.
     """
     text = workload.name
     if with_parts(text, stack="") != text or parse_words(text).setting.stack != EAGER:
-        return None
+        return workload
     other = at_samples(with_parts(text, stack=f"stack={COMPILE}"), workload.batch_size or 1)
     own, whole = ([(layer.name, layer.gradient_bytes) for layer in one.layers] for one in (workload, other))
     if own != whole:
-        return None
+        return workload
     layers = tuple(
         replace(one, activation_bytes=less.activation_bytes, peak_bytes=less.peak_bytes)
         for one, less in zip(workload.layers, other.layers, strict=True)
