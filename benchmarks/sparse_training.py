@@ -478,9 +478,9 @@ class Against(NamedTuple):
     @property
     def cells(self) -> str:
         """Mean, least and greatest, and the verdict."""
-        spread = f"{min(self.excess):+.1%} to {max(self.excess):+.1%}"
+        spread = f" ({min(self.excess):+.1%} to {max(self.excess):+.1%})" if len(self.excess) > 1 else ""
         seeds = sum(excess <= WITHIN for excess in self.excess)
-        return f"{mean(self.excess):+.1%} ({spread}) | {'yes' if self.reached else 'no'}, {seeds} of {len(self.excess)}"
+        return f"{mean(self.excess):+.1%}{spread} | {'yes' if self.reached else 'no'}, {seeds} of {len(self.excess)}"
 
 
 def chosen(runs: Sequence[Trained], problem: str, way: Way) -> dict[int, Trained]:

@@ -29,7 +29,7 @@ from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting.groups import DEGREES, Parallelism
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import OsfError, UsageError
+from osfmodel.entities.errors import OsfError, PlanError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
@@ -243,10 +243,14 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     listed = len({*asked["plan_names"]}) > 1
     curve = combined(curves, listed) if several or listed else curves[0]
     curve = replace(curve, warnings=(*(f"left out: {error}" for error in errors), *curve.warnings))
-    tuning = None if asked["target"] is None else settings(curve, asked["target"])
     arguments = click.get_current_context().meta[ARGUMENTS]
     options = replace(options, what_if=curve.what_if, groups=curve.groups)
     rescues = Rescuer(curve, options, (str(subject.cluster_name), price, arguments)).rescues()
+    try:
+        tuning = None if asked["target"] is None else settings(curve, asked["target"])
+    except PlanError as error:
+        fitting = [one.command for one in rescues if one.workers == curve.points[-1].workers]
+        raise PlanError(f"{error}; this fits: {fitting[0]}" if fitting else str(error)) from None
     return Scaled(curve, said, tuning, None if tuning is None else tuned_lines(tuning), rescues), named
 
 

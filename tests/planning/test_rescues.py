@@ -100,3 +100,14 @@ def test_a_step_keeps_its_samples():
         (after,) = points(*shlex.split(one["command"])[2:])["points"]
         samples = [point["samples_per_s"] * point["step_time_s"] / point["workers"] for point in (before, after)]
         assert samples[0] == pytest.approx(samples[1])
+
+
+def test_settings_that_cannot_fit_are_refused_with_a_command_whose_settings_do():
+    asked = ["llama3-8b:h100,seq8192,batch2", "--cluster", H100, "--workers", "8", "--for", "torchtitan"]
+    refused = CliRunner().invoke(main, ["scale", *asked])
+    assert refused.exit_code != 0
+    _, _, command = refused.stderr.partition("; this fits: osf ")
+    done = CliRunner().invoke(main, shlex.split(command))
+    assert done.exit_code == 0, done.output
+    assert 'mode = "full"' in done.stdout
+    assert "do not fit" not in done.stderr
