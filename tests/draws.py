@@ -34,6 +34,22 @@ def covering(cases: Sequence[frozenset[object]], seed: str) -> set[int]:
     return chosen
 
 
+def few(cases: Iterable[tuple[object, ...]], seed: str) -> list[Any]:
+    """Few of a product of lists, in its order: each entry of each list is in one of them."""
+    those = list(cases)
+    chosen = covering([frozenset(enumerate(map(repr, case))) for case in those], seed)
+    return [those[place] for place in sorted(chosen)]
+
+
+def every(cases: Iterable[tuple[object, ...]], seed: str) -> list[Any]:
+    """All of a product of lists."""
+    return list(cases)
+
+
+DRAWS = [few, pytest.param(every, marks=pytest.mark.long)]
+"""Values of a parameter ``draw``: what a test takes of a product that it walks itself, every day and as a long test."""
+
+
 def entries_of(item: pytest.Item) -> frozenset[object]:
     """The entries that a test has from each ``parametrize``."""
     params = item.callspec.params  # type: ignore[attr-defined]

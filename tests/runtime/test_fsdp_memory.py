@@ -18,6 +18,7 @@ from osfmodel.engine import simulate  # noqa: E402
 from osfmodel.engine.memory import memory_of  # noqa: E402
 from osfmodel.entities.modules import wrapped  # noqa: E402
 from osfmodel.entities.sharding import ParameterGroup, Sharding  # noqa: E402
+from tests.draws import DRAWS  # noqa: E402
 from tests.runtime.fsdp_models import Language, pretended, sharded  # noqa: E402
 
 MODELS = {
@@ -78,9 +79,10 @@ def tracked(name, groups, rules, shape):
     return peak["Total"]
 
 
-def cases():
+def cases(draw):
     """(model, groups, rules, mesh) of each configuration."""
-    for name, shape, reshard, dtypes in product(MODELS, MESHES, (True, False), (("", ""), ("bfloat16", "float32"))):
+    drawn = draw(product(MODELS, MESHES, (True, False), (("", ""), ("bfloat16", "float32"))), "peaks")
+    for name, shape, reshard, dtypes in drawn:
         count = len(MODELS[name]().layers)
         blocks = [ParameterGroup((f"layers.{number}",), reshard) for number in range(count)]
         yield name, blocks, Sharding((), shape[0] if len(shape) > 1 else 1, *dtypes), shape
@@ -94,9 +96,10 @@ def cases():
     )
 
 
-def test_peaks_are_those_of_torch(workloads):
+@pytest.mark.parametrize("draw", DRAWS)
+def test_peaks_are_those_of_torch(workloads, draw):
     errors = {}
-    for number, (name, groups, rules, shape) in enumerate(cases()):
+    for number, (name, groups, rules, shape) in enumerate(cases(draw)):
         world = shape[0] * (shape[1] if len(shape) > 1 else 1)
         with pretended(world):
             there = tracked(name, groups, rules, shape)
@@ -106,6 +109,6 @@ def test_peaks_are_those_of_torch(workloads):
         found = memory_of(workload, plan, timeline, world).peak
         errors[number, name, shape, groups[0].reshard, rules.gather_dtype, found.during] = found.bytes / there - 1
     sizes = sorted(map(abs, errors.values()))
-    assert len(sizes) >= 30
+    assert len(sizes) >= 5
     assert median(sizes) <= 0.02
     assert sizes[-1] <= 0.08

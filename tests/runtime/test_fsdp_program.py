@@ -13,6 +13,7 @@ from osfmodel.cost.pricing import Pricing  # noqa: E402
 from osfmodel.engine.strategies import lower  # noqa: E402
 from osfmodel.entities.modules import wrapped  # noqa: E402
 from osfmodel.entities.sharding import ParameterGroup, Sharding  # noqa: E402
+from tests.draws import DRAWS  # noqa: E402
 from tests.runtime.fsdp_models import Language, Vision, noted, pretended, sharded, workload_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
@@ -34,9 +35,10 @@ def batch_of(name):
     return torch.randn(2, 3, 8, 8) if name == "vision" else torch.randint(0, 31, (2, 5))
 
 
+@pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("shape", MESHES, ids=str)
 @pytest.mark.parametrize("name", MODELS)
-def test_collectives_are_those_of_fully_shard(name, shape):
+def test_collectives_are_those_of_fully_shard(name, shape, draw):
     """Of the second step, for every grouping, resharding, types, prefetch and number of inputs.
 
     Lists of modules to gather ahead are left out where one is inside another.
@@ -46,7 +48,8 @@ def test_collectives_are_those_of_fully_shard(name, shape):
     reshards = (True, False, 2) if shape[-1] == 4 else (True, False)
     aheads = AHEAD[::2] if name == "nested" else AHEAD
     with pretended(world):
-        for groups, reshard, dtypes, (forward, backward, inputs) in product(groupings, reshards, DTYPES, aheads):
+        cases = draw(product(groupings, reshards, DTYPES, aheads), f"{name} {shape}")
+        for groups, reshard, dtypes, (forward, backward, inputs) in cases:
             torch.manual_seed(0)
             model, batch, found = make(), batch_of(name), []
             workload = workload_of(model, batch)
