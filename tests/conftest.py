@@ -18,10 +18,11 @@ from osfmodel.ledger import LEDGER
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
+from osfmodel.planning.scaling.scale import scale
 from osfmodel.planning.tuning.tune import tune
 from tests.browser import Browser, browser, skip_or_fail
 from tests.draws import leave_to_long
-from tests.kept import judged, keep_in, kept
+from tests.kept import gathered, judged, keep_in, kept
 
 # No test fails for the time that it takes: machines are busy at times.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -84,13 +85,15 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that ``osf tune``, ``osf check`` and ``osf report`` had are taken from what is kept, but of files."""
+    """Results that ``osf tune``, ``scale``, ``report`` and ``check`` had are taken from what is kept."""
 
     def kept_check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
         listed = tolerance is None and LEDGER.keys() >= set(sources)
         return judged(*(sources or LEDGER)) if listed else check(sources, tolerance)
 
-    monkeypatch.setattr("osfmodel.cli.tune.tune", partial(kept, tune))
+    for command, function in (("tune", tune), ("scale", scale)):
+        monkeypatch.setattr(f"osfmodel.cli.{command}.{command}", partial(kept, function))
+    monkeypatch.setattr("osfmodel.cli.report.gather", gathered)
     monkeypatch.setattr("osfmodel.cli.check.check", kept_check)
     monkeypatch.setattr("osfmodel.cli.report.check", kept_check)
 

@@ -11,6 +11,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -23,6 +24,8 @@ import osfmodel as osf
 from osfmodel.entities.files import usual_effects
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
+from osfmodel.planning.gathering import ReportRequest, gather
+from osfmodel.planning.report import Report
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,6 +83,11 @@ def _on_disk(name: str, function: Callable[..., object], arguments: tuple[object
 def tuned(workload: str, cluster: str, workers: int | tuple[int, ...], target: str) -> osf.Tuning:
     """The tuning of what comes with osfmodel."""
     return kept(_tune, workload, cluster, workers, target)
+
+
+def gathered(request: ReportRequest) -> Report:
+    """The content of a report, which the words of the user do not change."""
+    return replace(kept(gather, replace(request, inputs=())), inputs=request.inputs)
 
 
 def judged(*sources: str) -> tuple[Checked, ...]:

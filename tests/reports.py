@@ -15,7 +15,7 @@ from osfmodel.entities.files import usual_effects
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
 from osfmodel.planning.gathering import ReportRequest, gather
 from osfmodel.show.report.pictures import Pictures, pictures
-from tests.kept import judged
+from tests.kept import gathered, judged
 from tests.live.explained import paths_of
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
@@ -26,7 +26,7 @@ def drawn(
     workload: osf.Workload, cluster: osf.Cluster, workers: int, evidence: bool = False, **others: Any
 ) -> Pictures:
     """The pictures of a report, and with ``evidence`` those of the runs behind its error bands."""
-    report = gather(ReportRequest(workload, cluster, workers, **others))
+    report = gathered(ReportRequest(workload, cluster, workers, **others))
     return pictures(report, judged(*report.sources) if evidence and report.sources else ())
 
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,14 @@ from tests.formats import traces
 from tests.live.explained import EXPECTED, STORED, paths_of
 
 
+@cache
 def explained(*words):
     return CliRunner().invoke(main, ["explain", *map(str, words)])
+
+
+@cache
+def seen(name):
+    return osf.explain(paths_of(name))
 
 
 def document(*words):
@@ -45,7 +52,7 @@ def test_the_planted_cause_is_named(name):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_replay_is_the_step(name):
     """Causes, computation and what the replay misses add up to the step, and it misses little of real steps."""
-    found = osf.explain(paths_of(name))
+    found = seen(name)
     assert sum(found.gains.values()) + found.left + found.missed == pytest.approx(found.step_time)
     # Collectives that share a slow link end at other times on each rank; the replay has one time for all.
     assert found.replayed == pytest.approx(found.step_time, rel=0.04 if name == "fsdp2-slow-link" else 0.02)
@@ -81,7 +88,7 @@ def test_what_mends_it_brings_most(name):
 def test_each_message_has_a_line_on_a_narrow_terminal(name, width, missing):
     """The widest columns are as in print: times of five digits, with their units."""
     console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
-    Explained(osf.explain(paths_of(name))).show(console)
+    Explained(seen(name)).show(console)
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     (place,) = [place for place, line in enumerate(lines) if line.startswith("message")]
@@ -212,7 +219,7 @@ def test_wrong_usage_is_one_clear_line(words, code, said):
 
 
 def test_the_library_takes_paths_or_a_trace():
-    found = osf.explain(paths_of("slow-rank"))
+    found = seen("slow-rank")
     assert (found.cause, found.straggler) == ("imbalance", 1)
     assert found.remedies[0].name == "balance"
     alone = osf.explain(str(paths_of("slow-rank")[0]))
@@ -247,13 +254,13 @@ def test_one_rank_of_several_does_not_blame_the_network_alone():
     assert one.verdict.startswith(
         "The network or a slower rank: the trace of one rank does not tell which: give those of all."
     )
-    assert "does not tell" not in osf.explain(paths_of("slow-rank")).verdict
+    assert "does not tell" not in seen("slow-rank").verdict
 
 
 @pytest.mark.parametrize("case", ["slow-link", "giant-bucket", "healthy"])
 def test_no_remedy_of_communication_is_faster_than_computation(case):
     """The computation of one worker remains, however fast the network."""
-    found = osf.explain(paths_of(case))
+    found = seen(case)
     least = 0.98 * (found.parts.compute + found.parts.idle)
     kept = [remedy for remedy in found.remedies if remedy.name.startswith(("network", "half", "powersgd", "workers"))]
     assert kept
@@ -296,6 +303,6 @@ def test_what_a_prompt_host_would_bring_is_called_a_bound(name):
     assert found["accumulate-4"]["note"] == "a larger global batch"
     others = [name for name, one in found.items() if one["by"] == "replay" and name != "host"]
     assert not any("profiler" in found[name]["note"] for name in others)
-    text = CliRunner().invoke(main, ["explain", *map(str, paths_of(name))]).stdout
+    text = explained(*paths_of(name)).stdout
     (line,) = [line for line in text.splitlines() if line.startswith("a host that never")]
     assert line.endswith(found["host"]["note"])

@@ -6,7 +6,7 @@ import ast
 import importlib
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cache
 from pathlib import Path
 
@@ -77,19 +77,25 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path, top_level_only: bool = False) -> set[str]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax, of the kinds that are looked for."""
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Constant)
+    return tuple(node for node in ast.walk(parsed(path)) if isinstance(node, kinds))
+
+
+@cache
+def imports(path: Path, top_level_only: bool = False) -> frozenset[str]:
     """Absolute names of the modules that a file imports."""
-    tree = parsed(path)
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
     found: set[str] = set()
-    for node in nodes:
+    for node in parsed(path).body if top_level_only else nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def inner(name: str) -> str | None:
@@ -108,7 +114,7 @@ def graph() -> dict[str, set[str]]:
     return {name: {inner(found) for found in imports(path)} - {None, name} for name, path in modules().items()}
 
 
-def upward(name: str, imported: set[str]) -> list[str]:
+def upward(name: str, imported: Set[str]) -> list[str]:
     """The modules among ``imported`` in another package on the floor of module ``name`` or above."""
     height = {package: number for number, floor in enumerate(FLOORS) for package in floor}
     own = name.partition(".")[0]
@@ -167,12 +173,12 @@ def test_members_of_a_table_do_not_import_each_other(package):
     assert {name: below for name, below in found.items() if below} == {}
 
 
-def late(path: Path) -> set[str]:
+@cache
+def late(path: Path) -> frozenset[str]:
     """The modules that tables in a file name as ``module:attribute``, to be loaded when they are asked for."""
-    nodes = ast.walk(parsed(path))
-    words = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
+    words = [str(node.value) for node in nodes(path) if isinstance(node, ast.Constant)]
     found = (re.fullmatch(r"([a-z_0-9.]+):[A-Z_]+", word) for word in words)
-    return {match[1] for match in found if match and match[1] in modules()}
+    return frozenset(match[1] for match in found if match and match[1] in modules())
 
 
 def listed_in(package: str, member: str) -> bool:
@@ -222,7 +228,7 @@ def test_each_package_begins_with_its_contract():
 def test_no_class_name_means_two_things():
     places = defaultdict(list)
     for name, path in modules().items():
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -316,7 +322,7 @@ def test_modules_stay_small():
 
 
 def functions(path: Path) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
+    return [node for node in nodes(path) if isinstance(node, ast.FunctionDef)]
 
 
 def code_lines(function: ast.FunctionDef) -> int:
