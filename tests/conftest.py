@@ -18,6 +18,7 @@ from osfmodel.ledger import LEDGER
 from osfmodel.ledger import check as ledger_check
 from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
+from osfmodel.planning.scaling.audit import audit
 from osfmodel.planning.scaling.scale import scale
 from osfmodel.planning.tuning.tune import tune
 from tests.browser import Browser, browser, skip_or_fail
@@ -85,12 +86,13 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def kept_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that ``osf tune``, ``scale``, ``report`` and ``check`` had are taken from what is kept."""
+    """Results that ``osf tune``, ``scale`` (audits too), ``report`` and ``check`` had are taken from what is kept."""
 
     def kept_check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
         listed = tolerance is None and LEDGER.keys() >= set(sources)
         return judged(*(sources or LEDGER)) if listed else check(sources, tolerance)
 
+    monkeypatch.setattr("osfmodel.planning.scaling.audit.audit", partial(kept, audit))
     for command, function in (("tune", tune), ("scale", scale)):
         monkeypatch.setattr(f"osfmodel.cli.{command}.{command}", partial(kept, function))
     monkeypatch.setattr("osfmodel.cli.report.gather", gathered)

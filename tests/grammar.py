@@ -780,9 +780,9 @@ UNKNOWN = re.compile(r"unknown|is not|no unit|[Dd]id you mean|there is no|no arc
 """How a line begins that does not know a value, where another does."""
 
 
-def one_sided(noun: str, bench: Bench) -> Iterator[str]:
-    """The values of a noun that one side takes and another does not know, with the complaint."""
-    for value in (*NOUNS[noun].valid, *NOUNS[noun].near):
+def one_sided(noun: str, bench: Bench, every: int = 1) -> Iterator[str]:
+    """The values of a noun, one of so many, that one side takes and another does not know, with the complaint."""
+    for value in (*NOUNS[noun].valid, *NOUNS[noun].near)[::every]:
         lines = [tuple(shlex.split(side.format(value))) for side in SIDES[noun] if "'" not in value]
         answers = {words: bench.answer(words) for words in lines}
         if any(answer.verdict == "answered" for answer in answers.values()):

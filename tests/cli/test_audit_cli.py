@@ -15,8 +15,11 @@ SMALL = ("--model", "llama3.2-1b,seq2048", *CLUSTER, "--layout", "tp<=2,cp=1,pp=
 OPTIONS = ("tp", "cp", "pp", "ep", "accumulate")
 
 
-@pytest.fixture(scope="module")
-def audited():
+pytestmark = pytest.mark.usefixtures("kept_tuning")
+
+
+@pytest.fixture
+def audited(kept_tuning):
     return run_json("scale", str(DATA / "zero-2.json"), *SMALL)
 
 

@@ -732,6 +732,7 @@ def test_heavy_packages_stay_out_of_predict():
     assert result.stderr.strip() == "[]"
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("arguments", [[], [*PREDICT, "--workers", "8"], [*TUNE, "--workers", "8"], ["list", "plans"]])
 @pytest.mark.parametrize("stdout", [">&-", "> /dev/full"])
 def test_a_closed_or_full_standard_output_is_one_line(arguments, stdout):

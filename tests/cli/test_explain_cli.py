@@ -152,7 +152,7 @@ def test_one_step_can_be_asked_for():
     assert "it has 3..5" in result.output
 
 
-REPORT = ["report", "resnet50-v100", "--cluster", "ring:50us,10Gbps", "--workers", 2]
+REPORT = ["report", "alexnet-pipedream", "--cluster", "ring:50us,10Gbps", "--workers", 2]
 READERS = [["import"], ["explain"], [*REPORT, "-o", "out.json", "--trace"]]
 
 
@@ -268,11 +268,11 @@ def test_no_remedy_of_communication_is_faster_than_computation(case):
 
 
 def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
-    words = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "4", "-o", str(tmp_path / "x.json")]
+    words = [*REPORT[:-1], "4", "-o", str(tmp_path / "x.json")]
     result = CliRunner().invoke(main, [*words, *(f"--trace={path}" for path in paths_of("slow-link"))])
     assert result.exit_code == 0
     assert "is of 2 workers, the prediction of 4" in result.output
-    assert "has gradients of 2.000 MiB, the workload of 97.49 MiB: check that both are of one job" in result.output
+    assert "has gradients of 2.000 MiB, the workload of 233.1 MiB: check that both are of one job" in result.output
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from osfmodel.cli.app import COMMANDS
+from tests.draws import seeds
 from tests.grammar import ARGUMENTS, GOOD, LEFT_OUT, OPTIONS, Bench, drawn, judged, one_sided, options_of
 
 SEED = 41
@@ -25,7 +26,7 @@ def test_the_grammar_has_all_commands_and_options():
     assert not {*OPTIONS} & LEFT_OUT
 
 
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", seeds(12, 30))
 def test_commands_are_answered_or_can_be_mended(number, bench):
     """Each proposal of a refusal, typed, leads to an answer; benchmarks/commands.py draws more."""
     draw = drawn(Random(f"{SEED} {number}"))
@@ -33,7 +34,8 @@ def test_commands_are_answered_or_can_be_mended(number, bench):
     assert found.verdict in GOOD, found
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("noun", ["gpu", "rate", "architecture", "tolerance"])
-def test_what_one_side_takes_the_others_take(noun, bench):
+def test_what_one_side_takes_the_others_take(noun, every, bench):
     """A spelling is known to all options that take its noun, or to none; benchmarks/commands.py asks of all nouns."""
-    assert list(one_sided(noun, bench)) == []
+    assert list(one_sided(noun, bench, every)) == []

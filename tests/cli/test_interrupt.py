@@ -49,7 +49,9 @@ def test_ctrl_c_during_an_import(place):
     assert_interrupted(started(f"place == {place} and os.kill(os.getpid(), signal.SIGINT)"), may_end=False)
 
 
-@pytest.mark.parametrize("milliseconds", range(0, 400, 20))
+@pytest.mark.parametrize(
+    "milliseconds", [*range(0, 400, 40), *(pytest.param(n, marks=pytest.mark.long) for n in range(20, 400, 40))]
+)
 def test_ctrl_c_at_any_moment(milliseconds):
     process = started("place == 1 and os.write(1, b'started\\n')")
     assert process.stdout.readline() == "started\n"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 import osfmodel as osf
+from osfmodel.ledger import LEDGER
+from osfmodel.ledger.results import MEMORY
 from osfmodel.show.checks.result import Judged
 from osfmodel.show.predicted import Predicted, show_comparison, show_economics
 from tests.kept import judged
@@ -68,10 +71,13 @@ def test_check_names_what_it_leaves_out(width, missing):
 
 
 def test_sources_have_their_own_units():
-    found = {name: shown(120, Judged(judged(name), (None, None), True).show) for name in ("bcaffe", "papers", "memory")}
-    assert "427.6 ms" in found["bcaffe"]
-    assert "1.196      1.172" in found["papers"]
-    assert "898.7 MiB" in found["memory"]
+    (times,), (ratios,) = judged("bcaffe"), judged("papers")
+    rows = tuple(row._replace(measured=2**30 * row.measured) for row in times.rows)
+    assert LEDGER["memory"].compares == MEMORY
+    found = [times, ratios, replace(times, compares=MEMORY, rows=rows)]
+    texts = [shown(120, Judged([one], (None, None), True).show) for one in found]
+    said = ("427.6 ms", "1.196      1.172", "437.9 MiB")
+    assert [[words in text for words in said] for text in texts] == [[one == words for one in said] for words in said]
 
 
 def test_an_engine_without_error_bands_has_no_column_for_them():

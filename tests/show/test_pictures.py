@@ -384,7 +384,7 @@ def test_the_cloud_is_what_the_ledger_counts():
     (found,) = judged("pytorch-ddp")
     clouds = scatter([found]).clouds
     assert [(cloud.source, len(cloud.points)) for cloud in clouds] == [("pytorch-ddp", len(found.used))]
-    (found,) = judged("ddl-benchmarks")
+    (found,) = judged("emulated-memory")
     (cloud,) = scatter([found]).clouds
     errors = sorted(predicted / measured - 1 for measured, predicted in cloud.points)
     assert errors == pytest.approx(sorted(row.error for row in found.used))

@@ -33,6 +33,7 @@ from osfmodel.show.report.pictures import Curve
 from osfmodel.show.report.screen import show_pictures
 from tests.conftest import ROOT
 from tests.formats import traces
+from tests.kept import judged
 from tests.live.explained import paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, curve, drawn, hostile, many, resnet50
 
@@ -104,7 +105,7 @@ LARGE = [
 @pytest.mark.parametrize(("workload", "asked"), LARGE)
 def test_a_page_is_below_a_megabyte(workload, asked):
     """With hundreds of collectives under each of several plans; and what was joined for that is said."""
-    shown = drawn(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, **asked)
+    shown = drawn(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, counts=(2, 8), **asked)
     text = page(shown, "1")
     assert len(text.encode()) < 1e6
     found = Page(text)
@@ -229,8 +230,9 @@ def test_every_type_of_curve_is_drawn():
 
 
 def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
-    """A single worker sends nothing: no error band, and no runs behind it."""
+    """A single worker sends nothing: no error band, and no runs behind it. Of several sources one is drawn here."""
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("tests.reports.judged", lambda *sources: judged("pytorch-ddp") if sources else ())
     banded, bare = (drawn(many(3), osf.load_cluster("ring:50us,10Gbps"), workers, True, plans=()) for workers in (4, 1))
     assert [type(one) for one in banded.curves] == [Scaling, SizeCurve, Scatter]
     assert len(drawn_panels(banded, monkeypatch)) == 2 + 3

@@ -23,6 +23,7 @@ def pages(tmp_path_factory):
     return folder
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["plain", "hostile", "explained", "hostile-explained"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])

@@ -270,6 +270,7 @@ def choose(chromium, name, value):
     Select(label.find_element("css selector", "select")).select_by_visible_text(value)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["plain", "hostile"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
