@@ -19,9 +19,14 @@ QUESTION = re.compile(r"((by|from|in|of|to|with) )?(what|who|whose|whom|which|wh
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """(line, text) of each string that stands by itself: docstrings of modules, classes, functions and attributes."""
-    for node in ast.walk(ast.parse(source)):
+    found: list[ast.AST] = [ast.parse(source)]
+    while found:
+        node = found.pop(0)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value.strip()
+        found += [
+            one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case)
+        ]
 
 
 def questions(source: str) -> list[str]:
