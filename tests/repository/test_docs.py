@@ -166,7 +166,7 @@ OTHERS = {
 """Lines for which no stand-in serves, and why."""
 SLOW = {
     "commands/report.md", "commands/scale.md", "commands/tune.md", "how-to/check-horovod.md",
-    "how-to/fit-into-memory.md", "how-to/train-under-a-plan.md",
+    "how-to/fit-into-memory.md", "how-to/run-a-plan.md", "how-to/show-it.md", "how-to/train-under-a-plan.md",
 }  # fmt: skip
 """Pages with many commands that take seconds. Every day their options are looked up; as long tests they run."""
 
