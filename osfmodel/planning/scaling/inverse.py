@@ -24,7 +24,7 @@ from osfmodel.planning.scaling.goals import (
     training_cost,
 )
 from osfmodel.planning.scaling.replicas import replica_workload
-from osfmodel.planning.scaling.scale import ScaleOptions, scale
+from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask, scale
 from osfmodel.planning.scaling.strategies import StrategyRow, possible
 from osfmodel.solve.verdicts import NO
 
@@ -148,7 +148,11 @@ class _At:
             fitting and "batch_size" not in changes
         ):  # a network changes no memory, and micro-batches from two on neither
             options = replace(options, plans=fitting, sized=False)
-        return scale(self.workload(cluster), cluster, [self.curve.points[-1].workers], options).points[0]
+        return self._point(self.workload(cluster), cluster, options)
+
+    def _point(self, workload: Workload, cluster: Cluster, options: ScaleOptions) -> ScalePoint:
+        """The point of ``scale``, without the notes on a curve."""
+        return ScaleTask.of(workload, cluster, options).point(workload, self.curve.points[-1].workers)
 
     def workload(self, cluster: Cluster) -> Workload:
         """The workload there: the prices of groups that span nodes change with the network."""
@@ -166,7 +170,7 @@ class _At:
             return tuple(row.name for row in possible(self.curve.points[-1].rows))
         if (accumulate > 1) not in self.room:
             options = replace(self.options, what_if=what_if)
-            (point,) = scale(self.curve.workload, self.curve.cluster, [self.curve.points[-1].workers], options).points
+            point = self._point(self.curve.workload, self.curve.cluster, options)
             self.room[accumulate > 1] = tuple(row.name for row in possible(point.rows))
         return self.room[accumulate > 1]
 
