@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from osfmodel.cli import main
 
 CLUSTER = "nccl:h100x8,400Gbps"
-JOB = ["llama3-8b:h100,batch1,bf16", "--cluster", CLUSTER, "--workers", "8,16"]
+JOB = ["llama3-70b+num_hidden_layers=4:h100,batch1,bf16", "--cluster", CLUSTER, "--workers", "8,16"]
 REPEATED = [(name, value) for name in ("--tp", "--batch-size") for value in ("1", "2")]
 OPTIONS = [*JOB, *(word for pair in REPEATED for word in pair)]
 
@@ -92,14 +92,14 @@ def test_each_of_several_plans_is_shown():
 
 
 def test_answers_say_the_combination_that_they_are_of():
-    found = json.loads(ran(*JOB, "--tp", "1", "--tp", "2", "--target-time", "350ms", "--json"))
+    found = json.loads(ran(*JOB, "--tp", "1", "--tp", "2", "--target-time", "200ms", "--json"))
     goals = {one["goal"]: one["predicted"] for one in found["answers"] if one["asks"] == "workers"}
-    assert goals == {"a step of 350 ms with --tp 1": None, "a step of 350 ms with --tp 2": 8}
+    assert goals == {"a step of 200 ms with --tp 1": None, "a step of 200 ms with --tp 2": 8}
 
 
 def test_the_cheapest_machine_is_looked_for_among_all_combinations():
     machines = ["--cluster", "nccl:a100x8,200Gbps", "--price", "2", "--tp", "1", "--tp", "2"]
-    found = json.loads(ran(*JOB, *machines, "--target-time", "350ms", "--json"))
+    found = json.loads(ran(*JOB, *machines, "--target-time", "200ms", "--json"))
     assert [len(one["combinations"]) for one in found["machines"]] == [4, 4]
     assert found["cheapest"][0]["predicted"] == {"cluster": f"{CLUSTER} with --tp 2", "workers": 8, "price": 16.0}
 
@@ -117,7 +117,7 @@ def test_numbers_of_gpus_that_are_no_whole_replicas_are_left_out():
     [
         (["--tp", "0", "--tp", "3"], "--tp 0: it must be a whole number from 1"),
         (["--tp", "1", "--tp", "2", "--anchor", "8=1s"], "--anchor is a step measured with one value of each option"),
-        (["--tp", "3", "--tp", "5"], "--tp 3: the 32 attention heads of llama3-8b cannot be divided by 3"),
+        (["--tp", "3", "--tp", "5"], "--tp 3: the 64 attention heads of llama3-70b+num_hidden_layers=4 cannot be divided by 3"),
         (["--accumulate", "2", "--accumulate", "4"], "--accumulate takes one value, and is given several times"),
     ],
 )
