@@ -11,12 +11,13 @@ import pytest
 import osfmodel as osf
 from osfmodel.entities.plan import SPLIT
 from osfmodel.planning.tuning.tune import tune
+from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from tests.cli.test_cli import run, run_json
 from tests.draws import many
 from tests.read_back import pairs, workload
 
-SEED = 20261127
+SEED = 20261129
 WORKLOAD, CLUSTER = workload(Random(1)), osf.load_cluster("hierarchical:4,5us,200GB/s,50us,25Gbps")
 EFFECTS = osf.Effects(hook_time=2e-5, tensor_time=1e-5, copy_in=3e-12, copy_out=3e-12, fusion_copy=2e-12)
 
@@ -37,6 +38,7 @@ def test_plan_files_of_all_targets_are_predicted_as_they_were_tuned(tmp_path, ma
         ("runtime", osf.Objective(2, True, SPLIT), osf.Limits()),
         ("byteps", osf.Objective(), osf.Limits()),
         ("fsdp2", osf.Objective(), osf.Limits(max_bucket_bytes=32 << 20)),
+        ("fsdp2", osf.Objective(), osf.Limits(memory=MemoryLimit(80 << 20, "adam"))),
         ("hsdp", osf.Objective(), osf.Limits()),
         ("distributed-optimizer", osf.Objective(), osf.Limits()),
     ],
