@@ -33,10 +33,11 @@ GRID = {
     "workloads": ["resnet50-v100", "vgg16-pipedream"],
     "clusters": ["v100-10gbe", "azure-a100-hdr"],
     "workers": [32, 17],
-    "plans": ["ddp", "optimal", "fsdp2"],
+    "plans": ["ddp", "wfbp", "fsdp2"],
     "accumulate": [1, 2],
     "prices": 2.0,
 }
+SEARCHED = {**GRID, "workloads": "vgg16-pipedream", "clusters": "v100-10gbe", "workers": 16, "plans": "optimal"}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def serial():
 
 def test_a_record_is_what_predict_says(serial):
     assert [tuple(one) for one in serial] == [KEYS] * len(serial)
-    for record in serial:
+    for record in [*serial, *osf.sweep(SEARCHED)]:
         if record["error"]:
             assert (record["cluster"], record["workers"]) == ("azure-a100-hdr", 17)
             assert record["step_time_s"] is None

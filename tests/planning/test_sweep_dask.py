@@ -59,8 +59,9 @@ def cluster(tmp_path):
         one.wait()
 
 
-def test_a_worker_that_dies_costs_nothing_but_time(cluster, serial, tmp_path):
-    address, _, workers = cluster("first")
+def test_what_dies_costs_nothing_but_time(cluster, serial, tmp_path):
+    """A worker; then the scheduler, which leaves a table from which the next one goes on."""
+    address, scheduler, workers = cluster("first")
     killed = []
 
     def kill_one(there, before, whole):
@@ -72,15 +73,11 @@ def test_a_worker_that_dies_costs_nothing_but_time(cluster, serial, tmp_path):
     assert killed
     assert list(found) == serial
 
-
-def test_a_scheduler_that_dies_leaves_a_table_from_which_the_next_one_goes_on(cluster, serial, tmp_path):
-    address, scheduler, _ = cluster("first")
-
     def kill(there, before, whole):
         if there:
             scheduler.kill()
 
-    path = tmp_path / "table.csv"
+    path = tmp_path / "other.csv"
     with pytest.raises(osf.JobError, match="the same command goes on from there"):
         osf.sweep(GRID, path, dask=address, progress=kill)
     kept = len(list(osf.load_sweep(path)))
