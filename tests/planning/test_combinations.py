@@ -117,7 +117,10 @@ def test_numbers_of_gpus_that_are_no_whole_replicas_are_left_out():
     [
         (["--tp", "0", "--tp", "3"], "--tp 0: it must be a whole number from 1"),
         (["--tp", "1", "--tp", "2", "--anchor", "8=1s"], "--anchor is a step measured with one value of each option"),
-        (["--tp", "3", "--tp", "5"], "--tp 3: the 64 attention heads of llama3-70b+num_hidden_layers=4 cannot be divided by 3"),
+        (
+            ["--tp", "3", "--tp", "5"],
+            "--tp 3: the 64 attention heads of llama3-70b+num_hidden_layers=4 cannot be divided by 3",
+        ),
         (["--accumulate", "2", "--accumulate", "4"], "--accumulate takes one value, and is given several times"),
     ],
 )
