@@ -270,12 +270,13 @@ EXPONENTS = tuple(k / 50 for k in range(51))
 """Exponents that are tried for ``NetworkFabric.whole_nodes`` of EFA and H100."""
 
 
-def at_scale(tables: Sequence[Measured], pace: float, exponent: float) -> float:
-    """The largest error, as a logarithm, on these tables of EFA with such a pace and such a crowd."""
+@cache
+def at_scale(table: Measured, pace: float, exponent: float) -> float:
+    """The largest error, as a logarithm, on this table of EFA with such a pace and such a crowd."""
     fabric = known.BETWEEN_NODES["efa"]
     crowds = {**fabric.whole_nodes, "hopper": fabric.whole_nodes["hopper"]._replace(exponent=exponent)}
     with patch.dict(known.BETWEEN_NODES, {"efa": fabric._replace(pace={"": pace}, whole_nodes=crowds)}):
-        return max(float(np.abs(np.log1p(errors.__wrapped__(table, CORRECTED))).max()) for table in tables)
+        return float(np.abs(np.log1p(errors.__wrapped__(table, CORRECTED))).max())
 
 
 def learn_pace(tables: Sequence[Measured]) -> tuple[float, float]:
@@ -283,8 +284,8 @@ def learn_pace(tables: Sequence[Measured]) -> tuple[float, float]:
     between = [table for table in tables if table.place.nodes > 1]
     halves = [table for table in between if table.collective in nccl.HALVES]
     whole = [table for table in between if table.collective not in nccl.HALVES and table.place.nodes > 2]
-    pace = min(PACES, key=lambda one: at_scale(halves, one, 0.0))
-    return 1e6 * pace, min(EXPONENTS, key=lambda one: at_scale(whole, pace, one))
+    pace = min(PACES, key=lambda one: max(at_scale(table, one, 0.0) for table in halves))
+    return 1e6 * pace, min(EXPONENTS, key=lambda one: max(at_scale(table, pace, one) for table in whole))
 
 
 def paces() -> dict[str, dict[str, float]]:

@@ -22,11 +22,11 @@ from osfmodel.planning.scaling.audit import audit
 from osfmodel.planning.scaling.scale import scale
 from osfmodel.planning.tuning.tune import tune
 from tests.browser import Browser, browser, skip_or_fail
-from tests.draws import leave_to_long
+from tests.draws import examples, leave_to_long
 from tests.kept import gathered, judged, keep_in, kept
 
 # No test fails for the time that it takes: machines are busy at times.
-settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any", deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", settings.get_profile("any"), derandomize=True)
 # With CI the same examples each time, so that a change is judged by itself.
 settings.load_profile("repeatable" if os.environ.get("CI") else "any")

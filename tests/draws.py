@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,11 @@ import pytest
 def seeds(count: int, most: int) -> list[Any]:
     """Values of a parameter: the first ``count`` numbers, and those up to ``most`` marked long."""
     return [*range(count), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(count, most))]
+
+
+def examples(count: int) -> int:
+    """So many cases for Hypothesis every day, and as many times more as OSFMODEL_EXAMPLES says, for ``.ci/long``."""
+    return count * int(os.environ.get("OSFMODEL_EXAMPLES", "1"))
 
 
 def many(count: int, most: int) -> pytest.MarkDecorator:

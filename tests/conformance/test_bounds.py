@@ -14,6 +14,7 @@ from osfmodel.entities.plan import REPLICATED, SPLIT
 from osfmodel.planning.tuning.task import TuningProblem
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
+from tests.draws import examples
 
 SHARDING = [name for name, target in CONFIG_TARGETS.items() if target.objective.strategy not in (REPLICATED, SPLIT)]
 PLANS = [
@@ -41,7 +42,7 @@ def drawn(rng):
 
 def cases():
     """Workloads, and the prices between two nodes or more."""
-    for seed in range(12):
+    for seed in range(examples(4)):
         rng = np.random.default_rng(seed)
         yield drawn(rng), int(rng.choice([8, 16, 96]))
 

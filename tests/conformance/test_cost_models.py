@@ -48,6 +48,7 @@ def cluster_for(model: str) -> Cluster:
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("model", COST_MODELS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("workers", COUNTS)
@@ -122,6 +123,7 @@ def one_network(model: str) -> Cluster:
     return replace(cluster_for(model), gpus_per_node=1)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("workers", COUNTS)
 @pytest.mark.parametrize("model", COST_MODELS)
 def test_what_if_the_network_were_faster(model, workers):
@@ -137,6 +139,7 @@ def test_what_if_the_network_were_faster(model, workers):
         assert (prices(faster_network(one_network(model), **change), workers) < slow * 0.999).any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("workers", COUNTS)
 @pytest.mark.parametrize("model", COST_MODELS)
 def test_what_if_bandwidth_had_no_end(model, workers):

@@ -55,11 +55,13 @@ def test_valid_timed_by_the_engine_above_the_bound_and_no_worse_than_runs_in_ord
 LISTED = [
     ("googlenet-k80", "k80-10gbe-ring", 8, 1, "replicated"),
     ("googlenet-k80", "k80-10gbe-ring", 8, 2, "split"),
-    ("resnet50-v100", "v100-10gbe", 32, 2, "replicated"),
+    ("alexnet-pipedream", "v100-10gbe", 64, 4, "replicated"),
+    ("googlenet-k80", "emulated-2x5gbit", 2, 1, "replicated"),
+    pytest.param("resnet50-v100", "v100-10gbe", 32, 2, "replicated", marks=pytest.mark.long),
     pytest.param("resnet50-v100", "v100-10gbe", 32, 4, "replicated", marks=pytest.mark.long),
     pytest.param("resnet50-v100", "v100-10gbe", 64, 2, "replicated", marks=pytest.mark.long),
-    ("resnet50-v100", "v100-10gbe", 64, 4, "replicated"),
-    ("resnet50-v100", "emulated-2x5gbit", 2, 1, "replicated"),
+    pytest.param("resnet50-v100", "v100-10gbe", 64, 4, "replicated", marks=pytest.mark.long),
+    pytest.param("resnet50-v100", "emulated-2x5gbit", 2, 1, "replicated", marks=pytest.mark.long),
 ]
 """Workload, cluster, workers, channels, strategy. The emulated one copies, and keeps two in flight per channel."""
 
@@ -116,7 +118,7 @@ def test_cuts_lie_between_elements(dtype):
         assert all(offset % element_bytes(kind) == 0 for offset, kind in offsets)
 
 
-@pytest.mark.parametrize("workers", [8, 16, 32, 64, 128, 256, 512])
+@pytest.mark.parametrize("workers", [8, 64, 512])
 def test_googlenet_on_ten_gigabit_is_at_the_bound(workers):
     """Next-iteration overlap, one channel: a price on one line is planned exactly, but for whole elements."""
     workload, pricing = osf.load_workload("googlenet-k80"), pricing_of(osf.load_cluster("k80-10gbe-ring"), workers)
@@ -163,7 +165,7 @@ def test_effects_only_add_time(objective):
 @pytest.mark.parametrize("channels", [1, 2])
 def test_permitting_a_split_never_slows_the_executors_plan(channels):
     """Permitting a split never slows a plan: the executor's fixed order may cost a split plan more than it gains."""
-    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("v100-10gbe")
     whole, split = (
         osf.tune(workload, cluster, 64, "runtime", objective=Objective(channels, strategy=strategy)).outcomes[0]
         for strategy in ("replicated", "split")

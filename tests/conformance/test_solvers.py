@@ -14,6 +14,7 @@ from osfmodel.solve.bounds import objective_bound
 from osfmodel.targets.named_plans import make_plan
 from tests import exhaustive
 from tests.conftest import workload_of
+from tests.draws import examples
 from tests.problems import COST_MAKERS, affine, asked, min_of_affine, random_problem
 
 OBJECTIVES = [PLAIN, Objective(2), Objective(forward_overlap=True), Objective(2, True), Objective(1, True, "split")]
@@ -27,7 +28,7 @@ WHOLE = [name for name in ORDINARY if not any(map(SOLVERS[name].serves, OBJECTIV
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum(name, make_cost):
     rng = np.random.default_rng(21)
-    for _ in range(60):
+    for _ in range(examples(15)):
         problem, cost = random_problem(rng), make_cost(rng)
         workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
         question = asked(workload, cost)
@@ -46,7 +47,7 @@ def test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum(na
 @pytest.mark.parametrize("name", ORDINARY)
 def test_limits_are_kept_or_refused(name):
     rng = np.random.default_rng(22)
-    for _ in range(60 if name in WHOLE else 8):
+    for _ in range(examples(20 if name in WHOLE else 4)):
         problem, cost = random_problem(rng), affine(rng)
         workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
         limits = Limits(max_bucket_bytes=int(rng.integers(10, 300)), max_buckets=int(rng.integers(1, 5)))
@@ -87,7 +88,7 @@ BUSY = {"workers": 4, "effects": Effects(hook_time=0.05, copy_in=1e-3, compute_s
 @pytest.mark.parametrize("name", ORDINARY)
 def test_the_named_plan_is_what_the_solver_gives_unless_it_searches(name):
     rng = np.random.default_rng(25)
-    for _ in range(20 if name in WHOLE else 4):
+    for _ in range(examples(10 if name in WHOLE else 3)):
         problem = random_problem(rng)
         workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
         pricing = replace(Pricing.of(affine(rng)), **BUSY)
@@ -128,7 +129,7 @@ def test_alternating_dtypes_and_nothing_to_send(name):
 def test_rules_are_served_or_refused(name, objective):
     """Served: plans are valid, timed by the engine, and above the bound."""
     rng, rule = np.random.default_rng(24), SOLVERS[name]
-    for _ in range(8):
+    for _ in range(examples(4)):
         problem, cost = random_problem(rng), affine(rng)
         workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes)
         question = Question(workload, Pricing.of(cost), objective)

@@ -23,7 +23,11 @@ from osfmodel.targets import stock_targets
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
 from tests.problems import asked
 
-CASES = [("googlenet-k80", "k80-10gbe-ring", 16), ("resnet50-v100", "v100-10gbe", 16), ("vgg13-h100", "h100-node", 8)]
+CASES = [
+    ("googlenet-k80", "k80-10gbe-ring", 16),
+    ("vgg13-h100", "h100-node", 8),
+    pytest.param(("resnet50-v100", "v100-10gbe", 16), marks=pytest.mark.long),
+]
 
 
 def build(subject):

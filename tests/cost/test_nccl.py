@@ -24,6 +24,7 @@ from osfmodel.cost.nccl_fit import LARGE, PARTS, part_of
 from osfmodel.cost.nccl_lines import GRID
 from osfmodel.entities.gpus import GPUS
 from tests.conftest import ROOT
+from tests.draws import examples
 
 US, GB = 1e-6, 1e9
 A100 = NcclShape("ampere", "nvswitch", 240 * GB)
@@ -311,7 +312,7 @@ SHAPES = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 @given(SHAPES, st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]))
 def test_never_above_any_single_way_and_rising(drawn, collective):
     cluster, workers = drawn
@@ -326,7 +327,7 @@ def test_never_above_any_single_way_and_rising(drawn, collective):
     assert len(cost.pieces) < 50
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 @given(SHAPES)
 def test_corrections_never_make_it_faster_but_for_nvls(drawn):
     cluster, workers = drawn
@@ -334,7 +335,7 @@ def test_corrections_never_make_it_faster_but_for_nvls(drawn):
     assert (price(shape, place, CORRECTED)(GRID) >= price(shape, place, TUNER)(GRID) * (1 - 1e-9)).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 @given(SHAPES)
 def test_both_halves_cost_no_less_than_a_ring_of_both(drawn):
     """A ring has the steps and bytes of both halves, but one launch, and copies of a share once: never dearer."""

@@ -182,14 +182,13 @@ def test_settings_say_what_they_can_and_warn_of_the_rest(target):
         "--for",
         target,
     ]
-    done = CliRunner().invoke(main, ["scale", *asked])
-    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, ["scale", *asked, "--json"])
     missing = "activations" if target in TARGETS else "optimizer+activations"
-    assert f"cannot say offload={missing}" in " ".join(done.output.split())
-    rendered = json.loads(CliRunner().invoke(main, ["scale", *asked, "--json"]).stdout)["rendered"]
-    without = CliRunner().invoke(main, ["scale", WORDS, *asked[1:], "--json"]).stdout
-    assert TARGETS.get(target, "") in rendered
-    assert target not in TARGETS or TARGETS[target] not in json.loads(without)["rendered"]
+    assert f"cannot say offload={missing}" in done.output
+    if target in TARGETS:
+        without = CliRunner().invoke(main, ["scale", WORDS, *asked[1:], "--json"]).stdout
+        assert TARGETS[target] in json.loads(done.stdout)["rendered"]
+        assert TARGETS[target] not in json.loads(without)["rendered"]
 
 
 def test_the_host_needs_memory_for_each_share_and_micro_batch_in_flight():

@@ -22,6 +22,7 @@ from osfmodel.diagnosis.explain_trace import replayed_trace
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.planning.remedies import REMEDIES
+from tests.draws import examples
 from tests.jobs import BACKWARDS, BESIDE, HEALTHY, MILLI, PLANTED, Job, trace_of
 from tests.live import explained
 
@@ -56,7 +57,7 @@ def price(size):
     return JOB.latency + JOB.per_byte * size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(18), deadline=None)
 @given(partitions(), partitions(), st.sampled_from([(1.0, 1.0), (1.0, 1.4, 0.7)]))
 def test_other_buckets_take_what_the_job_takes_with_them(now, then, slowness):
     """Whatever the buckets are now."""

@@ -24,6 +24,7 @@ from osfmodel.formats.traces.cautions import own_step
 from osfmodel.formats.traces.network import wire_times
 from osfmodel.planning.remedies import BEYOND
 from osfmodel.show.explained.table import costs, others, whose_messages
+from tests.draws import examples
 from tests.jobs import BACKWARDS, BESIDE, EACH, GIANT, HEALTHY, MILLI, PLANTED, TINY, UNEVEN, Job, trace_of
 from tests.sharded_jobs import REMOVED_SHARDED
 
@@ -124,7 +125,7 @@ JOBS = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 @given(JOBS)
 def test_causes_add_up_to_the_replay_and_parts_to_the_step(job):
     trace = trace_of(job)
@@ -141,7 +142,7 @@ def test_causes_add_up_to_the_replay_and_parts_to_the_step(job):
     assert all(gain >= 0 for gain in found.gains.values())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(9))
 @given(JOBS, st.floats(0.1, 10))
 def test_another_unit_of_time_gives_the_same_causes(job, factor):
     job = replace(job, hold=0.0)  # which of equal ranks sets the pace decides how much of it is seen
@@ -283,7 +284,7 @@ def test_a_message_is_compared_with_the_fastest():
     st.lists(st.tuples(st.floats(0.5, 2), st.floats(0, 0.02)), min_size=1, max_size=9),
     st.sampled_from([(), (0,)]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 def test_rows_of_messages_add_up_whatever_the_steps_are(steps, traced):
     """On steps that each take another time, and begin to send at another."""
     trace = trace_of(replace(HEALTHY, steps=len(steps), slowness=(1.0, 1.3), traced=traced))
@@ -740,7 +741,7 @@ def anything(draw):
     return Trace("anything", tuple(ranks))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(24))
 @given(anything())
 def test_whatever_is_in_a_trace_causes_and_parts_add_up(trace):
     try:

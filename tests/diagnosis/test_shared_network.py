@@ -13,6 +13,7 @@ from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.diagnosis.scene import RankLane, Scene, SceneMessage
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
 from osfmodel.formats.traces.network import wire_times
+from tests.draws import examples
 from tests.jobs import BESIDE, HEALTHY, trace_of
 
 
@@ -87,7 +88,7 @@ SCENES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(SCENES, st.booleans())
 def test_a_replay_is_what_a_network_that_moves_in_small_steps_does(rows, shared):
     """(Ready, seconds, group, wait half a second and more after it) of each message."""

@@ -40,6 +40,7 @@ from osfmodel.engine.strategies.holdings import (
 )
 from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import contiguous_plan, grouped_plan
+from tests.draws import examples
 
 LINE = AffineCost(((0.5, 0.01),))
 LAYERS = (
@@ -225,7 +226,7 @@ def counted(workload, chosen, outputs):
     return [found[i] for i in range(len(outputs))]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(steps())
 def test_levels_are_those_of_a_count(step):
     workload, chosen, outputs = step

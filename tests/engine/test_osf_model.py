@@ -30,6 +30,7 @@ from osfmodel.engine import osf_model, predict_timeline
 from osfmodel.engine.osf_model import ADAPTIVE_PLAN, CONSTANT_PLAN, Fusion, fused, idle_flush, rule_of
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.solve.exact import optimal
+from tests.draws import examples
 from tests.problems import asked
 
 HUGE = 10**12
@@ -148,13 +149,13 @@ def adaptive_agrees(workload, cost, negotiation, rule=idle_flush):
     return as_carried_out(workload, plan, cost) == flushing(workload, cost.pieces[0], negotiation)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(workloads(), fusions, costs)
 def test_a_constant_buffer_is_what_the_event_loop_does(workload, fusion, cost):
     assert constant_agrees(workload, fusion, cost)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(workloads(), costs, st.one_of(st.just(Fraction(0)), times))
 def test_idle_flush_is_what_the_event_loop_does(workload, cost, negotiation):
     assert adaptive_agrees(workload, cost, negotiation)
@@ -187,7 +188,7 @@ def test_the_oracle_of_idle_flush_can_fail():
 # -------------------------------------------------------------------------------------------------------------- limits
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15))
 @given(workloads(), costs)
 def test_an_endless_buffer_without_a_clock_is_one_message(workload, cost):
     plans = fused(workload, Fusion(HUGE)), in_one(workload)
@@ -197,14 +198,14 @@ def test_an_endless_buffer_without_a_clock_is_one_message(workload, cost):
         assert (found, time) == (single, single_time)  # which of two types goes first that are complete at once is open
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15))
 @given(workloads(), costs, st.one_of(st.none(), times))
 def test_a_buffer_of_nothing_sends_every_tensor_at_once(workload, cost, cycle):
     plan = fused(workload, Fusion(0, cycle))
     assert as_carried_out(workload, plan, cost) == as_carried_out(workload, one_by_one(workload), cost)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15))
 @given(workloads(), costs)
 def test_idle_flush_never_sends_while_busy_and_never_idles_while_something_waits(workload, cost):
     plan = idle_flush(workload, cost)
@@ -218,7 +219,7 @@ def test_idle_flush_never_sends_while_busy_and_never_idles_while_something_waits
         assert span.start == max(end, min(left))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15))
 @given(workloads(), costs, fusions)
 def test_neither_rule_beats_the_exact_plan(workload, cost, fusion):
     """With one type, for which that is the optimum of all plans in ready order."""

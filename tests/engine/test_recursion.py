@@ -13,6 +13,7 @@ from osfmodel import Effects, Layer, Plan, PlanError, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.plan import Block, Bucket, contiguous_plan
+from tests.draws import examples
 
 times = st.fractions(0, 5, max_denominator=50)
 
@@ -30,7 +31,7 @@ def cases(draw):
     return workload, contiguous_plan(workload, ends), cost
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(cases())
 def test_equations_schedule_and_critical_path(case):
     """The three claims on one timeline: making a case and running it takes most of the time."""

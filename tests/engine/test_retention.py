@@ -16,6 +16,7 @@ from osfmodel.engine.memory import memory_of
 from osfmodel.entities.plan import Bucket, Plan, contiguous_plan
 from osfmodel.solve import Status
 from osfmodel.solve.retention import CLOSE, Room, choose
+from tests.draws import examples
 
 WORKERS = 4
 ALWAYS = 10
@@ -108,7 +109,7 @@ def keeps(workload, again, sparse, release):
     return max(highest, ALWAYS + homes + sum(sizes[name] for name in sparse) + whole)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(20))
 @given(steps(), pricings, st.integers(1, 400), st.booleans(), st.sampled_from([None, 0.1, 0.5]))
 def test_the_choice_is_the_best_of_all(workload, pricing, limit, release, density):
     values = [
@@ -128,7 +129,7 @@ def test_the_choice_is_the_best_of_all(workload, pricing, limit, release, densit
     assert keeps(workload, found.recompute, found.sparse, release) <= limit * (1 + 1e-6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12))
 @given(steps(), pricings, st.integers(50, 600), st.booleans(), st.sampled_from([None, 0.1]))
 def test_no_plan_that_fits_beats_the_bound(workload, pricing, limit, release, density):
     assume(len(workload.gradients))

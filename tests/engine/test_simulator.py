@@ -21,6 +21,7 @@ from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Block, Bucket, one_by_one
 from osfmodel.entities.segments import Segment
 from osfmodel.solve.bounds import plan_bound
+from tests.draws import examples
 from tests.engine import events
 
 DENSITIES = [None, 0.25, 0.5, 1.0]
@@ -129,7 +130,7 @@ def spans_of(timeline):
     return sorted((span.kind, span.start, span.end) for span in timeline.spans if span.end > span.start)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(in_order())
 def test_equals_the_recursion(case):
     """One channel, a barrier, static order: cut tensors, any order of buckets, release times, all effects."""
@@ -152,7 +153,7 @@ def test_stragglers_stretch_backward_also_where_its_last_layer_has_no_gradient(e
     assert closed.iteration_time == pytest.approx(13 * drawn.stretch(5) + added + 1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(cases())
 def test_equals_a_second_simulator(case):
     """Channels, gain, cut tensors, overlap with the next forward, split, priority, effects: no tolerance."""
@@ -163,7 +164,7 @@ def test_equals_a_second_simulator(case):
     assert spans_of(found) == sorted((kind, start, end) for kind, _, start, end in spans if end > start)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(beyond_dense())
 def test_equals_it_with_sparse_buckets_release_and_recomputation(case):
     workload, plan, pricing = case
@@ -175,7 +176,7 @@ def test_equals_it_with_sparse_buckets_release_and_recomputation(case):
     assert found.iteration_time >= plan_bound(workload, plan, pricing)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 @given(cases())
 def test_the_second_period_is_like_the_first(case):
     """Steady state: three periods in a row on one clock take the same time each, and all spans come again."""
@@ -217,7 +218,7 @@ def plain_cases(draw):
     return workload, replace(plan, buckets=buckets), pricing
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(plain_cases())
 def test_every_byte_is_sent_after_it_is_ready_on_a_free_channel(case):
     workload, plan, pricing = case
@@ -238,7 +239,7 @@ def test_every_byte_is_sent_after_it_is_ready_on_a_free_channel(case):
         assert len({other.stream for other in beside}) == len(beside)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(plain_cases())
 def test_what_waits_for_what(case):
     """Static order is kept; a gather follows its scatter; a layer's forward follows its own gradient and its update."""
@@ -269,7 +270,7 @@ def test_what_waits_for_what(case):
     assert timeline.iteration_time >= timeline.compute_time
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15))
 @given(cases())
 def test_the_same_twice(case):
     assert simulate(*case) == simulate(*case)
@@ -321,19 +322,21 @@ def test_an_update_without_gradients_is_not_lost():
 
 
 def disagreements(monkeypatch, changed, name, change, drawn):
-    """How often the two simulators disagree on 120 cases after a change of the first."""
+    """Whether the two simulators disagree in one of 30 cases after a change of the first."""
     monkeypatch.setattr(changed, name, change)
     seen = []
 
-    @settings(max_examples=100, derandomize=True, database=None)
+    @settings(max_examples=30, derandomize=True, database=None)
     @given(drawn)
     def compare(case):
+        if True in seen:
+            return
         workload, plan, pricing = case
         found = simulate(workload.recomputing(plan.recompute), plan, pricing)
         seen.append(found.iteration_time != events.simulate(*case)[0][-1])
 
     compare()
-    return sum(seen)
+    return True in seen
 
 
 def unshared(steps):
@@ -380,7 +383,7 @@ def forgetful(unblock):
 )
 def test_the_second_simulator_notices(monkeypatch, name, change):
     """The oracle shown failing: three wrong simulators disagree with it."""
-    assert disagreements(monkeypatch, osfmodel.engine.simulator._Network, name, change, cases()) > 0
+    assert disagreements(monkeypatch, osfmodel.engine.simulator._Network, name, change, cases())
 
 
 def never_early(following):
@@ -409,7 +412,7 @@ def gathered_once(received):
     ids=["released-late", "one-rank-gathered", "nothing-selected", "nothing-recomputed"],
 )
 def test_the_second_simulator_notices_changes_beyond_dense_plans(monkeypatch, changed, name, change):
-    assert disagreements(monkeypatch, changed, name, change, beyond_dense()) > 0
+    assert disagreements(monkeypatch, changed, name, change, beyond_dense())
 
 
 def test_the_recursion_notices(monkeypatch):

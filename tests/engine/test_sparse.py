@@ -19,6 +19,7 @@ from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.plan import contiguous_plan, one_by_one
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.targets.named_plans import falling_back
+from tests.draws import examples
 
 LINK = Link(3e-5, 8e-10)
 
@@ -119,7 +120,7 @@ effects = st.builds(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(
     st.integers(2, 128), st.floats(0, 1e-3), st.floats(1e-12, 1e-7), st.sampled_from([2, 4, 8]),
     st.floats(1e3, 1e9), effects,
@@ -164,7 +165,7 @@ def sparse_time(pricing, size, count):
     return pricing.cost("all_gather")(received) + chosen + spread
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(priced(), st.integers(1, 12_000))
 def test_break_even_at_measured_prices(pricing, size):
     """The greatest number of entries that takes no longer, whatever a table does: against trying all."""
@@ -225,7 +226,7 @@ def test_dense_where_sparse_does_not_pay():
     assert not alone.mirror
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(priced(), st.sampled_from([0.001, 0.01, 0.1, 1.0]), st.booleans(), st.integers(1, 2))
 def test_no_plan_beats_its_bound(pricing, density, release, channels):
     work = workload()

@@ -17,6 +17,7 @@ from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.formats import Hints, import_content
 from osfmodel.formats.collectives.nccl_tests import sniff
+from tests.draws import examples
 from tests.formats.samples import DATA, NEW_TEXT, OLD_TEXT, log
 
 GOOD = [NEW_TEXT, OLD_TEXT, log(hosts=2), log("all_gather", hosts=2), log() + log(hosts=2)]
@@ -73,7 +74,7 @@ CHOICES = {
 }  # fmt: skip
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(range(len(GOOD))), st.fixed_dictionaries(CHOICES), st.randoms(use_true_random=False))
 def test_what_is_added_to_a_log_changes_no_table(number, chosen, chance):
     """Prefixes of launchers, in two layers, tags where mpirun flushed, colours, overwritten lines, other ranks."""
@@ -111,7 +112,7 @@ def test_a_tag_that_only_stands_within_rows_is_none_of_their_figures(word, tag):
         assert tables("\n".join(map(glued, text.splitlines())).encode()) == WHOLE[number]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(st.sampled_from([0, 2, 3]), st.sampled_from(["none", "mpirun", "hydra"]), st.randoms(use_true_random=False))
 def test_rows_in_which_another_rank_wrote_are_left_out_and_counted(number, tag, chance):
     """Each row is as it was or lost; the note names the first lost line, and counts it and the others."""
@@ -140,7 +141,7 @@ def test_rows_in_which_another_rank_wrote_are_left_out_and_counted(number, tag, 
     assert len(said) == (lost > 0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 @given(st.sampled_from(sorted(set(TAGS) - {"none", "quoted"})), st.randoms(use_true_random=False))
 def test_tables_of_two_ranks_line_by_line_are_told_apart(tag, chance):
     """Two nodes with a test each, whose lines come in any order: both are read, as repeats of one set-up."""

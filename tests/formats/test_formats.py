@@ -18,6 +18,7 @@ from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, layers, recogni
 from osfmodel.formats.collectives import tables
 from osfmodel.formats.source_text import Text
 from tests.conftest import ROOT
+from tests.draws import examples
 from tests.formats import samples
 from tests.live.explained import paths_of
 
@@ -321,7 +322,7 @@ def test_a_bad_line_names_file_line_and_text(tmp_path, content, message):
 DAMAGE = ["", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{"]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(
     st.sampled_from([sample for group in samples.SAMPLES.values() for sample in group]),
     st.lists(
@@ -343,7 +344,7 @@ def test_damaged_files_are_errors_with_a_place_or_read(content, damage, cut):
     assert not isinstance(result[0], str) or len(result) == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15))
 @given(st.binary(max_size=400))
 def test_binary_files_are_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("binary") / "file"

@@ -25,6 +25,7 @@ from osfmodel.entities.files import documents, profiles
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, load_trace, recognise
 from osfmodel.formats.source_text import LARGEST_JSON, LARGEST_TABLE, Text, silent
 from tests.conftest import ROOT
+from tests.draws import examples
 from tests.formats import damage, samples, traces
 from tests.formats.damage import memory
 
@@ -69,7 +70,7 @@ DAMAGE = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 3), st.sampled_
 CUT = st.one_of(st.just(0), st.integers(1, 4000))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(CONTENTS), DAMAGE, CUT, st.sampled_from([None, *IMPORT_FORMATS]))
 def test_damaged_samples_in_any_format(content, damage, cut, form):
     """Files are also read as formats that they are not, as with --as."""
@@ -77,7 +78,7 @@ def test_damaged_samples_in_any_format(content, damage, cut, form):
 
 
 @pytest.mark.parametrize("file", REAL)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(18), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DAMAGE, CUT, st.sampled_from([None, "csv-table", "csv-layers"]))
 def test_damaged_real_files(data_folder, file, damage, cut, form):
     content = (data_folder / file).read_text(encoding="utf-8")[:4000]
@@ -117,7 +118,7 @@ HOROVOD_FIELDS = st.lists(
 OWN_FIELDS = st.fixed_dictionaries({"schema_version": st.just(1) | JSON}, optional={"kind": JSON, "layers": JSON})
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(
     st.one_of(
         st.tuples(st.just("nccl-tests-json"), NCCL_FIELDS),
@@ -134,7 +135,7 @@ def test_json_of_the_right_shape_and_wrong_types(case):
     assert sane(outcome(Text("file.txt", json.dumps(document)), form))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300), st.sampled_from(CONTENTS), st.integers(0, 4000))
 def test_bytes_that_are_no_text(tmp_path, junk, content, place):
     """Binary, and binary in the middle of text: read, or an error that names the file, on one line."""
@@ -462,12 +463,12 @@ def test_the_samples_that_are_damaged_are_good(fuzz, tmp_path):
 
 def test_damaged_files_through_the_command_line(fuzz):
     """As ``python benchmarks/fuzz.py``, which takes 100,000, with a few."""
-    command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "60", "--jobs", "1"]
+    command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "24", "--jobs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     total = next(line for line in done.stdout.splitlines() if line.startswith("| all |"))
     count, accepted, refused, found = (int(cell) for cell in total.split("|")[2:6])
-    assert count == 60 == accepted + refused
+    assert count == 24 == accepted + refused
     assert found == 0
     assert accepted > 0  # how many moves with the samples that there are
     assert refused > 0

@@ -22,6 +22,7 @@ from osfmodel.formats.horovod import files
 from osfmodel.formats.horovod import files as horovod_timeline
 from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
+from tests.draws import examples
 from tests.formats import samples
 
 SIZES = {"fc.bias": 40, "fc.weight": 163840, "conv3.weight": 589824, "conv2.weight": 147456, "conv1.bias": 256,
@@ -119,7 +120,7 @@ def test_arrays_that_were_never_closed():
 WHOLE = [group for groups in timeline(samples.HOROVOD_FUSED).iterations for group in groups]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(45))
 @given(st.integers(2000, len(samples.HOROVOD_FUSED)), st.sampled_from([samples.HOROVOD_FUSED, BY_OLDER]))
 def test_cut_anywhere_the_groups_are_the_first_of_the_whole(cut, content):
     """Never a part of a group, and never a fault: only the last event may be incomplete."""
@@ -208,7 +209,7 @@ class Trace:
         return json.dumps(self.lines)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=6),
     st.integers(0, 3),

@@ -35,6 +35,7 @@ from osfmodel.formats.traces.usual import unsteady, usual_steps
 from osfmodel.ledger.check import check
 from osfmodel.show.profiles import summary
 from tests.conftest import ROOT
+from tests.draws import examples
 from tests.formats import traces
 from tests.formats.traces import Job, expected
 from tests.jobs import HEALTHY, trace_of
@@ -89,7 +90,7 @@ JOBS = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(12))
 @given(JOBS, st.lists(st.integers(0, 2000), min_size=1, max_size=4))
 def test_a_job_is_read_back_as_it_was(job, late):
     """Ranks on one clock: steps, phases, gradients, buckets, and who waited for whom."""
@@ -112,7 +113,7 @@ def test_a_job_is_read_back_as_it_was(job, late):
                 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(4))
 @given(
     JOBS,
     st.lists(st.integers(-10_000_000, 10_000_000), min_size=1, max_size=3),
@@ -272,7 +273,7 @@ def test_ranks_of_several_runs_are_refused():
         on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(6))
 @given(JOBS, st.lists(st.integers(0, 2000), min_size=2, max_size=3))
 def test_a_trace_predicts_its_own_step(job, late):
     """Self-consistency: with its workload, buckets and costs the model gives the time of the usual step.
@@ -684,7 +685,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(24))
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 20), st.sampled_from(ODD)), min_size=1, max_size=12))
 def test_events_that_make_no_sense_are_errors_or_left_out(changes):
     """Whatever stands in an event: a sentence, or nouns, never another exception."""

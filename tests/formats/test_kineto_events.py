@@ -40,6 +40,7 @@ from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams import json_stream, trace_files
 from osfmodel.formats.streams.archives import streamed
 from osfmodel.formats.traces import RankTrace, Step, Trace
+from tests.draws import examples
 from tests.formats import samples, traces
 from tests.formats.damage import memory
 
@@ -676,7 +677,7 @@ def test_events_of_megabytes_are_not_parsed_over_and_over(tmp_path):
 
 
 def test_a_long_trace_takes_no_more_memory_than_a_short_one(tmp_path):
-    """In a process of its own: what it takes beyond the interpreter, for 3 and for 60 MB of which little is kept."""
+    """In a process of its own: what it takes beyond the interpreter, for 3 and for 30 MB of which little is kept."""
     code = (
         "import resource, sys\nfrom pathlib import Path\nfrom osfmodel.formats.kineto.events import read_events\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
@@ -685,7 +686,7 @@ def test_a_long_trace_takes_no_more_memory_than_a_short_one(tmp_path):
         "print(len(kept), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     grown = []
-    for megabytes in (3, 60):
+    for megabytes in (3, 30):
         path = tmp_path / f"{megabytes}.json.gz"
         unit = json.dumps(EVENTS[1]).encode() + b", "
         bomb(path, unit, megabytes)
@@ -729,7 +730,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(24), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE, cut=st.just(100) | st.integers(0, 99))
 def test_damaged_files_are_read_or_refused(tmp_path, form, damage, cut):
     path = tmp_path / "file"
@@ -745,7 +746,7 @@ JSON = st.recursive(
 FIELD = st.sampled_from([*EVENTS[3], "id"])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(45))
 @given(
     event=st.sampled_from(EVENTS),
     change=st.dictionaries(FIELD, JSON, max_size=3),
@@ -972,7 +973,7 @@ def test_sizes_of_collectives_in_a_trace_of_others(data_folder):
     assert {event.args.dtype for event in events} == {"Float", "Long", None}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(18), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE, cut=st.just(100) | st.integers(0, 99))
 def test_damaged_traces_of_others(data_folder, tmp_path, damage, cut):
     """The first events of one, and what stands behind them."""

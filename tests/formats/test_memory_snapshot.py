@@ -20,6 +20,7 @@ from osfmodel.diagnosis.snapshots import LIBRARY, explain_snapshot
 from osfmodel.formats import memory_snapshot
 from osfmodel.formats.memory_snapshot import SnapshotReader, load_snapshots
 from osfmodel.formats.streams.pickles import plain_data
+from tests.draws import examples
 from tests.formats.memory_snapshots import STACKS, Recorded, frames, pickled, snapshot, trained
 
 MIB = 1 << 20
@@ -245,7 +246,7 @@ def test_sizes_are_limited(stored, monkeypatch, limit, said):
         list(load_snapshots([stored]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(18))
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.randoms())
 def test_damaged_pickles_are_read_or_refused(changes, draw):
     content = bytearray(WHOLE)

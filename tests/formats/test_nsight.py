@@ -20,6 +20,7 @@ from osfmodel.formats.nsight import database, device
 from osfmodel.formats.nsight.database import LEAST_ROW, Database, opened_database
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.formats.traces.usual import with_steps
+from tests.draws import examples
 from tests.formats import nsight_reports, traces
 from tests.formats.nsight_reports import CALL_SCHEMA, COMMUNICATOR, Report, blob, write
 
@@ -338,7 +339,7 @@ def test_damaged_databases_are_read_or_refused_in_one_line(tmp_path):
     path = tmp_path / "broken.sqlite"
     chance = random.Random(7)
     outcomes = set()
-    for _ in range(400):
+    for _ in range(examples(100)):
         damaged = bytearray(content)
         for _ in range(chance.choice((1, 3, 20))):
             place = chance.randrange(16, len(damaged))

@@ -25,6 +25,7 @@ from osfmodel.solve.blocks import resize, search, tape
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.exact import optimal
 from tests.conftest import ROOT, workload_of
+from tests.draws import examples
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import block_choice
@@ -70,7 +71,7 @@ def random_plan(rng: np.random.Generator, workload: Workload, objective: Objecti
 @pytest.mark.parametrize("kind", ["line", "lines", "table"])
 def test_the_recursion_behind_the_programme_is_the_engine(objective, kind):
     rng = np.random.default_rng(1)
-    for _ in range(15):
+    for _ in range(examples(6)):
         workload = made(rng, 5)
         pricing = Pricing.of(costs(workload)[kind])
         plan = random_plan(rng, workload, objective, int(rng.integers(1, 6)))
@@ -133,7 +134,7 @@ def grid(problem: resize.SizingProblem, laid: tape.Tape, cuts: list[tape.Cut]) -
 def test_the_linear_programme_equals_a_fine_grid(objective):
     """Never above the grid, and below it by no more than one element per cut is worth."""
     rng = np.random.default_rng(4)
-    for _ in range(6):
+    for _ in range(examples(2)):
         workload = made(rng, 4, most=10)
         cost = line(workload)
         problem = resize.problem_of(workload, Pricing.of(cost), objective)
@@ -150,7 +151,7 @@ def test_the_linear_programme_equals_a_fine_grid(objective):
 def test_other_costs_never_get_worse_and_are_priced_as_they_are(kind):
     rng = np.random.default_rng(5)
     better = 0
-    for _ in range(15):
+    for _ in range(examples(6)):
         workload = made(rng, 5)
         problem = resize.problem_of(workload, Pricing.of(costs(workload)[kind]), OVERLAP)
         laid, cuts = tape.tape_of(random_plan(rng, workload, OVERLAP, 4))

@@ -20,6 +20,7 @@ from osfmodel.solve import bounds
 from osfmodel.solve.bounds import bound_under, objective_bound
 from osfmodel.solve.exact import merge
 from tests.conftest import gradients, workload_of
+from tests.draws import examples
 from tests.problems import COST_MAKERS, affine, jumping, random_problem
 
 
@@ -44,7 +45,7 @@ def bytes_bound(gradients, cost):
 def test_no_schedule_beats_it(make_cost):
     """The bound holds for any order, any grouping and any cut."""
     rng = np.random.default_rng(11)
-    for _ in range(200):
+    for _ in range(examples(40)):
         problem, cost = random_problem(rng), make_cost(rng)
         sizes = [max(size, 1) for size in problem.sizes]
         workload = workload_of([time + 0.01 for time in problem.ready_times], sizes)
@@ -57,7 +58,7 @@ def test_no_schedule_beats_it(make_cost):
 def test_affine_closed_form():
     """max_i [r_i + a + b (P_L - P_{i-1})], the lower bound of docs/reference/model.md."""
     rng = np.random.default_rng(12)
-    for _ in range(100):
+    for _ in range(examples(25)):
         problem = random_problem(rng)
         a, b = float(rng.exponential(1)), float(rng.exponential(0.1))
         expected = max(ready + a + b * sum(problem.sizes[i:]) for i, ready in enumerate(problem.ready_times))
@@ -99,7 +100,7 @@ def test_no_partition_in_any_order_beats_it(make_cost):
     """Two tensors cut into five equal pieces: every grouping, every order. Somewhere the bound is attained."""
     rng = np.random.default_rng(13)
     attained = 0
-    for _ in range(12):
+    for _ in range(examples(4)):
         workload, cost = workload_of([0.5, 0.5 + float(rng.exponential(1))], [20, 30]), make_cost(rng)
         pieces = [Block("t0", 0, 10), Block("t0", 10, 10), *(Block("t1", 10 * i, 10) for i in range(3))]
         best = min(
@@ -147,7 +148,7 @@ def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, o
     """Two tensors in two pieces each: all 75 groupings and orders. On one channel lines attain it now and then."""
     rng = np.random.default_rng(14)
     gaps = []
-    for _ in range(8):
+    for _ in range(examples(3)):
         workload, pricing = small_workload_of(rng), random_pricing(rng, make_cost, objective)
         best = min(carry_out(workload, plan, pricing).iteration_time for plan in every_plan(PIECES, objective))
         gaps.append(best / bound_under(workload, pricing, objective) - 1)
@@ -160,7 +161,7 @@ def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, o
 def test_no_schedule_beats_the_bounds_of_its_objective_and_of_its_messages(make_cost):
     """Random problems, random cuts, groups, orders, rules and credits; the second without credits."""
     rng = np.random.default_rng(15)
-    for _ in range(100):
+    for _ in range(examples(25)):
         problem, objective = random_problem(rng), OBJECTIVES[int(rng.integers(len(OBJECTIVES)))]
         workload = workload_of([time + 0.01 for time in problem.ready_times], [max(size, 1) for size in problem.sizes])
         pricing = random_pricing(rng, make_cost, objective)

@@ -16,6 +16,7 @@ from osfmodel.entities.plan import Objective
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.scheduling import Chunk, Jobs, blocks_plan, chunks_in, plan_of
 from osfmodel.solve.search.local_search import ChunkTimer, Filling, Rows, improve, moves
+from tests.draws import examples
 from tests.problems import tiny_workload
 
 RULES = [Objective(*rule) for rule in product((1, 2, 3), (False, True), ("replicated", "split"))]
@@ -42,7 +43,7 @@ def random_plan(rng: np.random.Generator, workload: Workload):
 @pytest.mark.parametrize("objective", RULES, ids=str)
 def test_its_clock_is_the_engine_s(objective):
     rng = np.random.default_rng(61)
-    for _ in range(30):
+    for _ in range(examples(10)):
         workload, pricing = tiny_workload(rng, 12), pricing_of(rng)
         plan = random_plan(rng, workload).under(objective)
         timer = ChunkTimer(Jobs.of(workload, objective), pricing, objective)

@@ -18,7 +18,7 @@ from osfmodel.solve.exact import merge, optimal
 from osfmodel.solve.solution import allowed, alternate, finish, groups_of
 from tests import exhaustive
 from tests.conftest import gradients, workload_of
-from tests.draws import many
+from tests.draws import examples, many
 from tests.problems import COST_MAKERS, affine, asked, jumping, min_of_affine, random_problem
 
 
@@ -76,7 +76,7 @@ def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch, 
     assert infeasible > 5
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.tuples(st.fractions(0, 3), st.integers(0, 50)), min_size=1, max_size=7),
     st.lists(st.tuples(st.fractions(0, 2), st.fractions(0, 1)), min_size=1, max_size=3),

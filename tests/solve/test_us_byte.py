@@ -14,6 +14,7 @@ from osfmodel.entities.plan import Objective
 from osfmodel.solve import Question
 from osfmodel.solve.published import us_byte
 from osfmodel.solve.published.us_byte import UsByteProblem
+from tests.draws import examples
 from tests.problems import random_problem
 
 OVERLAP = Objective(forward_overlap=True)
@@ -78,7 +79,7 @@ def test_the_search_keeps_only_what_helps():
 def test_the_planners_time_is_the_engines():
     """Layers without parameters, an update, and base blocks larger than tensors are included."""
     rng = np.random.default_rng(31)
-    for _ in range(60):
+    for _ in range(examples(25)):
         found = random_problem(rng)
         steps = rng.exponential(1.0, (2, len(found))).tolist()
         rows = zip(*steps, found.sizes, strict=True)

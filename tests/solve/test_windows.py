@@ -18,6 +18,7 @@ from osfmodel.entities.plan import Objective
 from osfmodel.solve.bounds import bound_under, objective_bound
 from osfmodel.solve.scheduling import Jobs, blocks_plan, plan_of
 from osfmodel.solve.windows import CostLine, below, chunks_of, minorants, optimum
+from tests.draws import examples
 from tests.problems import COST_MAKERS, tiny_workload
 
 OVERLAP = Objective(forward_overlap=True)
@@ -49,7 +50,7 @@ def least_time(jobs: Jobs, startup: Fraction, per_byte: Fraction) -> Fraction:
 def test_equals_every_schedule_tried_exactly(objective):
     rng = np.random.default_rng(31)
     cut = 0
-    for _ in range(60):
+    for _ in range(examples(25)):
         workload, cost = tiny_workload(rng), line_of(rng)
         jobs, (startup, per_byte) = Jobs.of(workload, objective), cost.pieces[0]
         best = least_time(jobs, startup, per_byte)
@@ -77,7 +78,7 @@ def test_a_test_below_the_optimum_fails():
 def schedules(rng: np.random.Generator, workload: Workload) -> Iterator[object]:
     """Random plans: bytes of each gradient spread over random buckets in random order."""
     sizes = workload.gradients.sizes
-    for _ in range(15):
+    for _ in range(examples(8)):
         count = int(rng.integers(1, 5))
         parts: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
         for item, size in enumerate(sizes):
@@ -91,7 +92,7 @@ def schedules(rng: np.random.Generator, workload: Workload) -> Iterator[object]:
 @pytest.mark.parametrize("strategy", ["replicated", "split"])
 def test_no_plan_of_any_kind_beats_the_bound(make_cost, strategy):
     rng = np.random.default_rng(33)
-    for _ in range(25):
+    for _ in range(examples(8)):
         workload, pricing = tiny_workload(rng, 12), Pricing.of(make_cost(rng))
         for objective in (Objective(1, True, strategy), Objective(1, False, strategy)):
             bound = objective_bound(workload, pricing, objective)

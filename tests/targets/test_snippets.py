@@ -23,8 +23,8 @@ from osfmodel.targets.target import Launch
 from tests import kept
 
 
-def tuned(cluster="v100-10gbe", workers=16, target="ddp"):
-    return kept.tuned("googlenet-k80", cluster, workers, target)
+def tuned(cluster="v100-10gbe", workers=16, target="ddp", workload="alexnet-pipedream"):
+    return kept.tuned(workload, cluster, workers, target)
 
 
 def words(text):
@@ -58,7 +58,7 @@ def test_the_batch_script_is_bash_and_says_the_same_to_slurm(tmp_path):
         (tmp_path / "job.sh").write_text(text)
         subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True)
     assert text.startswith("#!/bin/bash\n#SBATCH ")
-    for line in ("--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=4", "--job-name=googlenet-k80"):
+    for line in ("--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=4", "--job-name=alexnet-pipedream"):
         assert f"\n#SBATCH {line}\n" in text
 
 
@@ -98,7 +98,7 @@ def test_the_settings_are_given_or_it_is_said_where_they_are(name, tmp_path):
         assert f"# For {target}: " in text
         named = re.search(r"-o ([a-z]+[.][a-z]+)", text)
         if named is not None:
-            asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for", target, "-o"]
+            asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--for", target, "-o"]
             assert CliRunner().invoke(main, [*asked, str(tmp_path / named[1])]).exit_code == 0
         else:
             assert entry.launch.arguments(tuning.knobs)
@@ -129,7 +129,7 @@ def matching(text, size, nodes, ranks):
 
 @pytest.mark.parametrize(("cluster", "workers"), [("nccl-h100-ndr", 32), ("nccl-h100-node", 8), ("nccl-v100-dgx1", 8)])
 def test_every_message_finds_what_the_model_prices(cluster, workers):
-    tuning, shape = tuned(cluster, workers, "byteps"), osf.load_cluster(cluster)
+    tuning, shape = tuned(cluster, workers, "byteps", "googlenet-k80"), osf.load_cluster(cluster)
     text, place = SNIPPETS["nccl-tuner"].write(tuning), layout_of(workers, shape.gpus_per_node)
     price, ways = cost_of(shape, workers), nccl.ways(shape.nccl, place)
     sizes = {bucket.size for bucket in tuning.plan.buckets}
@@ -153,7 +153,7 @@ def test_one_worker_count_decides():
 
 
 def test_the_command_prints_the_lines_alone():
-    asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--lines", "slurm"]
+    asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--lines", "slurm"]
     assert CliRunner().invoke(main, asked).output == SNIPPETS["slurm"].write(tuned())
     result = CliRunner().invoke(main, [*asked[:-1], "nccl-tuner"])
     assert result.exit_code == 2
