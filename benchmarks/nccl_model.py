@@ -241,7 +241,8 @@ def loss(tables: Sequence[Measured], corrections: Corrections) -> float:
     """Mean over machines of the mean over their tables of the mean |log(predicted / measured)|."""
     by_machine: dict[str, list[float]] = {}
     for table in tables:
-        by_machine.setdefault(table.machine, []).append(distance(table, corrections))
+        told = corrections if table.place.nodes == 1 else corrections._replace(pipeline=0.0, own=0.0)  # unused there
+        by_machine.setdefault(table.machine, []).append(distance(table, told))
     return fmean(map(fmean, by_machine.values()))
 
 
