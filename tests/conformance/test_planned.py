@@ -90,7 +90,7 @@ def test_no_plan_that_is_listed_is_faster(workload, cluster, workers, channels, 
 
 def test_a_split_that_costs_more_is_not_forced():
     """Reduce-scatter and all-gather dearer than the all-reduce: permitted, they are left alone, and the bound holds."""
-    workload, line = osf.load_workload("googlenet-k80"), AffineCost(((1e-3, 1e-9),))
+    workload, line = osf.load_workload("alexnet-pipedream"), AffineCost(((1e-3, 1e-9),))
     dear = AffineCost(((5e-3, 2e-9),))
     pricing = Pricing({"all_reduce": line, "reduce_scatter": dear, "all_gather": dear})
     for objective in (Objective(1, False, "split"), Objective(2, True, "split")):

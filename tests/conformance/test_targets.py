@@ -203,7 +203,7 @@ GIVEN = {"--max-bucket": Limits(1 << 30), "--max-buckets": Limits(max_buckets=10
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_limits_are_kept_or_refused_by_name(name):
-    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
+    workload, cluster = osf.load_workload("alexnet-pipedream"), osf.load_cluster("k80-10gbe-ring")
     for option, limits in GIVEN.items():
         if option in CONFIG_TARGETS[name].limits:
             assert limits.allow(osf.tune(workload, cluster, 4, name, limits).plan)
