@@ -46,7 +46,7 @@ def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
 
 @pytest.mark.parametrize("narrow", [merge.NARROW, 0])
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
-@many(150, 600)
+@many(60, 600)
 def test_equals_exhaustive_search(make_cost, narrow, monkeypatch, many):
     """Random instances of each kind of cost, with choices ruled out only in long problems, and always."""
     monkeypatch.setattr(merge, "NARROW", narrow)
@@ -58,7 +58,7 @@ def test_equals_exhaustive_search(make_cost, narrow, monkeypatch, many):
 
 @pytest.mark.parametrize("narrow", [merge.NARROW, 0])
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping])
-@many(100, 300)
+@many(40, 300)
 def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch, many):
     """Largest bucket and number of buckets, alone and together, also where they allow no plan."""
     monkeypatch.setattr(merge, "NARROW", narrow)

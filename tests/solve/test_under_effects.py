@@ -71,6 +71,7 @@ def command(*words):
     return result.stdout
 
 
+@pytest.mark.usefixtures("kept_tuning")
 def test_what_settings_alone_would_take_is_the_best_plan_of_that_name():
     """On GPUs the slowdown of computation holds the host as well, for a host in step with the device."""
     where = ["resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16"]
@@ -80,6 +81,7 @@ def test_what_settings_alone_would_take_is_the_best_plan_of_that_name():
     assert f"takes {show_predicted_time(row['iteration_time_s'])}" in tuned
 
 
+@pytest.mark.usefixtures("kept_tuning")
 def test_a_file_whose_settings_need_the_groups_says_so(tmp_path):
     written = tmp_path / "horovod.env"
     command("tune", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16", "--for", "horovod", "-o", written)
