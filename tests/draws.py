@@ -18,7 +18,7 @@ def seeds(count: int, most: int) -> list[Any]:
 
 
 def examples(count: int) -> int:
-    """So many cases for Hypothesis every day, and as many times more as OSFMODEL_EXAMPLES says, for ``.ci/long``."""
+    """So many random cases every day, and as many times more as OSFMODEL_EXAMPLES says, for ``.ci/long``."""
     return count * int(os.environ.get("OSFMODEL_EXAMPLES", "1"))
 
 
