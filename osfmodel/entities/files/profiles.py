@@ -221,9 +221,7 @@ def files_called(name: str, *kinds: str) -> list[Path]:
     """The files of the profiles of these kinds, or of all, that have this name; the first is the one that it means."""
     folders = [FOLDERS[kind] for kind in kinds or FOLDERS]
     places = [folder / kind for folder in _folders() for kind in folders] if Path(name).name == name else []
-    return [
-        path for place in places if os.path.isfile(path := place / f"{name}.json")
-    ]  # a name may be too long for one
+    return [path for place in places if os.path.isfile(path := place / f"{name}.json")]
 
 
 def missing_folders() -> list[str]:
