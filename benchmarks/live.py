@@ -36,9 +36,8 @@ from osfmodel.entities.errors import OsfError  # noqa: E402
 from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
-from osfmodel.entities.measurement import Measurement  # noqa: E402
+from osfmodel.entities.measurement import Measurement, Source  # noqa: E402
 from osfmodel.entities.plan import Objective  # noqa: E402
-from osfmodel.entities.source import Source  # noqa: E402
 from osfmodel.ledger.check import side_by_side  # noqa: E402
 from osfmodel.ledger.results import BUSY, Beside, PlanRuns  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402

@@ -43,9 +43,8 @@ from osfmodel.entities.compression import top_k
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements, save_measurements
 from osfmodel.entities.files.notation import read, written
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import Measurement, Source
 from osfmodel.entities.plan import Plan, one_by_one
-from osfmodel.entities.source import Source
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.sources.peak_memory import PRICING, judge

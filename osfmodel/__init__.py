@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from osfmodel.entities.files.profiles import load_plan as load_plan
     from osfmodel.entities.files.profiles import save as save
     from osfmodel.entities.measurement import Measurement as Measurement
+    from osfmodel.entities.measurement import Source as Source
     from osfmodel.entities.plan import Block as Block
     from osfmodel.entities.plan import Bucket as Bucket
     from osfmodel.entities.plan import Objective as Objective
@@ -65,8 +66,7 @@ if TYPE_CHECKING:
     from osfmodel.entities.plan import Search as Search
     from osfmodel.entities.plan import contiguous_plan as contiguous_plan
     from osfmodel.entities.plan import grouped_plan as grouped_plan
-    from osfmodel.entities.segments import Segment as Segment
-    from osfmodel.entities.source import Source as Source
+    from osfmodel.entities.savings import Segment as Segment
     from osfmodel.entities.timeline import Span as Span
     from osfmodel.entities.timeline import Timeline as Timeline
     from osfmodel.entities.version import __version__ as __version__
@@ -137,10 +137,9 @@ PUBLIC = {
     "entities.errors": "CostError DataError ForeignFileError JobError OsfError PlanError UsageError",
     "entities.files.measurements": "load_measurements save_measurements",
     "entities.files.profiles": "load_plan save",
-    "entities.measurement": "Measurement",
+    "entities.measurement": "Measurement Source",
     "entities.plan": "Block Bucket Objective Plan Search contiguous_plan grouped_plan",
-    "entities.segments": "Segment",
-    "entities.source": "Source",
+    "entities.savings": "Segment",
     "entities.timeline": "Span Timeline",
     "entities.version": "__version__",
     "entities.workload": "Layer Workload",

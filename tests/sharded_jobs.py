@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from osfmodel.entities.intervals import union
+from osfmodel.entities.timeline import union
 from osfmodel.entities.trace import Collective, RankTrace, Sharded, ShardedUse, Step, Trace
 from tests.engine.sharded_events import Events
 from tests.engine.sharded_events import Sharded as Group

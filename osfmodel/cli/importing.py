@@ -24,9 +24,8 @@ from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import measurements_document
 from osfmodel.entities.files.profiles import LARGEST_FILE
 from osfmodel.entities.gpus import gpu_name
-from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.measurement import UNKNOWN, Measurement, Source
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import (
     IMPORT_FORMATS,

@@ -19,8 +19,7 @@ from osfmodel.cost.model import layout_of
 from osfmodel.cost.nccl_choices import choices
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
 from osfmodel.counting import in_words
-from osfmodel.counting.parts import parts_of
-from osfmodel.counting.remarks import remarks
+from osfmodel.counting.remarks import parts_of, remarks
 from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words
 from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES
 from osfmodel.engine import ENGINES

@@ -18,9 +18,8 @@ from itertools import chain
 from math import prod
 from typing import NamedTuple
 
-from osfmodel.counting.folding import folded
+from osfmodel.counting.blocks import folded, parts_of
 from osfmodel.counting.modules import Model, Module, Product, Shape, unnamed
-from osfmodel.counting.pipelines import parts_of
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 

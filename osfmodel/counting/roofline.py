@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from osfmodel.counting.kernels import KernelTimes, attention_work, gpu_of, kernels_of, width_of
 from osfmodel.counting.modules import Model, Module, Product, unnamed
-from osfmodel.counting.offloading import beside_moves, host_share, update_on_host
 from osfmodel.counting.recipes import RECIPES, gathered_type, rate_type, wide_type
 from osfmodel.counting.stacks import STACKS, Learned, Stack, Traffic, fused_columns, learned
 from osfmodel.counting.training import (
@@ -27,13 +26,15 @@ from osfmodel.counting.training import (
     TrainingSetup,
     activations,
     activations_away,
+    beside_moves,
+    host_share,
     repeated_parts,
+    update_on_host,
 )
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.gpus import Gpu
-from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.segments import Segment
+from osfmodel.entities.savings import OPTIMIZER, Segment
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 PARAMETERS = "float32"

@@ -30,7 +30,7 @@ from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import gpu_name
 from osfmodel.entities.lookup import did_you_mean, letters, model_and_rest, nearest, suggestion
-from osfmodel.entities.offload import OFFLOADED
+from osfmodel.entities.savings import OFFLOADED
 from osfmodel.entities.workload import Workload
 
 

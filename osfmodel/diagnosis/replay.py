@@ -19,7 +19,7 @@ from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times, messa
 from osfmodel.diagnosis.scene import RankLane, Scene, SeenStep
 from osfmodel.diagnosis.sharding import Roles
 from osfmodel.diagnosis.waits import input_waits, of_early_micro_batches, used_map
-from osfmodel.entities.intervals import Interval
+from osfmodel.entities.timeline import Interval
 from osfmodel.entities.trace import Key
 
 

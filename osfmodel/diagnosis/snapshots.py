@@ -19,7 +19,15 @@ from typing import NamedTuple
 from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
 from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
 from osfmodel.entities.display import show_bytes, show_share
-from osfmodel.entities.snapshot import ALLOCATED, INACTIVE, PENDING, MemorySnapshot, ReservedSegment, Stack, StackFrame
+from osfmodel.formats.memory_snapshot import (
+    ALLOCATED,
+    INACTIVE,
+    PENDING,
+    MemorySnapshot,
+    ReservedSegment,
+    Stack,
+    StackFrame,
+)
 
 OTHER, UNKNOWN = "other", "no stack"
 BACKWARD = "backward"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import recursion
-from osfmodel.engine.entry import Engine
+from osfmodel.engine.recursion import Engine
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
@@ -56,8 +56,10 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | 
 
 def _executed(workload: Workload, plan: Plan, pricing: Pricing, like: Timeline | None = None) -> Run:
     """The run of a step, or, ``like`` a longer one, of its first micro-batches."""
-    from osfmodel.engine.in_order import run_in_order  # these are not loaded where all plans are plain
-    from osfmodel.engine.run import issued_run
+    from osfmodel.engine.run import (
+        issued_run,
+        run_in_order,  # these are not loaded where all plans are plain
+    )
     from osfmodel.engine.simulator import run
     from osfmodel.engine.strategies import lower
     from osfmodel.engine.works import timed

@@ -11,27 +11,69 @@ The loop knows nothing of iterations: its clock goes on through them. :func:`car
 repeat, or for a while, and gives the plan of the iteration in the middle; the engine prices that as any other plan.
 
 Source: Horovod 0.28.1, horovod/common: operations.cc (RunLoopOnce), controller.cc (ComputeResponseList,
-TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc, ops/nccl_operations.cc (WaitForData).
+FuseResponses, TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc, ops/nccl_operations.cc
+(WaitForData).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import simulate
-from osfmodel.engine.horovod_fusion import fuse, padded
 from osfmodel.engine.recursion import Compute
 from osfmodel.entities.errors import PlanError, require_count, require_time
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB
-from osfmodel.entities.workload import Workload
+from osfmodel.entities.workload import Gradients, Workload
+
+
+def fuse(
+    found: Sequence[int],
+    gradients: Gradients,
+    threshold: int,
+    padding: int = 1,
+    refused: Callable[[int], None] = lambda needed: None,
+) -> Iterator[list[int]]:
+    """Horovod's FuseResponses over the tensors that one cycle found, in order.
+
+    A tensor of the batch's dtype that does not fit ends the batch (no hole is filled behind it); one of another dtype
+    is passed over as long as the batch and all that was passed over stay within the threshold. ``refused`` is
+    called with each threshold at which more would have been fused or passed over.
+    """
+    rest = list(found)
+    while rest:
+        batch, passed = [rest[0]], []
+        held, skipped = padded(gradients.sizes[rest[0]], padding), 0
+        kind, place = gradients.dtypes[rest[0]], 1
+        while place < len(rest):
+            size = padded(gradients.sizes[rest[place]], padding)
+            alike = gradients.dtypes[rest[place]] == kind
+            needed = held + size if alike else held + skipped + size
+            if needed > threshold:
+                refused(needed)
+                break
+            if alike:
+                held += size
+                batch.append(rest[place])
+            else:
+                skipped += size
+                passed.append(rest[place])
+            place += 1
+        yield batch
+        rest = passed + rest[place:]
+
+
+def padded(size: int, padding: int) -> int:
+    """``size`` rounded up to a multiple of ``padding``."""
+    return -(-size // padding) * padding
+
 
 DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001

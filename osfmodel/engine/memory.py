@@ -113,7 +113,7 @@ def reserved_as_known(
     key = (form_of(workload), active, rules_of(plan), workers, keeper, optimizer, expandable)
 
     def make() -> int:
-        from osfmodel.engine.reserved import reserved_bytes  # not loaded for other questions
+        from osfmodel.engine.caching import reserved_bytes  # not loaded for other questions
 
         single, others = _alone(workload)
         holdings = _holdings(single, plan, _bare(single, plan, timeline, workers), workers, keeper, optimizer, 0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.lookup import require
-from osfmodel.entities.offload import OPTIMIZER
+from osfmodel.entities.savings import OPTIMIZER
 from osfmodel.entities.workload import Workload
 
 OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.engine import recursion
-from osfmodel.engine.entry import Engine
+from osfmodel.engine.recursion import Engine
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError, UsageError, require_count, require_time
 from osfmodel.entities.filling import Closes, fill

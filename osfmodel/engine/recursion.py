@@ -9,16 +9,18 @@ clocks start at the integer 0, so rational input gives rational output.
 
 Effects (``entities.effects``) change when a gradient is ready and what a message costs, not the recursion: hooks and
 copies lengthen the computation before it, stragglers stretch it, and while a collective runs the compute stream goes
-at 1 / (1 + slowdown) of its speed.
+at 1 / (1 + slowdown) of its speed. :class:`Engine` is the row type of ENGINES.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
+from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import PlanError
@@ -189,3 +191,20 @@ class Compute:
 
     def _span(self, kind: str, layer: str, start: float, end: float) -> Span:
         return Span(kind, "compute", (layer,), self.clock(start), self.clock(end))
+
+
+class Engine(NamedTuple):
+    """An entry of ENGINES.
+
+    carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
+    summary:   shown by ``osf list``
+    seen:      the part of a pricing that it models: plans and bounds are made for that
+    caveats:   assumptions of its predictions, beyond those of our engine
+    plans:     those shown by default; empty for those that fit the rules asked for
+    """
+
+    carry_out: Callable[[Workload, Plan, Pricing], Timeline]
+    summary: str
+    seen: Callable[[Pricing], Pricing] = lambda pricing: pricing
+    caveats: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import DataError, require_count, require_name, require_positive, require_time
 from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.source import Source
+from osfmodel.entities.measurement import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell", "cdna")

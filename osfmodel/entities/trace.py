@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from osfmodel.entities.dtypes import element_bytes, holds_gradients
 from osfmodel.entities.errors import DataError, require_count, require_name
-from osfmodel.entities.intervals import Interval, length, require_interval, union
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.timeline import Interval, length, require_interval, union
+from osfmodel.entities.units import element_bytes, holds_gradients
 
 Key = tuple[Hashable, ...]
 """Identity of a collective, the same on all ranks of a job."""

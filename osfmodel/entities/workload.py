@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import (
     DataError,
     require_count,
@@ -16,11 +15,11 @@ from osfmodel.entities.errors import (
     require_time,
     require_unique,
 )
-from osfmodel.entities.offload import Offload
+from osfmodel.entities.measurement import Source
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.segments import Segment, require_segments, span_of
-from osfmodel.entities.source import Source
+from osfmodel.entities.savings import Offload, Segment, require_segments, span_of
 from osfmodel.entities.timeline import Span
+from osfmodel.entities.units import element_bytes
 
 MOST_VARIANTS = 32
 """Maximum number of changed workloads that a workload keeps."""

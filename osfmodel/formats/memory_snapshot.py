@@ -2,30 +2,96 @@
 
 ``segments`` is a list of segments with their blocks, ``device_traces`` has a list of events for each GPU; a stack is a
 list of frames, the innermost first (torch/cuda/memory.py). Pickles are read of plain data only.
+:class:`MemorySnapshot` is the memory of one GPU at that moment, and the events that led there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from osfmodel.entities.errors import LARGEST_COUNT, DataError
-from osfmodel.entities.snapshot import (
-    ALLOCATED,
-    INACTIVE,
-    PENDING,
-    AllocatorEvent,
-    MemoryBlock,
-    MemorySnapshot,
-    ReservedSegment,
-    Stack,
-    StackFrame,
-)
 from osfmodel.formats.source_text import Files, Hints, Text
 from osfmodel.formats.streams.archives import limited
 from osfmodel.formats.streams.pickles import is_pickle, plain_data
 from osfmodel.formats.streams.trace_files import named, opened
+
+ALLOCATED, PENDING, INACTIVE = "allocated", "pending", "inactive"
+"""States of a block: in use, freed and awaited by another stream, and free."""
+
+
+class StackFrame(NamedTuple):
+    """A frame of the stack of an allocation."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[StackFrame, ...]
+"""Frames, the innermost first; none where no stack was recorded."""
+
+
+class MemoryBlock(NamedTuple):
+    """A part of a segment; ``requested`` are the bytes that were asked for."""
+
+    address: int
+    size: int
+    requested: int
+    state: str
+    stack: Stack = ()
+
+
+class ReservedSegment(NamedTuple):
+    """Memory that the allocator took from the GPU, for one stream; ``small`` ones are for blocks up to 1 MiB."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    expandable: bool
+    blocks: Sequence[MemoryBlock]
+
+    def held(self, *states: str) -> int:
+        """Bytes of its blocks in these states."""
+        return sum(block.size for block in self.blocks if block.state in states)
+
+
+class AllocatorEvent(NamedTuple):
+    """An action of the allocator, such as ``alloc``; ``address`` is the GPU's free memory where it is ``oom``."""
+
+    action: str
+    address: int
+    size: int
+    stack: Stack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """The segments of a GPU, and the last events of its allocator, the oldest first.
+
+    file:       the file that it was read from
+    expandable: whether segments grow (expandable_segments); None where the file does not say
+    """
+
+    file: str
+    device: int
+    segments: Sequence[ReservedSegment]
+    events: Sequence[AllocatorEvent] = ()
+    expandable: bool | None = None
+
+    @property
+    def blocks(self) -> list[MemoryBlock]:
+        """The blocks of all segments."""
+        return [block for segment in self.segments for block in segment.blocks]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
 
 NAME, LABEL = "memory-snapshot", "a memory snapshot of PyTorch"
 ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from osfmodel.entities.cluster import REPEATED, Cluster, Table
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files.documents import parse_json, parse_object
-from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.measurement import TELLING, Measurement, Source, checksum_of, imported
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.source import TELLING, Source, checksum_of, imported
 from osfmodel.entities.workload import Workload
 
 LONGEST_QUOTE = 120

@@ -25,10 +25,9 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.measurement import COMPUTATION, DEFAULTS, OF_ONE_REPEAT, UNKNOWN, Measurement
+from osfmodel.entities.measurement import COMPUTATION, DEFAULTS, OF_ONE_REPEAT, UNKNOWN, Measurement, Source
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import silent
 from osfmodel.formats.trainers.steps import quartile_spread

@@ -23,9 +23,9 @@ from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.files.usual_effects import gpu_unknown
 from osfmodel.entities.gpus import generation_of
+from osfmodel.entities.measurement import NO_GPU
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED, unsharded
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.source import NO_GPU
 from osfmodel.entities.workload import Workload
 
 BANDLESS, WIDE = "no error band:", "wide error band:"

@@ -30,10 +30,10 @@ from osfmodel.diagnosis.waits import Sent
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.display import show_bytes, show_time
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import ProcessGroup
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES, wire_times_by_size

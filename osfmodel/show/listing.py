@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.cost import network_rates, worker_counts
 from osfmodel.counting.modules import Model
-from osfmodel.counting.parts import Part
+from osfmodel.counting.remarks import Part
 from osfmodel.counting.stacks import clock_of
 from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.units import show_rate

@@ -34,13 +34,12 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import serial, transfer
 from osfmodel.engine.optimizers import shard_update_time
-from osfmodel.engine.strategies.padding import exchanged_bytes
 from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import HYBRID_SHARDED, around, blocks
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.sharding import EACH, Form, Sharding
+from osfmodel.entities.sharding import EACH, Form, Sharding, exchanged_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 GROWTH = 2

@@ -23,8 +23,8 @@ from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, blocks, inside, wrapped
-from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.savings import OPTIMIZER
 from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.search.group_search import groups_for

@@ -15,7 +15,6 @@ from math import inf
 from operator import itemgetter
 
 from osfmodel.cost.shapes import serial
-from osfmodel.engine.horovod_fusion import padded
 from osfmodel.engine.horovod_loop import (
     ATOMIC_UNIT,
     DEFAULT_CYCLE,
@@ -24,6 +23,7 @@ from osfmodel.engine.horovod_loop import (
     Loop,
     LoopIteration,
     channels,
+    padded,
     steady_iteration,
 )
 from osfmodel.entities.rounding import just_below, least, within

@@ -22,9 +22,9 @@ from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import MEGATRON, MEGATRON_DEGREES, PRECISION, RECOMPUTED
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
-from osfmodel.entities.offload import OPTIMIZER
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least
+from osfmodel.entities.savings import OPTIMIZER
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer

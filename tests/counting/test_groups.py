@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 import osfmodel as osf
-from osfmodel.counting.folding import outline
+from osfmodel.counting.blocks import outline
 from osfmodel.counting.groups import GroupMessage, Parallelism, folded_stages, shard_of, stages_of
 from osfmodel.counting.words import model_of, parse_words
 from tests.counting.test_words import TINY

@@ -19,7 +19,7 @@ from osfmodel.counting.stacks import EAGER, STACKS, learned
 from osfmodel.counting.training import TrainingSetup
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.source import NO_GPU
+from osfmodel.entities.measurement import NO_GPU
 from osfmodel.planning.scaling.replicas import on_gpu_of
 from osfmodel.planning.scaling.strategies import COMMUNICATOR, CONTEXT, room_of
 

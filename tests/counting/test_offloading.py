@@ -8,15 +8,14 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.counting.kernels import gpu_of
-from osfmodel.counting.offloading import CPU_ADAM
 from osfmodel.counting.roofline import Roofline, timed
-from osfmodel.counting.training import activations, activations_away
+from osfmodel.counting.training import CPU_ADAM, activations, activations_away
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.engine.strategies.holdings import STATE, WEIGHTS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.gpus import GPUS
-from osfmodel.entities.offload import Offload
+from osfmodel.entities.savings import Offload
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.planning.predictions import PricedSubject
 from osfmodel.solve.room import peak_of

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from osfmodel.cli import main
-from osfmodel.counting.parts import parts_of
+from osfmodel.counting.remarks import parts_of
 from osfmodel.counting.words import model_of, parse_words
 from tests.conftest import ROOT
 

@@ -17,7 +17,7 @@ from osfmodel.diagnosis.sentences import find_unused
 from osfmodel.diagnosis.waits import LocalClock, parts_of, sent, waits
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.intervals import union, without
+from osfmodel.entities.timeline import union, without
 from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
 from osfmodel.formats.traces import cluster_of, measurement_of, workload_of
 from osfmodel.formats.traces.cautions import own_step

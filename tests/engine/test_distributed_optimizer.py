@@ -135,7 +135,7 @@ def test_weights_in_another_type_have_a_shard_in_their_own():
 def test_plans_that_it_does_not_run_are_refused():
     cut = (Bucket((Block("c", 0, 200),)), Bucket((Block("c", 200, 200), Block("b", 0, 200), Block("a", 0, 100))))
     for change, words in (
-        ({"buckets": cut}, "cuts a tensor"),
+        ({"buckets": cut}, "cuts tensors"),
         ({"forward_overlap": True}, "does not go with the next forward"),
         ({"credit": 300}, "does not go with sending by priority"),
         ({"release": True}, "does not go with gradients released"),

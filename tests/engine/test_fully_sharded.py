@@ -13,9 +13,8 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower
-from osfmodel.engine.strategies.padding import gathered_bytes, reduced_bytes
 from osfmodel.entities.effects import Effects
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import ParameterGroup, Sharding, gathered_bytes, reduced_bytes
 from tests.draws import seeds
 from tests.engine.sharded_events import Sharded, ends_of
 

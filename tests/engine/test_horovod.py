@@ -10,8 +10,7 @@ from osfmodel import Layer, PlanError, UsageError, Workload, load_cluster, load_
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, predict_timeline
-from osfmodel.engine.horovod_fusion import fuse
-from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop
+from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop, fuse
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.units import MIB
 from osfmodel.solve import Case, Limits

@@ -12,9 +12,9 @@ from osfmodel import Layer, Workload, load_cluster, pricing_of
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import simulate
-from osfmodel.engine.in_order import run_in_order
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.program import Operation, Program
+from osfmodel.engine.run import run_in_order
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower, strategy_of
 from osfmodel.engine.works import timed

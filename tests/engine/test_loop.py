@@ -15,8 +15,7 @@ from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.horovod_fusion import fuse
-from osfmodel.engine.horovod_loop import ATOMIC_UNIT, PADDING, Loop, LoopIteration, carry_out, steady_iteration
+from osfmodel.engine.horovod_loop import ATOMIC_UNIT, PADDING, Loop, LoopIteration, carry_out, fuse, steady_iteration
 from osfmodel.entities.effects import Effects
 from tests.draws import examples, seeds
 from tests.engine.horovod_loop import Iteration, Settings, Tensor, chosen, follow_job

@@ -19,7 +19,7 @@ from osfmodel.engine.recursion import predict_timeline
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Block, Bucket, one_by_one
-from osfmodel.entities.segments import Segment
+from osfmodel.entities.savings import Segment
 from osfmodel.solve.bounds import plan_bound
 from tests.draws import examples
 from tests.engine import events

@@ -15,7 +15,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower
-from osfmodel.engine.strategies.used_modules import used_modules
+from osfmodel.engine.strategies.deepspeed import used_modules
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.sharding import Fetching, ParameterGroup, Sharding
 from osfmodel.solve.bounds import plan_bound

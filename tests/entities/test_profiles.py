@@ -34,8 +34,8 @@ from osfmodel.engine.strategies import strategy_of
 from osfmodel.entities.cluster import Contention
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.documents import document_of
-from osfmodel.entities.offload import Offload
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.savings import Offload
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from tests.conftest import ROOT
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from osfmodel import DataError, Layer, Plan, PlanError, Workload, load_plan
-from osfmodel.engine.strategies.padding import gathered_bytes, padded_elements, reduced_bytes
 from osfmodel.entities.files import profiles
 from osfmodel.entities.modules import blocks, wrapped
 from osfmodel.entities.plan import in_one
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import ParameterGroup, Sharding, gathered_bytes, padded_elements, reduced_bytes
 
 
 def layer(name, shape, dtype="float32"):

@@ -17,7 +17,7 @@ from osfmodel.entities.files.usual_effects import (
     usual_values,
 )
 from osfmodel.entities.gpus import generation_of
-from osfmodel.entities.source import NO_GPU, Source, imported
+from osfmodel.entities.measurement import NO_GPU, Source, imported
 
 V100, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("nccl:v100x8,100Gbps/node,ib")
 USUAL = ("tensor_time", "hook_time", "compute_slowdown", "node_slowdown")

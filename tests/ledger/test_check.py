@@ -21,8 +21,7 @@ from osfmodel.engine.bands import quantile
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import decode_measurements, load_measurements, save_measurements
-from osfmodel.entities.measurement import Measurement
-from osfmodel.entities.source import Source, imported
+from osfmodel.entities.measurement import Measurement, Source, imported
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, overall
 from osfmodel.runtime.training.run import _ratio

@@ -23,8 +23,8 @@ from osfmodel import (
     Workload,
 )
 from osfmodel.entities.cluster import FittedRange
-from osfmodel.entities.intervals import require_interval
 from osfmodel.entities.plan import Block, Bucket, contiguous_plan
+from osfmodel.entities.timeline import require_interval
 from osfmodel.planning.tuning.settling import contiguous_ends
 
 

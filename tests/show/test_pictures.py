@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.diagnosis.explain_trace import explain_trace
-from osfmodel.entities.intervals import length, outside, union
+from osfmodel.entities.timeline import length, outside, union
 from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats import load_trace
 from osfmodel.formats.traces import cluster_of, plan_of, workload_of

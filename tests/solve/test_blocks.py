@@ -17,9 +17,9 @@ from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan, one_by_one
+from osfmodel.entities.units import element_bytes
 from osfmodel.solve import SOLVERS, Limits, Question, Status
 from osfmodel.solve.blocks import resize, search, tape
 from osfmodel.solve.bounds import objective_bound

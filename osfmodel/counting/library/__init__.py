@@ -141,9 +141,9 @@ def _count(config: Config, tokens: int) -> Model:
     kind = config.word("model_type")
     try:
         if kind == FUNCTION:
-            from osfmodel.counting.library.functions import count
+            from osfmodel.counting.library.counted import count_function as count
         elif kind == TIMM:
-            from osfmodel.counting.library.timm_models import count
+            from osfmodel.counting.library.counted import count_timm as count
         elif kind == DIFFUSERS:
             from osfmodel.counting.library.diffusers_models import count
         else:

@@ -1,22 +1,31 @@
-"""Count a module of PyTorch on the meta device by one forward of a sample: what a counter saw of it, as a model."""
+"""Count a module of PyTorch on the meta device by one forward of a sample: what a counter saw of it, as a model.
+
+The module is one of timm's, by its name or by a ``config.json`` as timm writes it for the hub, or one that a function
+of the user's returns; the classes of other libraries have modules of their own.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from math import prod
 from typing import Any
 
+from osfmodel.counting.config import Config
 from osfmodel.counting.library import inputs
 from osfmodel.counting.library.counter import Counter, Visit
 from osfmodel.counting.library.inputs import TOKENS, USUAL, Inputs
 from osfmodel.counting.library.values import knowing
 from osfmodel.counting.modules import LOGITS, Model, Module, Shape
 from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.lookup import did_you_mean, suggestion
 from osfmodel.entities.modules import blocks_of, inside, module_of
 
 MOST = 24
@@ -209,3 +218,72 @@ def _counted(name: str, module: Any, given: Inputs, length: int) -> Model:
     language = words and isinstance(logits, torch.Tensor) and logits.ndim == 3 and logits.shape[1] == length
     model = model_of(name, counter, shapes, tokens, logits.numel() if language else 0)
     return replace(model, sample=inputs.in_words(given, length))
+
+
+def called(name: str) -> Any:
+    """The function called ``module:function``; modules in the working directory are found too. Raises UsageError."""
+    module_name, _, function = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            remedy = f": write {module_name[:-3]}:{function}" if module_name.endswith(".py") else ""
+            raise UsageError(
+                f"{name!r}: there is no module {error.name!r} here or on the Python path{remedy}"
+            ) from None
+        raise DataError(f"{name!r}: importing {module_name} failed: {error}") from error
+    except Exception as error:
+        raise DataError(f"{name!r}: importing {module_name} failed: {one_line(error)}") from error
+    known = [one for one, value in vars(found).items() if callable(value) and not one.startswith("_")]
+    for part in function.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        near = suggestion(function, known, "", most=3)
+        raise UsageError(f"{name!r}: {module_name} has no function {function!r}{near and ': '}{near}")
+    return found
+
+
+def count_function(config: Config, tokens: int) -> Model:
+    """The model that the function of a configuration's name returns; 0 ``tokens`` for the usual number.
+
+    Its inputs are those of a file, or found from its forward: :func:`osfmodel.counting.library.inputs.examples`.
+    Raises UsageError, and DataError for what is no model or cannot be counted.
+    """
+    import torch
+
+    name = config.name
+    make = called(name)
+    model = make_module(repr(name), make)
+    if isinstance(model, tuple | list) and model:  # as a factory of osf profile returns it
+        model = model[0]
+    if not isinstance(model, torch.nn.Module):
+        raise DataError(f"{name!r} returned {type(model).__name__}, not a torch.nn.Module")
+    found = config.fields.get(inputs.FIELD)
+    return count_module(name, model, inputs.examples(model, tokens), tokens, found)
+
+
+TIMM_FIELDS = ("num_classes", "global_pool")
+"""Fields of a configuration that a model of timm is made with, beside its ``model_args``."""
+
+
+def count_timm(config: Config, tokens: int) -> Model:
+    """The model of a configuration for one image of its own size. Raises UsageError for a name that timm has not."""
+    with quiet():
+        import timm
+
+        name, given = config.word("architecture"), config.fields
+        plain, known = name.partition(".")[0], timm.list_models()
+        if plain not in known:
+            begun = sorted((one for one in known if plain and one.startswith(plain)), key=len)[:3]
+            near = did_you_mean(begun) or suggestion(plain, known, "timm.list_models() has all", most=3)
+            raise UsageError(f"timm {timm.__version__} has no model {name!r}: {near}")
+        fields = {one: given[one] for one in TIMM_FIELDS if given.get(one) is not None}
+        fields |= given.get("model_args") or {}
+        module: Any = make_module(config.name, lambda: timm.create_model(name, **fields))
+        sizes = config.part("pretrained_cfg").fields if given.get("pretrained_cfg") else {}
+        shape = sizes.get("input_size") or module.pretrained_cfg.get("input_size") or (3, 224, 224)
+        example = {inputs.wanted(module)[0]: inputs.tensor(inputs.SAMPLES, *shape)}
+        return count_module(config.name, module, [example], tokens, config.fields.get(inputs.FIELD))

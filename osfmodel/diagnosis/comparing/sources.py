@@ -38,8 +38,8 @@ from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.documents import parse_json
 from osfmodel.entities.files.measurements import decode_measurements, load_measurements
 from osfmodel.entities.files.profiles import plain_text
-from osfmodel.entities.intervals import common, length, without
 from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.timeline import common, length, without
 from osfmodel.entities.trace import Step, Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, import_job, is_job, load_trace

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 STRATEGIES: LateTable[Strategy] = LateTable(
     {
         "replicated": "engine.strategies.replicated:STRATEGY",
-        "split": "engine.strategies.split:STRATEGY",
+        "split": "engine.strategies.replicated:SPLIT",
         "fully-sharded": "engine.strategies.fully_sharded:STRATEGY",
-        "hybrid-sharded": "engine.strategies.hybrid_sharded:STRATEGY",
+        "hybrid-sharded": "engine.strategies.fully_sharded:HYBRID",
         "flat-sharded": "engine.strategies.flat_sharded:STRATEGY",
         "zero-1": "engine.strategies.zero:FIRST",
         "zero-1-owners": "engine.strategies.zero:OWNERS_STRATEGY",

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import COMPUTE, Operation, Program
-from osfmodel.engine.strategies.gathering import GatheringStep, require_only
 from osfmodel.engine.strategies.holdings import Holdings
-from osfmodel.engine.strategies.lowering import Strategy
-from osfmodel.entities.dtypes import element_bytes
+from osfmodel.engine.strategies.lowering import GatheringStep, Strategy, require_only
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 
 

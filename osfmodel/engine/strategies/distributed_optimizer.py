@@ -20,19 +20,16 @@ from dataclasses import replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import moments_bytes, offloaded
 from osfmodel.engine.program import COMPUTE, Hold, Operation, Program
-from osfmodel.engine.strategies.gathering import GatheringStep, require_only
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
-from osfmodel.engine.strategies.lowering import Strategy
-from osfmodel.entities.dtypes import element_bytes
+from osfmodel.engine.strategies.lowering import GatheringStep, Strategy, require_only, require_whole
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 START, END = 64, 128
 """The start of a parameter, and the end of a bucket, are padded to multiples of so many elements."""
-OWN = Sharding(())
-"""Sharding of plans that have none: own dtypes, one micro-batch."""
 
 
 def padded_elements(layers: Sequence[Layer], ranks: int) -> int:
@@ -52,7 +49,7 @@ class Buffers:
 
     def __init__(self, workload: Workload, plan: Plan, ranks: int) -> None:
         self.layers, self.ranks = {layer.name: layer for layer in workload.layers}, ranks
-        self.rules = plan.sharding or OWN
+        self.rules = plan.sharding or Sharding(())
 
     def gathered_bytes(self, bucket: Bucket) -> int:
         """Bytes of the parameters of a bucket, as they are gathered and computed with."""
@@ -108,9 +105,7 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
 
 def _require_runnable(workload: Workload, plan: Plan) -> None:
     require_only(plan, "sharding")
-    sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
-    if any(block.bytes != sizes[block.layer] for bucket in plan.buckets for block in bucket.blocks):
-        raise PlanError("the plan cuts a tensor: a distributed optimizer needs each tensor whole, in one bucket")
+    require_whole(workload, plan)
     if plan.sharding is not None and plan.sharding.replicas > 1:
         raise PlanError(
             f"the plan's sharding has {plan.sharding.replicas} replicas: the distributed optimizer has none, give 1"

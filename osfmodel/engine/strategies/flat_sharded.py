@@ -19,16 +19,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE
 from osfmodel.engine.strategies.fully_sharded import ShardedHoldings, ShardedStep
 from osfmodel.engine.strategies.issued import WHOLE
 from osfmodel.engine.strategies.lowering import Strategy
-from osfmodel.engine.strategies.padding import frozen_bytes
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.modules import as_defined
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.sharding import frozen_bytes
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 FREED = 2
@@ -173,5 +174,5 @@ STRATEGY = Strategy(
     FlatStep.lower,
     "flat parameters gathered by group before use, gradients reduced to shards (FSDP1)",
     FlatHoldings,
-    FlatStep.lower_apart,
+    partial(FlatStep.lower, apart=True),
 )

@@ -25,18 +25,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import offloaded
 from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import BUFFERS, GRADIENTS
 from osfmodel.engine.strategies.issued import COPY_IN, GATHERED, HOST, REDUCED, WHOLE, IssuedHoldings, IssuedStep, turns
-from osfmodel.engine.strategies.lowering import Strategy
-from osfmodel.engine.strategies.padding import exchanged_bytes, frozen_bytes, padded_elements
+from osfmodel.engine.strategies.lowering import Strategy, require_whole
 from osfmodel.engine.works import Work
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.sharding import exchanged_bytes, frozen_bytes, padded_elements
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 REDUCE, REPLICAS = "reduce channel", "replica channel"
@@ -65,8 +66,7 @@ class ShardedStep(IssuedStep):
         layers = {layer.name: layer for layer in workload.layers}
         self.members = [[layers[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
         self.group_of = {layer.name: group for group, members in enumerate(self.members) for layer in members}
-        if any(block.bytes != layers[block.layer].gradient_bytes for bucket in plan.buckets for block in bucket.blocks):
-            raise PlanError("the plan cuts tensors, and shards parameters: each belongs to one group, whole")
+        require_whole(workload, plan)
         self.gathered: tuple[int, ...]
         self.reducing: tuple[int, ...]
         self.gathered, self.reducing = zip(*map(self.exchanged_bytes, self.members), strict=True)
@@ -109,14 +109,9 @@ class ShardedStep(IssuedStep):
             yield places.get(group.first, min(own)), places.get(group.last, max(own))
 
     @classmethod
-    def lower(cls, workload: Workload, plan: Plan, pricing: Pricing) -> Program:
+    def lower(cls, workload: Workload, plan: Plan, pricing: Pricing, apart: bool = False) -> Program:
         """The program of one step."""
-        return cls(workload, plan, pricing).program()
-
-    @classmethod
-    def lower_apart(cls, workload: Workload, plan: Plan, pricing: Pricing) -> Program:
-        """The program of one step in which each layer is an operation of its own."""
-        return cls(workload, plan, pricing, apart=True).program()
+        return cls(workload, plan, pricing, apart).program()
 
     def program(self) -> Program:
         """The whole step: forward and backward of each micro-batch, and the update of the shards."""
@@ -346,5 +341,8 @@ STRATEGY = Strategy(
     ShardedStep.lower,
     "parameters gathered by group before use, gradients reduced to shards (FSDP2)",
     ShardedHoldings,
-    ShardedStep.lower_apart,
+    partial(ShardedStep.lower, apart=True),
+)
+HYBRID = STRATEGY._replace(
+    summary="sharded as with fully-sharded inside each replica, shards all-reduced between replicas"
 )

@@ -115,11 +115,8 @@ class IssuedStep:
         return Program(tuple(self.in_turn()), streams, works=works, taken=tuple(self.taken), layers=layers)
 
     def in_turn(self) -> Iterable[Operation]:
-        """The operations; where launching a collective blocks, each waits for the one before it."""
-        if not self.pricing.blocking or self.rules.asynchronous:
-            return self.operations
-        first = self.operations[:1]
-        return [*first, *(one._replace(waits=(number,)) for number, one in enumerate(self.operations[1:]))]
+        """The operations as the library launches them."""
+        return self.operations
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters."""

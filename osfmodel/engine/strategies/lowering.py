@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Layered, Operation, Program, Stream
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.engine.strategies.holdings import Holdings
+from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Layer, Workload
@@ -220,3 +222,66 @@ class Strategy(NamedTuple):
     summary: str
     holdings: type[Holdings] = Holdings
     apart: Callable[[Workload, Plan, Pricing], Program] | None = None
+
+
+class GatheringStep(Lowering):
+    """A program under construction, with one all-gather for each bucket, issued one ahead in forward.
+
+    Buckets are gathered in the order in which forward needs them, the first layer of each. In front of that layer
+    compute waits for the all-gather of the bucket; as it gets there, the all-gather of the next bucket is issued, which
+    goes after all that compute has been given so far.
+    """
+
+    def padded_bytes(self, number: int, kind: str) -> int:
+        """Bytes of the collective ``kind`` of a bucket; those of its gradients, unless they are padded."""
+        return self.plan.buckets[number].size
+
+    def arrived(self, number: int, gathered: int) -> tuple[int, ...]:
+        """Add the computations that follow the all-gather ``gathered`` of a bucket: their numbers; none here."""
+        return ()
+
+    def gathering_forward(self, computed: tuple[int, ...]) -> None:
+        """Add all-gathers and forward behind ``computed``, the last computation; none at the start of a program."""
+        order, needed = self._needed()
+        following = dict(pairwise(order))
+        last = self._gather(order[0], computed) if order else -1
+        for place, layer in enumerate(self.workload.layers):
+            waits: tuple[int, ...] = ()
+            for number in needed.get(place, ()):
+                gathered = last
+                waits = (*waits, gathered)
+                if number in following:
+                    last = self._gather(following[number], (gathered, *computed))
+                computed = self.arrived(number, gathered) or computed
+            computed = (self.add(self._forward([layer], waits)),)
+
+    def scatter(self, number: int) -> int:
+        """Add the reduce-scatter of a bucket, and return its number."""
+        return self.send(number, "reduce_scatter", size=self.padded_bytes(number, "reduce_scatter"))
+
+    def _gather(self, number: int, waits: tuple[int, ...]) -> int:
+        return self.send(number, "all_gather", waits, self.padded_bytes(number, "all_gather"))
+
+    def _needed(self) -> tuple[list[int], dict[int, list[int]]]:
+        """Buckets in the order in which forward needs them, and those that it needs at each place."""
+        places = {layer.name: place for place, layer in enumerate(self.workload.layers)}
+        first = [min(places[block.layer] for block in bucket.blocks) for bucket in self.plan.buckets]
+        order = sorted(range(len(first)), key=first.__getitem__)
+        needed: dict[int, list[int]] = {}
+        for number in order:
+            needed.setdefault(first[number], []).append(number)
+        return order, needed
+
+
+def require_only(plan: Plan, *names: str) -> None:
+    """Raise PlanError if the plan wants what its strategy does not do; ``names`` are fields of a plan that it does."""
+    others = [words for name, words in plan.wants.items() if name not in ("strategy", "channels", "recompute", *names)]
+    if others:
+        raise PlanError(f"the strategy {plan.strategy} does not go with {', '.join(others)}")
+
+
+def require_whole(workload: Workload, plan: Plan) -> None:
+    """Raise PlanError if the plan cuts tensors."""
+    sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+    if any(block.bytes != sizes[block.layer] for bucket in plan.buckets for block in bucket.blocks):
+        raise PlanError(f"the plan cuts tensors: the strategy {plan.strategy} needs each whole, in one bucket")

@@ -3,7 +3,7 @@
 Sources: DeepSpeed 0.19.8, ``deepspeed/runtime/zero/stage_1_and_2.py``, and its issue 8364 for the stall. Each bucket is
 an all-reduce, also with DeepSpeed's ``reduce_scatter``: so it was seen over gloo (``targets.deepspeed``).
 
-* A bucket is handed over with the next gradient, or once backward is over (``handover``). With ``overlap_comm``
+* A bucket is handed over with the next gradient, or once backward is over (``handovers``). With ``overlap_comm``
   (``asynchronous`` of the plan's sharding; off by default) backward then waits for the reduction of the bucket before,
   since 0.14.4; without, for that of the bucket itself. So it does in any case where launching a collective blocks, as
   over gloo: DeepSpeed launches none of these in the background (recorded with 2 ranks).
@@ -20,7 +20,7 @@ largest tensor that is left goes to the rank that has least. With replicas the r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from heapq import heappop, heappush
@@ -28,25 +28,21 @@ from typing import ClassVar
 
 from osfmodel.cost.pricing import BROADCAST, Pricing
 from osfmodel.engine.optimizers import offloaded, state_bytes
-from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Operation, Program
-from osfmodel.engine.strategies.handover import handovers
+from osfmodel.engine.program import CHANNEL, COMPUTE, Hold, Instant, Program
+from osfmodel.engine.strategies.deepspeed import elements_of, handovers, rules_of
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS, Holdings
 from osfmodel.engine.strategies.issued import IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy, completing
 from osfmodel.engine.works import Work
-from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.errors import PlanError
-from osfmodel.entities.modules import OWNERS
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 ALIGNED = 2
 """Elements of which each rank's part of the parameters is a multiple (NCCL_START_ALIGNMENT_FACTOR)."""
 PARAMETERS, HALF = "float32", 2
 """Type of parameters in shards, and the fewest bytes of an element that is held whole in the type of computation."""
-DEFAULTS = Sharding(())
-"""Rules of plans that state none."""
 
 
 class ZeroStep(IssuedStep):
@@ -86,14 +82,10 @@ class ZeroStep(IssuedStep):
         """The update of a shard; gradients go to a host beside backward where they are reduced beside it."""
         return "update", self.ranks, self.rules.micro_batches if self.each else 1, self.rules.asynchronous
 
-    def in_turn(self) -> Iterable[Operation]:
-        """The operations; a library that blocks is in what each waits for already."""
-        return self.operations
-
     def _broadcast(self, update: int) -> None:
         """Add a broadcast for each rank that owns tensors, between the ranks of a replica."""
         for layers in owned(trained(self.workload), self.ranks):
-            size = sum(_elements(one) * element_bytes(self.rules.gather_dtype or one.dtype) for one in layers)
+            size = sum(elements_of(one) * element_bytes(self.rules.gather_dtype or one.dtype) for one in layers)
             names = tuple(one.name for one in layers)
             self.add(BROADCAST, CHANNEL, names, ("send", BROADCAST, size, self.ranks), (update,))
 
@@ -145,17 +137,6 @@ class ZeroStep(IssuedStep):
         )
 
 
-def rules_of(plan: Plan) -> Sharding:
-    """The rules of the plan. Raises PlanError if it asks for what DeepSpeed does not do."""
-    others = [words for name, words in plan.wants.items() if name not in ("strategy", "sharding", "recompute")]
-    if others:
-        raise PlanError(f"the strategy {plan.strategy!r} excludes {', '.join(others)}")
-    rules = plan.sharding or DEFAULTS
-    if rules.replicas > 1 and plan.strategy != OWNERS:
-        raise PlanError(f"the strategy {plan.strategy!r} shards between all workers: the plan has several replicas")
-    return rules
-
-
 def trained(workload: Workload) -> list[Layer]:
     """The layers with parameters, in forward order."""
     return [layer for layer in workload.layers if layer.gradient_bytes]
@@ -164,23 +145,18 @@ def trained(workload: Workload) -> list[Layer]:
 def gathered_bytes(rules: Sharding, layers: list[Layer], ranks: int) -> int:
     """Bytes of the parameters of layers of one dtype, padded as a whole, as they are gathered from ``ranks`` ranks."""
     part = ALIGNED * ranks
-    return -(-sum(map(_elements, layers)) // part) * part * element_bytes(rules.gather_dtype or layers[0].dtype)
+    return -(-sum(map(elements_of, layers)) // part) * part * element_bytes(rules.gather_dtype or layers[0].dtype)
 
 
 def owned(layers: Sequence[Layer], ranks: int) -> list[list[Layer]]:
     """The layers of each rank that owns any: the largest that is left goes to the rank that has least."""
     held = [(0, rank) for rank in range(ranks)]
     found: list[list[Layer]] = [[] for _ in held]
-    for layer in sorted(layers, key=_elements, reverse=True):
+    for layer in sorted(layers, key=elements_of, reverse=True):
         elements, rank = heappop(held)
         found[rank].append(layer)
-        heappush(held, (elements + _elements(layer), rank))
+        heappush(held, (elements + elements_of(layer), rank))
     return [own for own in found if own]
-
-
-def _elements(layer: Layer) -> int:
-    """Number of elements of a parameter, rounded up."""
-    return layer.elements if layer.shape else -(-layer.gradient_bytes // element_bytes(layer.dtype))
 
 
 class ZeroHoldings(Holdings):
@@ -271,31 +247,15 @@ class ReducedHoldings(ZeroHoldings):
                     yield Hold(GRADIENTS, share, (ended,), self._updated)
 
 
-def lower(
-    workload: Workload, plan: Plan, pricing: Pricing, each: bool, owners: bool = False, apart: bool = False
-) -> Program:
-    """The program of one step; ``each``: whether every micro-batch reduces its gradients; others: as in ZeroStep.
+def _strategy(summary: str, holdings: type[Holdings], each: bool = False, owners: bool = False) -> Strategy:
+    """The entry of a stage; ``each`` and ``owners`` as in ZeroStep."""
 
-    Raises PlanError if the plan asks for what none of these frameworks does.
-    """
-    return ZeroStep(workload, plan, pricing, each, owners, apart).program()
+    def lower(workload: Workload, plan: Plan, pricing: Pricing, apart: bool = False) -> Program:
+        return ZeroStep(workload, plan, pricing, each, owners, apart).program()
+
+    return Strategy(lower, summary, holdings, partial(lower, apart=True))
 
 
-FIRST = Strategy(
-    partial(lower, each=False),
-    "gradients reduced, shards updated, parameters gathered (ZeRO-1)",
-    ZeroHoldings,
-    partial(lower, each=False, apart=True),
-)
-SECOND = Strategy(
-    partial(lower, each=True),
-    "as zero-1, and only a share of the gradients kept (ZeRO-2)",
-    ReducedHoldings,
-    partial(lower, each=True, apart=True),
-)
-OWNERS_STRATEGY = Strategy(
-    partial(lower, each=False, owners=True),
-    "as zero-1, and each rank broadcasts the tensors that it owns",
-    ZeroHoldings,
-    partial(lower, each=False, owners=True, apart=True),
-)
+FIRST = _strategy("gradients reduced, shards updated, parameters gathered (ZeRO-1)", ZeroHoldings)
+SECOND = _strategy("as zero-1, and only a share of the gradients kept (ZeRO-2)", ReducedHoldings, each=True)
+OWNERS_STRATEGY = _strategy("as zero-1, and each rank broadcasts the tensors that it owns", ZeroHoldings, owners=True)

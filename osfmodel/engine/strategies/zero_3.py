@@ -11,7 +11,7 @@ multiple of the ranks. All is as in the second step and later ones, when the ord
 * As compute leaves a module, its parameters are freed, unless they are persistent, are used again within ``reuse``
   elements, or fetching ahead has passed over that use because they were there.
 * Gradients are copied into a bucket on a stream of their own; the reduce-scatter of a bucket is issued as the next
-  gradient is ready (``handover``). The thread that launches all this first waits until no more than two earlier ones
+  gradient is ready (``handovers``). The thread that launches all this first waits until no more than two earlier ones
   are under way. Without ``overlap_comm`` (``asynchronous``), copies are on the compute stream, and it waits for each.
 * After the update, each persistent parameter is gathered by itself.
 
@@ -29,17 +29,15 @@ from itertools import accumulate
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import offloaded
-from osfmodel.engine.program import CHANNEL, COMPUTE, Operation, Program, Taken
-from osfmodel.engine.strategies.handover import handovers
+from osfmodel.engine.program import CHANNEL, COMPUTE, Program, Taken
+from osfmodel.engine.strategies.deepspeed import UsedModule, elements_of, handovers, persistent, rules_of, used_modules
 from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
 from osfmodel.engine.strategies.issued import GATHERED, WHOLE, IssuedHoldings, IssuedStep
-from osfmodel.engine.strategies.lowering import Strategy
-from osfmodel.engine.strategies.used_modules import UsedModule, elements_of, persistent, used_modules
+from osfmodel.engine.strategies.lowering import Strategy, require_whole
 from osfmodel.engine.works import Work
-from osfmodel.entities.dtypes import element_bytes
-from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
-from osfmodel.entities.sharding import Fetching, Sharding
+from osfmodel.entities.sharding import Fetching
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 GATHERS, PACKS = "copies of parameters", "copies of gradients"
@@ -76,8 +74,8 @@ class FetchingStep(IssuedStep):
     """
 
     def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
-        _require_runnable(workload, plan)
-        super().__init__(workload, plan.sharding or Sharding(()), pricing, apart=True)
+        super().__init__(workload, rules_of(plan), pricing, apart=True)
+        require_whole(workload, plan)
         self.plan, self.limits = plan, self.rules.fetching or Fetching()
         self.background = self.rules.asynchronous
         self.own = {layer.name: layer for layer in workload.layers}
@@ -115,10 +113,6 @@ class FetchingStep(IssuedStep):
             if layer.name in self.staying:
                 self._send("all_gather", [layer], self._gathered([layer]), (update,))
         return self.finished()
-
-    def in_turn(self) -> Iterable[Operation]:
-        """The operations; a library that blocks is in what each waits for already."""
-        return self.operations
 
     def _micro_batch(self) -> None:
         """Forward and backward; all that is whole, but for persistent parameters, is freed by the end."""
@@ -302,17 +296,6 @@ class FetchingHoldings(IssuedHoldings):
         """Bytes that stay throughout the step, by owner."""
         assert isinstance(self.step, FetchingStep)
         return {**super().lasting(), BUCKETS: self.step.buffer_bytes()}
-
-
-def _require_runnable(workload: Workload, plan: Plan) -> None:
-    others = [words for name, words in plan.wants.items() if name not in ("strategy", "sharding", "recompute")]
-    if others:
-        raise PlanError(f"the strategy {plan.strategy!r} excludes {', '.join(others)}")
-    if plan.sharding is not None and plan.sharding.replicas > 1:
-        raise PlanError(f"the strategy {plan.strategy!r} shards between all workers: the plan has several replicas")
-    sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
-    if any(block.bytes != sizes[block.layer] for bucket in plan.buckets for block in bucket.blocks):
-        raise PlanError("the plan cuts tensors, and stage 3 reduces each whole")
 
 
 def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:

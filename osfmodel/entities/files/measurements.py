@@ -17,8 +17,7 @@ import msgspec
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import documents, profiles
-from osfmodel.entities.measurement import Measurement
-from osfmodel.entities.source import Source
+from osfmodel.entities.measurement import Measurement, Source
 
 
 class RunDocument(documents.Strict):

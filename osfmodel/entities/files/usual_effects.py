@@ -18,7 +18,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.gpus import generation_of
-from osfmodel.entities.source import NO_GPU
+from osfmodel.entities.measurement import NO_GPU
 from osfmodel.entities.workload import Workload
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.source import Source
+from osfmodel.entities.measurement import Source
 from osfmodel.formats.source_text import Hints, Noun, Text
 
 PARTS = ("reduce_scatter", "all_gather", "alltoall", "gather", "scatter", "hypercube")

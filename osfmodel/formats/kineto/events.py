@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from osfmodel.entities.errors import LARGEST_COUNT, DataError
-from osfmodel.entities.source import TELLING, checksum_of
+from osfmodel.entities.measurement import TELLING, checksum_of
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.streams.json_stream import DECODER, ArrayStream
 from osfmodel.formats.streams.trace_files import opened, peeked

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.intervals import Interval
+from osfmodel.entities.timeline import Interval
 from osfmodel.entities.trace import Collective, GradientReady, ShardedUse, Step
 from osfmodel.formats.kineto.collectives import Found, tensor_of
 from osfmodel.formats.kineto.recorded import DDP, HostSpan, Recorded, unite

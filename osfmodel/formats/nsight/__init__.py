@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.source import TELLING, checksum_of
+from osfmodel.entities.measurement import TELLING, checksum_of
 from osfmodel.entities.trace import RankTrace, Trace
+from osfmodel.entities.units import element_bytes
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import NO_ARGS, Args, Event
 from osfmodel.formats.kineto.recorded import Recorded, record

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.entities.cluster import LIBRARIES, AlphaBeta, Cluster, Table
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.trace import GradientReady, Step, Trace
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.traces.network import (
     arrivals_known,

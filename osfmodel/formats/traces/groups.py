@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import ROOTS, Collective, Step
+from osfmodel.entities.units import element_bytes
 
 SHAPES = "record with record_shapes=True"
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 from statistics import median
 
 from osfmodel.entities.display import show_time
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.intervals import Interval
+from osfmodel.entities.timeline import Interval
 from osfmodel.entities.trace import Collective, GradientReady, Key, RankTrace, Step, Trace, keys_of
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Gradients
 from osfmodel.formats.source_text import Hints, Text, parse, require
 from osfmodel.formats.traces.network import carried

@@ -14,11 +14,11 @@ from statistics import median
 
 from osfmodel.entities.cluster import BLOCKING
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.intervals import Interval, common, length, without
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.timeline import Interval, common, length, without
 from osfmodel.entities.trace import ROOTS, ShardedUse, Step, Trace
 from osfmodel.entities.workload import Layer
 from osfmodel.formats.traces.groups import SHAPES, TracedGroup, groups_of

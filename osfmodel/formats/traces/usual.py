@@ -13,7 +13,7 @@ from statistics import fmean
 
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.source import NO_GPU, Source, imported
+from osfmodel.entities.measurement import NO_GPU, Source, imported
 from osfmodel.entities.trace import Step, Trace
 
 UNSTEADY = 0.1

@@ -17,7 +17,7 @@ from math import prod
 from typing import NamedTuple
 
 from osfmodel.entities.files import profiles
-from osfmodel.entities.source import Source
+from osfmodel.entities.measurement import Source
 from osfmodel.entities.workload import Layer, Workload
 
 FLOAT32 = 4

@@ -17,7 +17,7 @@ from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from osfmodel.counting import in_words, load_workload
-from osfmodel.counting.folding import folded, outline
+from osfmodel.counting.blocks import folded, outline
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.roofline import ADAM_STATE

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.counting import in_words
-from osfmodel.counting.folding import outline
+from osfmodel.counting.blocks import outline
 from osfmodel.counting.groups import Folded, Parallelism, Shard, folded_stages, stages_of
 from osfmodel.counting.kernels import gpu_of, in_file, kernels_of
 from osfmodel.counting.modules import Model

@@ -19,7 +19,7 @@ from osfmodel.counting.training import BUDGET, FULL, NOTHING, SELECTIVE
 from osfmodel.counting.words import model_of, parse_words, with_parts
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import OsfError
-from osfmodel.entities.offload import OFFLOADED
+from osfmodel.entities.savings import OFFLOADED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, ScalePoint

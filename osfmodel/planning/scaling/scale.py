@@ -12,11 +12,11 @@ from osfmodel.counting import in_words
 from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.bands import COUNTED, REPLICAS
-from osfmodel.engine.strategies.padding import placed
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import brief, how_many, show_bytes
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import SHARDED
+from osfmodel.entities.sharding import placed
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import APART, BANDLESS, NETWORK, WIDE, apart
 from osfmodel.planning.predictions import Given, PricedSubjects

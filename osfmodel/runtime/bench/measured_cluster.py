@@ -13,8 +13,7 @@ from osfmodel.entities.cluster import REPEATED, Cluster, Contention, Table
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.measurement import WIDE
-from osfmodel.entities.source import NO_GPU, Source
+from osfmodel.entities.measurement import NO_GPU, WIDE, Source
 from osfmodel.runtime.bench.computation import Copies
 
 TRANSFER = 0.5

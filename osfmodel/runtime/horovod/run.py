@@ -21,10 +21,9 @@ from osfmodel.entities.effects import REPLAYED_ON_CPU, Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.measurement import CPU_SHARE, Measurement
+from osfmodel.entities.measurement import CPU_SHARE, NO_GPU, Measurement, Source
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.source import NO_GPU, Source
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.horovod.iterations import timeline
 from osfmodel.formats.source_text import Text

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from osfmodel.entities.errors import DataError, UsageError
-from osfmodel.entities.source import Source
+from osfmodel.entities.measurement import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler.allocations import Allocations
 from osfmodel.runtime.profiler.clocks import clock_of, settle

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osfmodel.entities.display import show_time
-from osfmodel.entities.measurement import WIDE
-from osfmodel.entities.source import NO_GPU
+from osfmodel.entities.measurement import NO_GPU, WIDE
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler.steps import UNEVEN, ProfiledIteration, Tensor, middle, spread, uneven
 

@@ -15,7 +15,7 @@ from osfmodel.counting.modules import Model
 from osfmodel.counting.roofline import ADAM_BYTES, workload_of
 from osfmodel.counting.training import TrainingSetup
 from osfmodel.entities.errors import DataError, OsfError, UsageError
-from osfmodel.entities.source import Source
+from osfmodel.entities.measurement import Source
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.profiler import first_size
 from osfmodel.runtime.profiler.driving import Driving, Measured, default_optimizer, loss_of, require_loss

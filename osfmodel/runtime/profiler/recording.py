@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from osfmodel.entities.segments import Segment
+from osfmodel.entities.savings import Segment
 from osfmodel.entities.workload import Layer
 from osfmodel.runtime.profiler.allocations import Allocations
 from osfmodel.runtime.profiler.clocks import Mark, seconds

@@ -22,9 +22,8 @@ from osfmodel.entities.effects import COUNTED
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.measurement import CPU_SHARE, Measurement
+from osfmodel.entities.measurement import CPU_SHARE, Measurement, Source
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.source import Source
 from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.executor.admission import require_executable
 from osfmodel.runtime.job.measuring import Meter, Use, share, threads_of

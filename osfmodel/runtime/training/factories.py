@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osfmodel.counting.library.functions import called
+from osfmodel.counting.library.counted import called
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.lookup import suggestion
 

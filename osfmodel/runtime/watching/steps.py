@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
 
-from osfmodel.entities.intervals import length
+from osfmodel.entities.timeline import length
 from osfmodel.runtime.profiler.clocks import Mark, clock_of, seconds
 
 Marks = tuple[Mark, Mark]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from osfmodel.diagnosis.snapshots import CodeLine, OutOfMemory, SegmentGroup, SnapshotExplanation
 from osfmodel.engine.strategies.holdings import OWNERS
 from osfmodel.entities.display import how_many, show_bytes
-from osfmodel.entities.snapshot import StackFrame
+from osfmodel.formats.memory_snapshot import StackFrame
 from osfmodel.show.document import Result
 from osfmodel.show.memory import BARS
 from osfmodel.show.table import Column, column, csv_row, json_row

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from osfmodel.entities.display import show_predicted_time, show_time
 from osfmodel.entities.errors import DataError, require_name
-from osfmodel.entities.intervals import Interval, common, length, outside, union
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.timeline import Span
+from osfmodel.entities.timeline import Interval, Span, common, length, outside, union
 from osfmodel.entities.trace import Collective, Step
 from osfmodel.planning.results import Prediction
 

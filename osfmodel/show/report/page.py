@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from osfmodel.engine.bands import NEAREST, Band
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share, show_time
-from osfmodel.entities.source import Source
+from osfmodel.entities.measurement import Source
 from osfmodel.planning.report import Report
 from osfmodel.planning.results import Prediction
 from osfmodel.show.page import Markup, document, element, figure_words, folded, header, key, percent, section, table

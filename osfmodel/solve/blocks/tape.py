@@ -17,8 +17,8 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.program import COMPUTE
 from osfmodel.engine.strategies import strategy_of
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 
 

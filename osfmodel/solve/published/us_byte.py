@@ -21,9 +21,9 @@ from itertools import accumulate
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
 from osfmodel.entities.rounding import just_below, least, within
+from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.published.regression import linear
 from osfmodel.solve.scheduling import tails_of

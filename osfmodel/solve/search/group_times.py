@@ -15,16 +15,15 @@ from math import inf
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.in_order import run_in_order
 from osfmodel.engine.program import Program
+from osfmodel.engine.run import run_in_order
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies.fully_sharded import ShardedStep
-from osfmodel.engine.strategies.padding import exchanged_bytes
 from osfmodel.engine.works import Clock, Seconds, Work
 from osfmodel.entities.modules import blocks
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import ParameterGroup, Sharding, exchanged_bytes
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.sharded_bounds import AHEAD, block_of
 
