@@ -3,7 +3,7 @@
 The family: one channel; the bytes sent in one of a few orders (in ready order; with forward overlap also in ready order
 up to some gradient and the rest by priority); cut anywhere, also inside tensors. Over all of these the value returned
 is the least, but for the tolerance of the solver. It takes seconds for eight layers, so it is no scheduler: it is what
-``osfmodel.solve.blocks.search`` is held against, by tests/solve/test_blocks.py and by blocks.py beside it.
+``osfmodel.solve.blocks`` is held against, by tests/solve/test_blocks.py and by blocks.py beside it.
 
 Beside the unknowns of the linear programme (solve.blocks.programme): z_kc = 1 where cut k is in place c, of all
 insides and edges of the segments. Then collective k holds segment s exactly where
@@ -29,8 +29,8 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Array
 from osfmodel.entities.plan import Objective
 from osfmodel.entities.workload import Workload
+from osfmodel.solve.blocks import linear, snapped
 from osfmodel.solve.blocks.resize import Sized, SizingProblem, problem_of, resized
-from osfmodel.solve.blocks.search import linear, snapped
 from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, plan_of
 from osfmodel.solve.solution import Limits, Question, Solution, Status
 

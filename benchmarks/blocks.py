@@ -27,7 +27,8 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective
 from osfmodel.solve import Limits
-from osfmodel.solve.blocks import resize, search, tape
+from osfmodel.solve import blocks as search
+from osfmodel.solve.blocks import resize, tape
 
 BOUNDARIES = 200
 OVERLAP = Objective(forward_overlap=True)

@@ -29,7 +29,7 @@ from osfmodel.engine.horovod_loop import Loop  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.measurement import Measurement, Source  # noqa: E402
-from osfmodel.formats.horovod.files import Autotune, autotune  # noqa: E402
+from osfmodel.formats.horovod import Autotune, autotune  # noqa: E402
 from osfmodel.formats.source_text import Text  # noqa: E402
 from osfmodel.ledger.check import side_by_side  # noqa: E402
 from osfmodel.ledger.results import Beside  # noqa: E402

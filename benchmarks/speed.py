@@ -34,7 +34,7 @@ from osfmodel.counting.groups import Parallelism
 from osfmodel.entities.workload import Gradients
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
-from osfmodel.solve.exact import merge
+from osfmodel.solve import exact as merge
 from osfmodel.targets import CONFIG_TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]

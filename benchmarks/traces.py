@@ -23,7 +23,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import Hints, load_trace
-from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.formats.traces.usual import usual_steps
 
 COLUMNS = (

@@ -20,6 +20,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import live_sharded
+import msgspec
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.engine import predict_timeline
@@ -29,10 +30,10 @@ from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.files.usual_effects import (
+    EffectsFile,
     UsualValue,
     effects_for,
     gpu_generation,
-    usual_effects_document,
 )
 from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.ledger import LEDGER
@@ -250,7 +251,10 @@ def main() -> None:
     values = usual()
     rows = list(judged(values))
     distances = distances_of(rows)
-    profiles.write_text(folder / "effects.json", documents.encode(usual_effects_document(values)))
+    profiles.write_text(
+        folder / "effects.json",
+        documents.encode(msgspec.to_builtins(EffectsFile(documents.SCHEMA_VERSION, "effects", list(values)))),
+    )
     profiles.write_text(folder / "bands.json", documents.encode(bands_document(distances, gains(list(pairs(values))))))
 
 

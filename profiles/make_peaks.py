@@ -22,12 +22,14 @@ import csv
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from math import exp, log
+from collections.abc import Iterable, Iterator
+from math import ceil, exp, log
 from pathlib import Path
 from statistics import mean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import msgspec
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.counting import load_workload
@@ -49,10 +51,8 @@ from osfmodel.solve.verdicts import (
     PIPELINE,
     PROFILED,
     TENSOR,
-    JudgedPeak,
     PeakCell,
     PeaksFile,
-    peaks_document,
     setup_of,
 )
 
@@ -81,6 +81,53 @@ MPT = {
     "5120": "mpt-13b", "7168": "mpt-30b", "8192": "mpt-70b",
 }  # fmt: skip
 """Models by their width."""
+
+
+class JudgedPeak(NamedTuple):
+    """A published peak.
+
+    error: log(measured / predicted)
+    seen:  whether it is known; else the run only counts among those of its source
+    """
+
+    source: str
+    setup: str
+    error: float
+    seen: bool = True
+
+
+def peaks_document(judged: Iterable[JudgedPeak], reserved: dict[str, float]) -> dict[str, Any]:
+    """The JSON-ready form of ``profiles/peaks.json``; quantiles are rounded up to a thousandth."""
+    runs = list(judged)
+    cells = []
+    for setup in dict.fromkeys(run.setup for run in runs):
+        own = [run for run in runs if run.setup == setup]
+        sources = sorted({run.source for run in own})
+        for without in ("", *sources):
+            kept = [run for run in own if run.source != without]
+            if any(run.seen for run in kept):
+                there = sorted({run.source for run in kept})
+                cells.append(PeakCell(setup, _quantiles(kept), len(kept), there, without))
+    made = PeaksFile(documents.SCHEMA_VERSION, "peaks", list(LEVELS), reserved, cells)
+    return msgspec.to_builtins(made)  # type: ignore[no-any-return]
+
+
+def _quantiles(runs: list[JudgedPeak]) -> list[float]:
+    """Quantiles at LEVELS in which each source weighs the same, less its part of runs that are not seen."""
+    each = {source: sum(run.source == source for run in runs) for source in {run.source for run in runs}}
+    ordered = sorted((run.error, 1 / each[run.source]) for run in runs if run.seen)
+    every = sum(share for _, share in ordered)
+    found, places = [], iter(LEVELS)
+    level, weight = next(places), 0.0
+    for error, share in ordered:
+        weight += share / every
+        while weight >= level - 1e-9:
+            found.append(ceil(error * 1000) / 1000)
+            following = next(places, None)
+            if following is None:
+                return found
+            level = following
+    return found
 
 
 class PublishedPeak(NamedTuple):

@@ -22,9 +22,9 @@ from osfmodel.entities.batches import accumulating
 from osfmodel.entities.cluster import AlphaBeta, Contention, Pieces
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.modules import SHARDED, SHARDING
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective
 from osfmodel.entities.sharding import EACH
-from osfmodel.entities.units import element_bytes
 from osfmodel.solve import SOLVERS
 from osfmodel.solve.solution import Question, Status, narrower, searched
 from osfmodel.targets.ddp import CAP

@@ -105,8 +105,8 @@ def are_snapshots(files: Sequence[str]) -> bool:
     """Whether files are memory snapshots, or pickles of an unknown format, which only their reader can refuse."""
     known = format_of(Path(files[0]))
     if known is None and Path(files[0]).is_file():
+        from osfmodel.formats.streams import head_of
         from osfmodel.formats.streams.pickles import is_pickle
-        from osfmodel.formats.streams.trace_files import head_of
 
         return is_pickle(head_of(Path(files[0]))[:2].decode("utf-8", "replace"))
     return known == "memory-snapshot"

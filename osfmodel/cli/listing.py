@@ -16,8 +16,9 @@ from osfmodel.cli.groups import GroupedCommand, user_defaults
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.model import layout_of
-from osfmodel.cost.nccl_choices import choices
+from osfmodel.cost.nccl import ways
 from osfmodel.cost.nccl_constants import BETWEEN_NODES
+from osfmodel.cost.nccl_lines import choices
 from osfmodel.counting import in_words
 from osfmodel.counting.remarks import parts_of, remarks
 from osfmodel.counting.words import architecture_name, architecture_of, model_of, parse_words
@@ -138,7 +139,7 @@ def _chosen(name: str | None) -> Listed:
         for collective in COLLECTIVES
         for nodes in ((1, 2, 8) if network else (1,))
         if gpus * nodes > 1
-        for choice in choices(cluster.nccl, layout_of(gpus * nodes, gpus), collective)
+        for choice in choices(ways(cluster.nccl, layout_of(gpus * nodes, gpus), collective))
     ]
     return Listed({ALGORITHMS: rows}, [], whole=False)
 

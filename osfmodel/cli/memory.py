@@ -38,9 +38,8 @@ from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
 from osfmodel.planning.scaling.strategies import NEAR, chance_of_room, room_of, shorter
 from osfmodel.show.memory import MemoryPredicted
-from osfmodel.solve.room import shortfall
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import YES, reserved_of, setup_of, verdict_of
+from osfmodel.solve.verdicts import YES, reserved_of, setup_of, shortfall, verdict_of
 from osfmodel.targets.named_plans import called, make_plan, named_plan
 
 ALONE = "ring:1us,100GB/s"

@@ -24,10 +24,11 @@ from osfmodel.cli.traces import load_job, trace_options
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.trace import Trace
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints
-from osfmodel.formats.traces import Trace, workload_of
+from osfmodel.formats.traces import workload_of
 from osfmodel.ledger.check import check
 from osfmodel.planning.gathering import ReportRequest, gather
 from osfmodel.show.report.pictures import Pictures, pictures

@@ -159,7 +159,7 @@ def scale_command(
         raise UsageError(f"-o {output}: settings go to a file of their own: leave --for out, or give -o another name")
     job = None
     if os.path.isfile(subject.workload_name):
-        from osfmodel.formats.jobs.reading import job_at  # with every format
+        from osfmodel.formats.jobs import job_at  # with every format
 
         job = job_at(subject.workload_name)
     if job is not None:

@@ -1,4 +1,4 @@
-"""The price of one way of NCCL's, with a pipeline that is filled, as lines whose minimum it is."""
+"""Prices of NCCL's ways, with a pipeline that is filled, as lines whose minimum each is; and the way of the least."""
 
 from __future__ import annotations
 
@@ -105,3 +105,44 @@ ROUNDING = 1e-9
 def _hidden(steep: tuple[float, float], middle: tuple[float, float], flat: tuple[float, float]) -> bool:
     """Whether the middle line is nowhere below both others."""
     return (flat[0] - steep[0]) * (steep[1] - middle[1]) <= (middle[0] - steep[0]) * (steep[1] - flat[1])
+
+
+def fastest(found: Mapping[tuple[str, str], Way], size: int) -> tuple[str, str]:
+    """The (algorithm, protocol) of the lowest price for a message of ``size`` bytes."""
+    return min(found, key=lambda name: float(np.interp(size, GRID, times(found[name]))))
+
+
+class WayTaken(NamedTuple):
+    """NCCL's way for messages from ``size`` bytes on, and why: its price there, and that of the best other algorithm.
+
+    ``latency`` and ``rate`` are the seconds before the first byte, and the bytes per second of the largest messages.
+    """
+
+    size: int
+    algorithm: str
+    protocol: str
+    latency: float
+    rate: float
+    time: float
+    other: str
+    other_time: float
+
+
+def choices(found: Mapping[tuple[str, str], Way]) -> list[WayTaken]:
+    """The ways of least price by rising size, from 1 KiB on."""
+    prices = {name: times(way) for name, way in found.items()}
+    rows: list[WayTaken] = []
+    for at in range(int(np.searchsorted(GRID, 2**10)), len(GRID)):
+        algorithm, protocol = best = min(prices, key=lambda name: float(prices[name][at]))
+        if rows and (rows[-1].algorithm, rows[-1].protocol) == best:
+            continue
+        others = {name: float(prices[name][at]) for name in prices if name[0] != algorithm}
+        other = min(others, key=others.__getitem__, default=None)
+        way, time = found[best], float(prices[best][at])
+        rows.append(
+            WayTaken(
+                int(GRID[at]), algorithm, protocol, way.latency, 1 / way.seconds_per_byte, time,
+                "/".join(other or ()), others[other] if other else 0.0,
+            )
+        )  # fmt: skip
+    return rows

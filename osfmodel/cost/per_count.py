@@ -34,9 +34,9 @@ The *cheapest* of the top sizes counts, since the largest is often measured wors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from osfmodel.cost.fitting import Fit, Sample, fit_minimum, fit_nonnegative, medians
 from osfmodel.cost.model import CostModel
@@ -44,7 +44,7 @@ from osfmodel.cost.shapes import AffineCost, Cost, TableCost, last_slope
 from osfmodel.entities.cluster import AlphaBeta, Cluster, Pieces, Table
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.rounding import just_below
+from osfmodel.entities.numbers import just_below
 from osfmodel.entities.units import show_rate
 
 TOP = 4
@@ -120,42 +120,6 @@ def _caution(table: Table, in_flight: int) -> str:
     )
 
 
-class CountEntry(Protocol):
-    """An entry for one collective between one number of workers."""
-
-    @property
-    def workers(self) -> int:
-        """The worker count."""
-
-    @property
-    def collective(self) -> str:
-        """The collective, one of COLLECTIVES."""
-
-
-Known = TypeVar("Known", bound=CountEntry)
-
-
-def entry(
-    entries: Sequence[Known], workers: int, collective: str, cluster: str, kind: str, has: str = "has it for"
-) -> Known:
-    """The entry for ``workers`` and ``collective``. Raises CostError if there is none, naming those that exist.
-
-    The message uses the ``cluster``'s name, ``kind`` for an entry, and ``has`` before the worker counts that exist.
-    """
-    for one in entries:
-        if (one.workers, one.collective) == (workers, collective):
-            return one
-    known = sorted(one.workers for one in entries if one.collective == collective)
-    other = "osf bench measures others, and words such as ring:50us,10Gbps serve any"
-    have = f"{has} {', '.join(map(str, known))}; {other}" if known else f"has no such {kind}"
-    raise CostError(f"no {collective} {kind} for {workers} workers: cluster {cluster!r} {have}")
-
-
-def counts(entries: Iterable[CountEntry]) -> tuple[int, ...]:
-    """The worker counts that have an all-reduce entry, increasing."""
-    return tuple(sorted(one.workers for one in entries if one.collective == "all_reduce"))
-
-
 class PerCount(NamedTuple):
     """A cost model with an entry of its own for each worker count.
 
@@ -174,12 +138,18 @@ class PerCount(NamedTuple):
 
     def cost(self, cluster: Cluster, workers: int, collective: str) -> Cost:
         """The cost for that worker count. Raises CostError if there is none, naming those that exist."""
-        found = entry(getattr(cluster, self.field), workers, collective, cluster.name, self.kind, self.has)
-        return self.price(found, cluster)
+        entries = getattr(cluster, self.field)
+        for one in entries:
+            if (one.workers, one.collective) == (workers, collective):
+                return self.price(one, cluster)
+        known = sorted(one.workers for one in entries if one.collective == collective)
+        other = "osf bench measures others, and words such as ring:50us,10Gbps serve any"
+        have = f"{self.has} {', '.join(map(str, known))}; {other}" if known else f"has no such {self.kind}"
+        raise CostError(f"no {collective} {self.kind} for {workers} workers: cluster {cluster.name!r} {have}")
 
     def counts(self, cluster: Cluster) -> tuple[int, ...]:
         """The worker counts that have an all-reduce entry, increasing."""
-        return counts(getattr(cluster, self.field))
+        return tuple(sorted(one.workers for one in getattr(cluster, self.field) if one.collective == "all_reduce"))
 
     def fit(self, samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
         """A separate fit for each worker count. ``parameters`` = {field: the entries}.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
+from operator import methodcaller
 from typing import TypeAlias
 
 import numpy as np
@@ -31,8 +32,8 @@ from osfmodel.entities.errors import CostError, require_count
 from osfmodel.entities.executors import DEEPSPEED, EXECUTORS, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FLAT_SHARDED, OWNERS, SHARDED, ZERO, ZERO_3
+from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Objective, Plan
-from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 
@@ -151,8 +152,7 @@ class Pricing:
         """Prices for messages that go one at a time, also where the library runs several at once."""
         if not self.alone:
             return self
-        parts = None if self.parts is None else partial(_one_by_one, self.parts)
-        return replace(self, costs={**self.costs, **self.alone}, alone={}, parts=parts)
+        return replace(self, costs={**self.costs, **self.alone}, alone={}, parts=self._parts("one_by_one"))
 
     def loaded(self, workload: Workload) -> tuple[Workload, Pricing]:
         """``workload`` as it computes among other workers, and these prices without the effects that are now in it.
@@ -181,13 +181,15 @@ class Pricing:
             {kind: cost.slower(factor) for kind, cost in prices.items()}
             for prices in (self.costs, self.startups, self.alone)
         )
-        parts = None if self.parts is None else partial(_slower, self.parts, factor)
-        return replace(self, costs=costs, startups=startups, alone=alone, parts=parts)
+        return replace(self, costs=costs, startups=startups, alone=alone, parts=self._parts("slower", factor))
 
     def on_slowest(self) -> Pricing:
         """The prices on the slowest machines of this kind."""
-        parts = None if self.parts is None else partial(_on_slowest, self.parts)
-        return replace(self, costs={**self.costs, **self.slowest}, slowest={}, parts=parts)
+        return replace(self, costs={**self.costs, **self.slowest}, slowest={}, parts=self._parts("on_slowest"))
+
+    def _parts(self, method: str, *values: float) -> Callable[[int, int], Pricing] | None:
+        """The prices between some of the workers, each changed by a method of theirs."""
+        return None if self.parts is None else partial(_changed, self.parts, methodcaller(method, *values))
 
     def between(self, ranks: int, apart: int = 1) -> Pricing:
         """The prices between ``ranks`` of the workers, neighbours ``apart`` ranks from each other.
@@ -244,16 +246,10 @@ def _free(ranks: int, apart: int) -> Pricing:
     return Pricing.free(ranks)
 
 
-def _slower(parts: Callable[[int, int], Pricing], factor: float, ranks: int, apart: int) -> Pricing:
-    return parts(ranks, apart).slower(factor)
-
-
-def _on_slowest(parts: Callable[[int, int], Pricing], ranks: int, apart: int) -> Pricing:
-    return parts(ranks, apart).on_slowest()
-
-
-def _one_by_one(parts: Callable[[int, int], Pricing], ranks: int, apart: int) -> Pricing:
-    return parts(ranks, apart).one_by_one()
+def _changed(
+    parts: Callable[[int, int], Pricing], change: Callable[[Pricing], Pricing], ranks: int, apart: int
+) -> Pricing:
+    return change(parts(ranks, apart))
 
 
 EFFECTS_DOUBT = 0.5

@@ -31,98 +31,6 @@ class Load(NamedTuple):
 Formula: TypeAlias = Callable[[int], Load]
 
 
-def ring(workers: int) -> Load:
-    """All-reduce around a ring: N-1 steps to reduce-scatter, N-1 to all-gather."""
-    part = (workers - 1) / workers
-    return Load(2 * (workers - 1), 2 * part, part)
-
-
-def ring_reduce_scatter(workers: int) -> Load:
-    """The first half of :func:`ring`."""
-    part = (workers - 1) / workers
-    return Load(workers - 1, part, part)
-
-
-def ring_all_gather(workers: int) -> Load:
-    """The second half of :func:`ring`."""
-    return Load(workers - 1, (workers - 1) / workers, 0)
-
-
-def binary_tree(workers: int) -> Load:
-    """Reduce to a root along a tree, then broadcast."""
-    depth = _depth(workers)
-    return Load(2 * depth, 2 * depth, depth)
-
-
-def binary_tree_reduce_scatter(workers: int) -> Load:
-    """Reduce to a root, then scatter the parts."""
-    depth = _depth(workers)
-    return Load(2 * depth, depth + (workers - 1) / workers, depth)
-
-
-def binary_tree_all_gather(workers: int) -> Load:
-    """Gather at a root, then broadcast the whole."""
-    depth = _depth(workers)
-    return Load(2 * depth, depth + (workers - 1) / workers, 0)
-
-
-def double_binary_tree(workers: int) -> Load:
-    """Two pipelined trees with half of the message each, as printed in the paper (beta + gamma per byte).
-
-    NCCL's tree sends 2 beta per byte, like the ring; the printed figure is what full duplex at every node would give.
-    """
-    return Load(2 * _depth(workers), 1, 1)
-
-
-def double_binary_tree_reduce_scatter(workers: int) -> Load:
-    """Reduce on both trees (half of the all-reduce's sending, all of its adding), then scatter."""
-    return Load(2 * _depth(workers), 0.5 + (workers - 1) / workers, 1)
-
-
-def double_binary_tree_all_gather(workers: int) -> Load:
-    """Gather at the roots, then broadcast on both trees."""
-    return Load(2 * _depth(workers), 0.5 + (workers - 1) / workers, 0)
-
-
-def recursive_doubling(workers: int) -> Load:
-    """Pairs exchange the whole message at doubling distance. Other counts fold the surplus workers in and out."""
-    power, fold = _fold(workers)
-    steps = _depth(power)
-    return Load(steps + fold.rounds, steps + fold.sent, steps + fold.reduced)
-
-
-def recursive_doubling_reduce_scatter(workers: int) -> Load:
-    """Thakur et al., section 4.2: like the all-reduce, but each worker's own part is not sent."""
-    steps, part = _depth(workers), (workers - 1) / workers
-    return Load(steps, max(steps - part, part), max(steps - part, part))
-
-
-def recursive_doubling_all_gather(workers: int) -> Load:
-    """Thakur et al., section 4.1: the part that each worker holds doubles each round."""
-    return Load(_depth(workers), (workers - 1) / workers, 0)
-
-
-def halving_doubling(workers: int) -> Load:
-    """Rabenseifner: reduce-scatter by recursive halving, all-gather by recursive doubling."""
-    power, fold = _fold(workers)
-    part = (power - 1) / power
-    return Load(2 * _depth(power) + fold.rounds, 2 * part + fold.sent, part + fold.reduced)
-
-
-def halving_doubling_reduce_scatter(workers: int) -> Load:
-    """Recursive halving; surplus workers first hand their message over and last receive their part."""
-    power, _ = _fold(workers)
-    part, surplus = (power - 1) / power, power < workers
-    return Load(_depth(power) + 2 * surplus, part + surplus * (1 + 1 / workers), part + surplus)
-
-
-def halving_doubling_all_gather(workers: int) -> Load:
-    """Recursive doubling; surplus workers first hand their part over and last receive the whole."""
-    power, _ = _fold(workers)
-    part, surplus = (power - 1) / power, power < workers
-    return Load(_depth(power) + 2 * surplus, part + surplus * (1 + 1 / workers), 0)
-
-
 def _depth(workers: int) -> int:
     """ceil(log2 workers)"""
     return (workers - 1).bit_length()
@@ -134,27 +42,61 @@ def _fold(workers: int) -> tuple[int, Load]:
     return power, Load(2, 2, 1) if power < workers else Load(0, 0, 0)
 
 
+def _doubling(workers: int) -> Load:
+    """Recursive doubling: pairs exchange the whole at doubling distance. Surplus workers are folded in and out."""
+    power, fold = _fold(workers)
+    steps = _depth(power)
+    return Load(steps + fold.rounds, steps + fold.sent, steps + fold.reduced)
+
+
+def _halving_doubling(workers: int) -> Load:
+    """Rabenseifner: reduce-scatter by recursive halving, all-gather by recursive doubling."""
+    power, fold = _fold(workers)
+    part = (power - 1) / power
+    return Load(2 * _depth(power) + fold.rounds, 2 * part + fold.sent, part + fold.reduced)
+
+
+def _half(workers: int, reduces: bool) -> Load:
+    """Either half of that: surplus workers first hand over a message or part, and last receive a part or the whole."""
+    power, _ = _fold(workers)
+    part, surplus = (power - 1) / power, power < workers
+    sent = part + surplus * (1 + 1 / workers)
+    return Load(_depth(power) + 2 * surplus, sent, part + surplus if reduces else 0)
+
+
+def _part(workers: int) -> float:
+    """What a worker sends of a message in either half of a ring: all but its own part."""
+    return (workers - 1) / workers
+
+
 FORMULAS: Mapping[str, Mapping[str, Formula]] = {
-    "ring": {"all_reduce": ring, "reduce_scatter": ring_reduce_scatter, "all_gather": ring_all_gather},
-    "binary-tree": {
-        "all_reduce": binary_tree,
-        "reduce_scatter": binary_tree_reduce_scatter,
-        "all_gather": binary_tree_all_gather,
+    "ring": {  # N-1 steps to reduce-scatter, N-1 to all-gather
+        "all_reduce": lambda n: Load(2 * (n - 1), 2 * _part(n), _part(n)),
+        "reduce_scatter": lambda n: Load(n - 1, _part(n), _part(n)),
+        "all_gather": lambda n: Load(n - 1, _part(n), 0),
     },
+    "binary-tree": {  # reduce to a root along a tree, then broadcast or scatter; or gather there, then broadcast
+        "all_reduce": lambda n: Load(2 * _depth(n), 2 * _depth(n), _depth(n)),
+        "reduce_scatter": lambda n: Load(2 * _depth(n), _depth(n) + _part(n), _depth(n)),
+        "all_gather": lambda n: Load(2 * _depth(n), _depth(n) + _part(n), 0),
+    },
+    # Two pipelined trees with half of the message each, as printed in the paper (beta + gamma per byte). NCCL's tree
+    # sends 2 beta per byte, like the ring; the printed figure is what full duplex at every node would give. Each half
+    # has half of the sending, and all of the adding, beside a scatter or gather.
     "double-binary-tree": {
-        "all_reduce": double_binary_tree,
-        "reduce_scatter": double_binary_tree_reduce_scatter,
-        "all_gather": double_binary_tree_all_gather,
+        "all_reduce": lambda n: Load(2 * _depth(n), 1, 1),
+        "reduce_scatter": lambda n: Load(2 * _depth(n), 0.5 + _part(n), 1),
+        "all_gather": lambda n: Load(2 * _depth(n), 0.5 + _part(n), 0),
     },
-    "recursive-doubling": {
-        "all_reduce": recursive_doubling,
-        "reduce_scatter": recursive_doubling_reduce_scatter,
-        "all_gather": recursive_doubling_all_gather,
+    "recursive-doubling": {  # Thakur et al., sections 4.2 and 4.1: each worker's own part is not sent
+        "all_reduce": _doubling,
+        "reduce_scatter": lambda n: Load(_depth(n), *[max(_depth(n) - _part(n), _part(n))] * 2),
+        "all_gather": lambda n: Load(_depth(n), _part(n), 0),
     },
     "halving-doubling": {
-        "all_reduce": halving_doubling,
-        "reduce_scatter": halving_doubling_reduce_scatter,
-        "all_gather": halving_doubling_all_gather,
+        "all_reduce": _halving_doubling,
+        "reduce_scatter": partial(_half, reduces=True),
+        "all_gather": partial(_half, reduces=False),
     },
 }
 

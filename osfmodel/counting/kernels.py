@@ -27,8 +27,7 @@ from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import GPUS, Gpu, generation_of, gpu_called
 from osfmodel.entities.measurement import NO_GPU, Source
-from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import element_bytes
+from osfmodel.entities.numbers import element_bytes, plain_sum
 
 FOLDER = "kernels"
 LAUNCH = 3e-6

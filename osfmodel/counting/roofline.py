@@ -32,9 +32,8 @@ from osfmodel.counting.training import (
     update_on_host,
 )
 from osfmodel.entities.gpus import Gpu
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import element_bytes, plain_sum
 from osfmodel.entities.savings import OPTIMIZER, Segment
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 PARAMETERS = "float32"

@@ -221,7 +221,8 @@ def parse_words(text: str) -> Words:
     gpu, *parts = (part.strip() for part in rest.split(","))
     try:
         rates = gpu_of(gpu).rates
-        words = Words(model, TrainingSetup(gpu if in_file(gpu) else gpu_name(gpu), _usual_type(rates)), None, text)
+        usual = next(dtype for dtype in ("bfloat16", "float16", "float32", *rates) if dtype in rates)
+        words = Words(model, TrainingSetup(gpu if in_file(gpu) else gpu_name(gpu), usual), None, text)
         said: set[str] = set()
         for part in parts:
             words = _with(words, part, said)
@@ -250,19 +251,9 @@ def on_gpu(text: str, gpu: str) -> str:
 def with_parts(text: str, **parts: str) -> str:
     """The same words with other parts: ``batch="batch2", ac="ac=full"``; "" leaves one out."""
     first, *others = text.split(",")
-    kept = [
-        part for part in others if not any(_says(SPELLINGS.get(part.strip(), part.strip()), kind) for kind in parts)
-    ]
+    spelt = re.compile("|".join(rf"{kind}=?[0-9]+k?|{kind}=.*" for kind in parts) or "(?!)")
+    kept = [part for part in others if not spelt.fullmatch(SPELLINGS.get(part.strip(), part.strip()))]
     return ",".join((first, *kept, *filter(None, parts.values())))
-
-
-def _says(part: str, kind: str) -> bool:
-    return re.fullmatch(rf"{kind}=?[0-9]+k?|{kind}=.*", part) is not None
-
-
-def _usual_type(rates: Mapping[str, float]) -> str:
-    """bfloat16 where a GPU has a rate for it, else float16, else float32."""
-    return next(dtype for dtype in ("bfloat16", "float16", "float32", *rates) if dtype in rates)
 
 
 def _with(words: Words, part: str, said: set[str]) -> Words:

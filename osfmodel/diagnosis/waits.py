@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import holds_gradients, plain_sum
 from osfmodel.entities.timeline import Interval, common, length, union, without
 from osfmodel.entities.trace import Collective, GradientReady, Key, Step, keys_of
-from osfmodel.entities.units import holds_gradients
 from osfmodel.formats.traces.network import carried, filled, wire_times
 
 COMPLETE = 0.02

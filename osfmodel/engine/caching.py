@@ -69,7 +69,8 @@ class CachingAllocator:
         pool = (stream, size <= SMALL)
         block = self._found(pool, size) or self._new(pool, size)
         rest = block.size - size
-        if rest >= ROUND if pool[1] or self.expandable else self._splits(block, rest):
+        splits = rest > SMALL and (self.largest is None or block.size < self.largest)
+        if rest >= ROUND if pool[1] or self.expandable else splits:
             behind = CachedPart(pool, block.start + size, rest, before=block, after=block.after)
             if block.after is not None:
                 block.after.before = behind
@@ -98,9 +99,6 @@ class CachingAllocator:
                     self._end[block.pool] = first
                 block = first
         self._add(block)
-
-    def _splits(self, block: CachedPart, rest: int) -> bool:
-        return rest > SMALL and (self.largest is None or block.size < self.largest)
 
     def _found(self, pool: tuple[Hashable, bool], size: int) -> CachedPart | None:
         """The smallest free block that will do, no longer free."""

@@ -37,7 +37,8 @@ def predict_timeline(
     ``workers`` matters to stragglers alone: the cost is that of their number already. Raises PlanError where the plan
     does not belong to the workload, or asks for what this engine does not model.
     """
-    _require_supported(plan)
+    if not plan.plain:
+        raise PlanError(f"the recursion cannot model a plan that wants {' and '.join(plan.wants.values())}")
     last = plan.completed_by(workload)
     compute = Compute(workload, plan, effects, workers)
     ready, starts, arrivals = compute.ready, [], []
@@ -91,11 +92,6 @@ def communication_finish(release_times: Iterable[float], durations: Iterable[flo
     for release, duration in zip(release_times, durations, strict=True):
         end = max(end, release) + duration
     return end
-
-
-def _require_supported(plan: Plan) -> None:
-    if not plan.plain:
-        raise PlanError(f"the recursion cannot model a plan that wants {' and '.join(plan.wants.values())}")
 
 
 def _price(bucket: Bucket, cost: Cost, effects: Effects) -> float:

@@ -51,11 +51,12 @@ class Run:
         begun = sorted(chain.from_iterable(self.begun.values()))
         ended = self.sent or [(number, 0) for number in sorted(begun, key=self.ends.__getitem__)]
         sent = ((f"{operations[number].stream} {channel}", number) for number, channel in ended)
-        shown = ((lane, number) for lane, number in chain(computed, sent) if self._shown(number))
-        return tuple(span for lane, number in shown for span in self._spans_of(lane, number))
-
-    def _shown(self, number: int) -> bool:
-        return not self.program.operations[number].quiet or self.ends[number] > self.starts[number]
+        return tuple(
+            span
+            for lane, number in chain(computed, sent)
+            if not operations[number].quiet or self.ends[number] > self.starts[number]
+            for span in self._spans_of(lane, number)
+        )
 
     def _spans_of(self, lane: str, number: int) -> list[Span]:
         """The span of an operation, or those of the layers that it computes."""
@@ -150,18 +151,16 @@ def issued_run(timeline: Timeline | None, short: bool = False) -> Run | None:
 def run_in_order(program: Program, pricing: Pricing) -> Run | None:
     """The run of a program; None where streams share a link, or an operation may overtake another."""
     turns, seconds = program.turns(), program.durations
-    if turns is None or any(_used(numbers, seconds) > 1 for numbers in turns.shared):
+    if turns is None:
         return None
+    for link in turns.shared:  # streams of which only one transfers anything share nothing
+        if sum(any(seconds[number][1] for number in numbers) for numbers in link) > 1:
+            return None
     found = Run(program, [0] * len(seconds), [-1] * len(seconds), turns.own, turns.computed)
     slowdown = pricing.effects.compute_slowdown
     _follow(found, program.in_time(turns) if slowdown else turns.issued, seconds, slowdown, 1 + len(turns.own))
     found.finish = max(found.ends, default=0)
     return found
-
-
-def _used(streams: Sequence[Sequence[int]], seconds: Sequence[tuple[float, float]]) -> int:
-    """How many of the streams of a link transfer anything."""
-    return sum(any(seconds[number][1] for number in numbers) for numbers in streams)
 
 
 def _follow(

@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from osfmodel.entities.compression import require_density, top_k
 from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.numbers import element_bytes, plain_sum
 from osfmodel.entities.plan import Block, Bucket, Plan
-from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 
 INDEX_BYTES = 4

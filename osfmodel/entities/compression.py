@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
-from osfmodel.entities.units import element_bytes
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 

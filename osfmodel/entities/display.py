@@ -77,14 +77,13 @@ def listed(names: Sequence[str]) -> str:
 def brief(noun: Any, text: str = "") -> str:
     """The repr of a dataclass as one line, ``<Class text>``; without a text, the fields that are not as by default."""
     if not text:
-        values = [(one.name, getattr(noun, one.name), one.default) for one in fields(noun)]
-        text = ", ".join(f"{name}={_brief_value(value)}" for name, value, default in values if value != default)
+        values = {one.name: value for one in fields(noun) if (value := getattr(noun, one.name)) != one.default}
+        said = (
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value!r}" for name, value in values.items()
+        )
+        text = ", ".join(said)
     line = f"{type(noun).__name__} {text}".rstrip()
     return f"<{line}>" if len(line) <= LONGEST_REPR - 2 else f"<{line[: LONGEST_REPR - 5]}...>"
-
-
-def _brief_value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 def to_dict(noun: Any) -> dict[str, Any]:

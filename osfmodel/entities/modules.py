@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -156,9 +156,10 @@ def _wrapped(
     made = []
     for number, group in enumerate([*groups, ParameterGroup(reshard=False)]):
         reduced_last = number == len(groups) or number in held.get(input_layer, ())
-        for bucket in _buckets(own[number]):
+        for dtype in dict.fromkeys(tensor.dtype for tensor in own[number]):
+            blocks = tuple(Block(tensor.name, 0, tensor.bytes) for tensor in own[number] if tensor.dtype == dtype)
             first, last = used[number][0], used[number][-1]
-            made.append((bucket, replace(group, first=first, last=last, reduced_last=reduced_last)))
+            made.append((Bucket(blocks), replace(group, first=first, last=last, reduced_last=reduced_last)))
     strategy = HYBRID_SHARDED if rules.replicas > 1 else FULLY_SHARDED
     sharding = replace(rules, groups=tuple(group for _, group in made))
     return Plan(name, tuple(bucket for bucket, _ in made), strategy=strategy, sharding=sharding)
@@ -178,12 +179,6 @@ def _require_held(modules: Iterable[str], names: Sequence[str], workload: str) -
         if module not in holders:
             known = dict.fromkeys(name.rpartition(".")[0] for name in names)
             raise PlanError(f"{workload!r} has no parameters in a module {module!r}: {suggestion(module, known)}")
-
-
-def _buckets(tensors: Sequence[PlannedTensor]) -> Iterator[Bucket]:
-    """A bucket of these tensors for each dtype."""
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        yield Bucket(tuple(Block(tensor.name, 0, tensor.bytes) for tensor in tensors if tensor.dtype == dtype))
 
 
 def step_of(workload: Workload, strategy: str) -> tuple[int, Workload]:

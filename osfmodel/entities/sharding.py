@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import PlanError, require_count
-from osfmodel.entities.units import ELEMENT_BYTES, element_bytes
+from osfmodel.entities.numbers import ELEMENT_BYTES, element_bytes
 from osfmodel.entities.workload import Layer
 
 

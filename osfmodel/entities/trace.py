@@ -7,9 +7,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from osfmodel.entities.errors import DataError, require_count, require_name
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import element_bytes, holds_gradients, plain_sum
 from osfmodel.entities.timeline import Interval, length, require_interval, union
-from osfmodel.entities.units import element_bytes, holds_gradients
 
 Key = tuple[Hashable, ...]
 """Identity of a collective, the same on all ranks of a job."""
@@ -128,11 +127,6 @@ class Collective:
     def moved_from(self) -> float:
         """Time at which all ranks had joined; the start without the traces of the others."""
         return self.start if self.arrival is None else min(max(self.start, self.arrival), self.end)
-
-    @property
-    def transfer_time(self) -> float | None:
-        """Seconds from the time at which all ranks had joined to the end; None without the traces of the others."""
-        return None if self.waiting is None else self.end - self.start - self.waiting
 
     @property
     def may_be_gradients(self) -> bool:

@@ -1,4 +1,4 @@
-"""Quantities with units, parsed strictly and written back without loss, and the sizes of element types.
+"""Quantities with units, parsed strictly and written back without loss.
 
 Inside osfmodel there are only seconds, bytes and bytes per second. Units appear at the edges: in text that a
 person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in text that a person reads. ``25MiB`` is 26,214,400 bytes and
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
@@ -200,19 +199,3 @@ def show_rate(bytes_per_second: float) -> str:
         if scaled >= 1:
             return f"{scaled:.4g} {prefix}bps"
     return f"{bytes_per_second * 8:.4g} bps"
-
-
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
-SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-"""Names of types in settings of several frameworks."""
-
-
-@lru_cache(maxsize=256)
-def element_bytes(dtype: str) -> int:
-    """Bytes of one element; a tensor may be cut at multiples of it. 8, which suits all, for an unknown type."""
-    return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
-
-
-def holds_gradients(dtype: str | None) -> bool:
-    """Whether tensors of this type can be gradients: floating-point numbers, or an unknown type."""
-    return dtype is None or "float" in dtype

@@ -16,10 +16,9 @@ from osfmodel.entities.errors import (
     require_unique,
 )
 from osfmodel.entities.measurement import Source
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import element_bytes, plain_sum
 from osfmodel.entities.savings import Offload, Segment, require_segments, span_of
 from osfmodel.entities.timeline import Span
-from osfmodel.entities.units import element_bytes
 
 MOST_VARIANTS = 32
 """Maximum number of changed workloads that a workload keeps."""

@@ -10,7 +10,7 @@ tests/formats checks over samples of all.
 
 from __future__ import annotations
 
-from osfmodel.formats.collectives.clusters import as_one_cluster
+from osfmodel.formats.collectives import as_one_cluster
 from osfmodel.formats.format import IMPORT_FORMATS, Format, of_traces
 from osfmodel.formats.reading import (
     format_of,

@@ -1,11 +1,13 @@
 """IMPORT_FORMATS: the formats of other tools' files that are read, the type of its rows, and our own files as one.
 
-osfmodel's own workload and cluster files can be imported like any other.
+osfmodel's own workload and cluster files can be imported like any other. At the end is what a file of an unknown format
+looks like, and what it would need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,13 +19,11 @@ from osfmodel.entities.files.documents import KINDS, decode_cluster, decode_work
 from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
-from osfmodel.formats import kineto, layers, memory_snapshot, nsight, topology
-from osfmodel.formats.collectives import chakra, flight_recorder, inspector, nccl_tests, tables
-from osfmodel.formats.horovod import files
-from osfmodel.formats.source_text import Files, Hints, Noun, Text, content, parse
+from osfmodel.formats import horovod, kineto, layers, memory_snapshot, nsight, topology
+from osfmodel.formats.collectives import PROGRAM, chakra, flight_recorder, inspector, nccl_tests, tables
+from osfmodel.formats.source_text import Files, Hints, Noun, Text, columns_of, content, parse, pick
 from osfmodel.formats.traces.cautions import nouns_of
-from osfmodel.formats.trainers import lightning, logs
-from osfmodel.formats.trainers.steps import LoggedRun, measurement_of
+from osfmodel.formats.trainers import LoggedRun, logs, measurement_of
 
 
 class Format(NamedTuple):
@@ -88,17 +88,13 @@ def read_own(text: Text, hints: Hints) -> list[Workload | Cluster]:
     document = parse(text)
     kind = document.get("kind") or next((name for name, field in KINDS.items() if field in document), "document")
     if kind == "workload":
-        return [_told(decode_workload(content(text)), hints)]
+        found = decode_workload(content(text))
+        return [found if found.batch_size is not None else replace(found, batch_size=hints.batch_size)]
     if kind == "cluster":
         cluster = decode_cluster(content(text))
         lookup.require(cluster.cost_model, COST_MODELS, "cost model")
         return [cluster]
     raise DataError(f"is a file of osfmodel, of kind {kind!s:.40}: only workloads and clusters are imported")
-
-
-def _told(workload: Workload, hints: Hints) -> Workload:
-    """The workload with the user's batch size, if the file has none."""
-    return workload if workload.batch_size is not None else replace(workload, batch_size=hints.batch_size)
 
 
 IMPORT_FORMATS: LateTable[Format] = LateTable(
@@ -173,15 +169,15 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
             layers.sniff_ddp, layers.read_ddp, "DDP's _get_ddp_logging_data() as JSON", label="DDP's log"
         ),
         "horovod-timeline": Format(
-            files.sniff_timeline,
-            files.read_timeline,
+            horovod.sniff_timeline,
+            horovod.read_timeline,
             "HOROVOD_TIMELINE, also cut off: iteration times, the model and the network as Horovod's loop saw them",
             label="Horovod's timeline",
             runs=True,
         ),
         "horovod-autotune": Format(
-            files.sniff_autotune,
-            files.read_autotune,
+            horovod.sniff_autotune,
+            horovod.read_autotune,
             "HOROVOD_AUTOTUNE_LOG: says what its tuner found",
             label="Horovod's autotune log",
         ),
@@ -226,10 +222,90 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
             logs.sniff_deepspeed, logs.deepspeed, "DeepSpeed's throughput timer: rates", "DeepSpeed's log"
         ),
         "lightning": of_log(
-            lightning.sniff, lightning.log, "metrics.csv of Lightning's CSVLogger: steps or rates", "Lightning's CSV"
+            logs.sniff_lightning,
+            logs.lightning,
+            "metrics.csv of Lightning's CSVLogger: steps or rates",
+            "Lightning's CSV",
         ),
         "osfmodel": Format(sniff_own, read_own, "a workload or cluster file of osfmodel itself"),
     },
     "osfmodel.formats",
     Format,
 )
+
+
+OSU = re.compile(r"^#\s*OSU\b[^\r\n]{0,80}", re.MULTILINE)
+NCCL = re.compile(r"NCCL INFO|NCCL WARN|Test NCCL failure|# nThread |# Rank |# Using devices")
+NEEDED: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "csv-table": {
+        "a size": tables.SIZES,
+        "a time": tuple(tables.TIMES),
+    },
+    "csv-layers": {
+        "a name": layers.NAMES,
+        "a size": layers.BYTES,
+        "a forward time": layers.FORWARD[:3],
+        "a backward time": layers.BACKWARD[:3],
+    },
+}
+MOST_COLUMNS = 12
+FOREIGN: Sequence[tuple[re.Pattern[bytes], str]] = (
+    (
+        re.compile(rb'"schema"\s*:\s*"[^"]{0,40}chakra'),
+        "is a Chakra execution trace in JSON, which is not read, as PyTorch's has no times: give torch.profiler's "
+        "trace of the run, or the protobuf that Chakra's converter made of both",
+    ),
+    (
+        re.compile(rb"/device:(?:TPU|GPU|CPU)|/host:(?:CPU|metadata)"),
+        "is a profile of XLA, as JAX and torch_xla write it, which is not read: read are traces of torch.profiler and "
+        "exports of Nsight Systems",
+    ),
+)
+"""Kinds of files that are known and not read, by what is in their beginning, with the reason and what to give."""
+ZIP = b"PK\x03\x04"
+
+
+def unlike(content: bytes) -> str:
+    """The reason why this content, unpacked, is not text; "" if it may be."""
+    if content.startswith(ZIP):
+        return "is a zip archive, which is not read: unpack it, and give the files in it, a folder or a tar of them"
+    if not content.strip(b"\0"):
+        return "holds nothing but zeros, as a tar archive of nothing does" if content else "is empty"
+    return ""
+
+
+def foreign(start: bytes) -> str:
+    """The reason why a file that begins so is not read, if its kind is known; else ""."""
+    return next((said for sign, said in FOREIGN if sign.search(start)), "")
+
+
+def explained(head: str, known: Sequence[str]) -> str:
+    """A clause on the file's likely kind, and on what is missing or should be done."""
+    start = head.strip()
+    if not start:
+        return "is empty"
+    if said := foreign(head.encode("utf-8", "replace")):
+        return said
+    if osu := OSU.search(head):
+        title = osu[0].lstrip("# ").strip()
+        return (
+            f"is {title!r}, not a collective that is read: osu_allreduce, osu_reduce_scatter or osu_allgather is needed"
+        )
+    if NCCL.search(head) or PROGRAM.search(head):
+        return (
+            "is a log of nccl-tests or NCCL without the table of results (the line '#  size  count  type ...'): "
+            "give the output of a test that ended"
+        )
+    columns = [name for name in columns_of(start) if name]
+    if len(columns) > 1 and start[0] not in "{[<" and start.isprintable() | ("\n" in start):
+        shown = ", ".join(columns[:MOST_COLUMNS])[:200] + (" ..." if len(columns) > MOST_COLUMNS else "")
+        return f"has the columns {shown}: {'; '.join(_missing(columns, form) for form in NEEDED)}"
+    return f"has no format that osfmodel reads ({', '.join(known)}); it begins {start[:60]!r}"
+
+
+def _missing(columns: Sequence[str], form: str) -> str:
+    present = dict.fromkeys(columns)
+    missing = [
+        f"{what} ({' or '.join(names[:3])})" for what, names in NEEDED[form].items() if pick(present, *names) is None
+    ]
+    return f"{form} needs {' and '.join(missing)}"

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from osfmodel.entities.errors import LARGEST_COUNT, DataError
 from osfmodel.formats.source_text import Files, Hints, Text
+from osfmodel.formats.streams import named, opened
 from osfmodel.formats.streams.archives import limited
 from osfmodel.formats.streams.pickles import is_pickle, plain_data
-from osfmodel.formats.streams.trace_files import named, opened
 
 ALLOCATED, PENDING, INACTIVE = "allocated", "pending", "inactive"
 """States of a block: in use, freed and awaited by another stream, and free."""

@@ -15,12 +15,11 @@ from osfmodel.entities.files.profiles import as_utf8, plain_text, read
 from osfmodel.entities.lookup import all_names, require, usable_others
 from osfmodel.entities.trace import Trace
 from osfmodel.formats.collectives import nccl_tests
-from osfmodel.formats.format import IMPORT_FORMATS, Format
+from osfmodel.formats.format import IMPORT_FORMATS, Format, explained, foreign, unlike
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, shared_stem, silent
+from osfmodel.formats.streams import HEAD, head_of, recognised
 from osfmodel.formats.streams.archives import unpacked
-from osfmodel.formats.streams.trace_files import HEAD, head_of, recognised
-from osfmodel.formats.trainers.steps import LoggedRun
-from osfmodel.formats.unknown import explained, foreign, unlike
+from osfmodel.formats.trainers import LoggedRun
 
 NO_HINTS = Hints("")
 Table = Mapping[str, Format]

@@ -15,10 +15,11 @@ from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError
+from osfmodel.entities.numbers import within
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.rounding import within
+from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
-from osfmodel.formats.traces import Trace, plan_of
+from osfmodel.formats.traces import plan_of
 from osfmodel.formats.traces.cautions import cautions
 from osfmodel.formats.traces.usual import step_times, usual_step, usual_steps
 from osfmodel.planning.predictions import Given, compare

@@ -31,11 +31,10 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import OsfError
-from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.trace import ProcessGroup
-from osfmodel.entities.units import element_bytes
+from osfmodel.entities.numbers import element_bytes, plain_sum
+from osfmodel.entities.trace import ProcessGroup, Trace
 from osfmodel.entities.workload import Workload
-from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
+from osfmodel.formats.traces import cluster_of, plan_of, workload_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES, wire_times_by_size
 from osfmodel.formats.traces.usual import usual_step
 from osfmodel.planning.tuning.tune import tune

@@ -18,7 +18,7 @@ SOLVERS: LateTable[PlanRule] = LateTable(
         "asc-wfbp": "solve.published.asc_wfbp:RULE",
         "byte-scheduler": "solve.published.byte_scheduler:RULE",
         "us-byte": "solve.published.us_byte:RULE",
-        "blocks": "solve.blocks.search:RULE",
+        "blocks": "solve.blocks:RULE",
         "planned": "solve.search.planned:RULE",
         "sharded": "solve.search.sharded:RULE",
     }

@@ -16,8 +16,8 @@ from functools import cache
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.entities.effects import NO_EFFECTS
+from osfmodel.entities.numbers import just_below, least
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
-from osfmodel.entities.rounding import just_below, least
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
@@ -31,8 +31,8 @@ from osfmodel.solve.caps import (
     capped_plans,
     search_caps,
 )
-from osfmodel.solve.exact import merge
-from osfmodel.solve.search.robust import fairest
+from osfmodel.solve.exact import MergeProblem
+from osfmodel.solve.search import fairest
 from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed, finish, narrower
 
 ROUNDS = 3
@@ -107,7 +107,7 @@ def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
     """The best runs in ready order for as many channels as the library keeps in flight."""
     from osfmodel.solve.exact import pareto  # not loaded for one in flight
 
-    problem = merge.MergeProblem.of(workload.gradients, Limits())
+    problem = MergeProblem.of(workload.gradients, Limits())
     return [contiguous_plan(workload, pareto.runs(problem, pricing, pricing.in_flight).ends)]
 
 

@@ -1,4 +1,6 @@
-"""Whether a step fits into the memory of a GPU: a chance, from how far published peaks lay from predicted ones.
+"""Whether a step fits into the memory of a GPU, what is largest if not, and what would help.
+
+That it fits is a chance, from how far published peaks lay from predicted ones.
 
 ``profiles/peaks.json`` has the quantiles of log(measured / predicted) of each kind of set-up, of all sources and
 without each of them; each source weighs the same. ``profiles/make_peaks.py`` makes it.
@@ -7,15 +9,21 @@ without each of them; each source weighs the same. ``profiles/make_peaks.py`` ma
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from functools import lru_cache
-from math import ceil, exp, log
-from typing import Any, NamedTuple
+from math import exp, log
 
-import msgspec
-
+from osfmodel.engine.levels import Footprint
+from osfmodel.engine.memory import peak_as_known, reserved_as_known
+from osfmodel.engine.strategies.holdings import ACTIVATIONS, BUCKETS, GRADIENTS, STATE, UPDATE, WEIGHTS
+from osfmodel.engine.strategies.issued import GATHERED, REDUCED, WHOLE
+from osfmodel.entities.display import show_bytes
+from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.modules import ZERO, ZERO_3
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.solution import MemoryLimit
 
 YES, TIGHT, NO = "yes", "tight", "no"
 """Verdicts: a chance of SURE or more, between, and below 1 - SURE."""
@@ -54,19 +62,6 @@ class PeaksFile(documents.Strict):
     levels: list[float]
     reserved: dict[str, float]
     cells: list[PeakCell]
-
-
-class JudgedPeak(NamedTuple):
-    """A published peak.
-
-    error: log(measured / predicted)
-    seen:  whether it is known; else the run only counts among those of its source
-    """
-
-    source: str
-    setup: str
-    error: float
-    seen: bool = True
 
 
 def setup_of(profiled: bool, groups: tuple[int, int, int] = (1, 1, 1), strategy: str = "") -> str:
@@ -124,40 +119,6 @@ def _part_below(value: float, errors: list[float]) -> float:
     return LEVELS[place - 1] + (LEVELS[place] - LEVELS[place - 1]) * part
 
 
-def peaks_document(judged: Iterable[JudgedPeak], reserved: dict[str, float]) -> dict[str, Any]:
-    """The JSON-ready form of ``profiles/peaks.json``; quantiles are rounded up to a thousandth."""
-    runs = list(judged)
-    cells = []
-    for setup in dict.fromkeys(run.setup for run in runs):
-        own = [run for run in runs if run.setup == setup]
-        sources = sorted({run.source for run in own})
-        for without in ("", *sources):
-            kept = [run for run in own if run.source != without]
-            if any(run.seen for run in kept):
-                there = sorted({run.source for run in kept})
-                cells.append(PeakCell(setup, _quantiles(kept), len(kept), there, without))
-    made = PeaksFile(documents.SCHEMA_VERSION, "peaks", list(LEVELS), reserved, cells)
-    return msgspec.to_builtins(made)  # type: ignore[no-any-return]
-
-
-def _quantiles(runs: list[JudgedPeak]) -> list[float]:
-    """Quantiles at LEVELS in which each source weighs the same, less its part of runs that are not seen."""
-    each = {source: sum(run.source == source for run in runs) for source in {run.source for run in runs}}
-    ordered = sorted((run.error, 1 / each[run.source]) for run in runs if run.seen)
-    every = sum(share for _, share in ordered)
-    found, places = [], iter(LEVELS)
-    level, weight = next(places), 0.0
-    for error, share in ordered:
-        weight += share / every
-        while weight >= level - 1e-9:
-            found.append(ceil(error * 1000) / 1000)
-            following = next(places, None)
-            if following is None:
-                return found
-            level = following
-    return found
-
-
 def decode_peaks(text: bytes) -> PeaksFile:
     """The content of ``profiles/peaks.json``. Raises DataError."""
     return documents.decode(text, "peaks", PeaksFile)
@@ -167,3 +128,96 @@ def decode_peaks(text: bytes) -> PeaksFile:
 def bundled_peaks() -> PeaksFile:
     """The errors that come with osfmodel. Raises DataError."""
     return profiles.read(profiles.bundled_file("peaks.json"), decode_peaks)
+
+
+def peak_within(room: MemoryLimit, workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> Footprint:
+    """The highest level of a step with the optimizer and the communicators of a limit; see :func:`peak_of`."""
+    return peak_of(workload, plan, timeline, workers, room.optimizer, room.communicator)
+
+
+def peak_of(
+    workload: Workload,
+    plan: Plan,
+    timeline: Timeline,
+    workers: int,
+    optimizer: str | None = None,
+    communicator: int = 0,
+) -> Footprint:
+    """The highest level of a step, without activations if the workload does not say what it keeps.
+
+    Raises DataError where neither the workload nor ``optimizer`` says what the optimizer keeps.
+    """
+    keeper = DDP if DDP.carries(plan.plain) else RUNTIME
+    return peak_as_known(workload, plan, timeline, workers, keeper.name, optimizer, communicator)
+
+
+def reserved_for(workload: Workload, plan: Plan, timeline: Timeline, workers: int) -> int:
+    """Bytes that PyTorch's caching allocator reserves in the steps of :func:`peak_of`."""
+    keeper = DDP if DDP.carries(plan.plain) else RUNTIME
+    return reserved_as_known(workload, plan, timeline, workers, keeper.name)
+
+
+def largest_part(level: Footprint) -> str:
+    """The owner that holds most at a level."""
+    return max(level.held, key=lambda owner: level.held[owner])
+
+
+def need(level: Footprint, limit: int, reserved: int | None = None) -> str:
+    """The need of a plan against the limit, and its largest part; no sentence's end.
+
+    reserved: what PyTorch takes for it, which is said where the rest would fit
+    """
+    part = largest_part(level)
+    more = "" if reserved is None or level.bytes > limit else f", for which PyTorch reserves {show_bytes(reserved)},"
+    said = f"needs {show_bytes(level.bytes)}{more} of {show_bytes(limit)}"
+    return f"{said}; the largest part is {part}, {show_bytes(level.held[part])}"
+
+
+def shortfall(
+    level: Footprint,
+    plan: Plan,
+    limit: int,
+    repeated: bool = False,
+    reserved: int | None = None,
+    batch: int | None = None,
+) -> str:
+    """The need of a plan against the limit, its largest part, and the setting that helps; no sentence's end.
+
+    repeated: whether all blocks are repeated in backward already
+    batch:    samples of a micro-batch, if known
+    """
+    return f"{need(level, limit, reserved)}: {remedy(largest_part(level), plan, repeated, batch)}"
+
+
+def remedy(part: str, plan: Plan, repeated: bool = False, batch: int | None = None) -> str:
+    """The setting that makes a part of memory smaller, in words."""
+    rules = plan.sharding
+    if part == ACTIVATIONS:
+        ways = ["a smaller batch"] * (batch != 1) + ["activation checkpointing"] * (not repeated)
+        return ", or ".join(ways) or "tensor or context parallelism, or activations offloaded to the host"
+    if rules is None and part in REPLICATED_REMEDIES:
+        return REPLICATED_REMEDIES[part]
+    if part == WHOLE and rules and any(group.modules and group.reshard is not True for group in rules.groups):
+        return "reshard_after_forward=True frees kept groups after forward"
+    if part in (WEIGHTS, STATE) and rules is not None and rules.replicas > 1:
+        return "shard between more GPUs: fewer replicas, or fsdp2"
+    return REMEDIES.get(part, "give more memory")
+
+
+REPLICATED_REMEDIES = {
+    WEIGHTS: "fsdp2 or hsdp shard them",
+    STATE: "zero-1, fsdp2 or hsdp shard it",
+    GRADIENTS: "zero-2, fsdp2 or hsdp shard them",
+    BUCKETS: "gradient_as_bucket_view=True lets gradients live in them",
+}
+"""Remedies for plans whose ranks hold all parameters."""
+REMEDIES = {
+    WEIGHTS: "shard between more GPUs",
+    STATE: "shard between more GPUs, or take an optimizer with less state",
+    GRADIENTS: "smaller groups, or more GPUs",
+    GATHERED: "smaller groups, or one group gathered ahead",
+    WHOLE: "smaller groups",
+    REDUCED: "smaller groups, one reduce-scatter input, or a smaller reduce_dtype",
+    UPDATE: "foreach=False of the optimizer",
+}
+"""Remedies by part, for sharded plans and for all."""

@@ -20,10 +20,9 @@ from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FLAT_SHARDED, blocks, wrapped
+from osfmodel.entities.numbers import SHORT_NAMES, least
 from osfmodel.entities.plan import Objective, Plan
-from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import EACH, LAST, ParameterGroup, Sharding
-from osfmodel.entities.units import SHORT_NAMES
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import replicas_in
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer

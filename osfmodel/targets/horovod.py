@@ -21,12 +21,12 @@ from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import read
+from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
-from osfmodel.entities.rounding import least
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import optimal
-from osfmodel.solve.search.robust import fairest
+from osfmodel.solve.search import fairest
 from osfmodel.solve.solution import Case, Limits, Question
 from osfmodel.targets.horovod_search import best_settings
 from osfmodel.targets.target import (

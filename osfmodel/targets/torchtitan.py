@@ -17,14 +17,14 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.executors import CONVERTERS, FSDP, TITAN_DEGREES
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around, blocks, module_of, wrapped
+from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import Objective, Plan
-from osfmodel.entities.rounding import least
 from osfmodel.entities.savings import OPTIMIZER
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.room import peak_within, shortfall
 from osfmodel.solve.sharded_bounds import replicas_in
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit, PlanRule, Question, Solution, answer
+from osfmodel.solve.verdicts import peak_within, shortfall
 from osfmodel.targets.target import (
     PLACEHOLDER_PRICES,
     Accumulation,

@@ -13,8 +13,8 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Objective, contiguous_plan
-from osfmodel.entities.units import element_bytes
 from osfmodel.solve import SOLVERS, Question, Status
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.targets.named_plans import make_plan, plans_for

@@ -184,8 +184,8 @@ def test_broken_formats_do_not_stop_the_import_of_others(each, package, tmp_path
 def test_traces_of_another_package_are_found_in_a_folder(each, package, tmp_path):
     code = """
 from osfmodel.formats import of_traces
-from osfmodel.formats.streams.trace_files import opened
-from osfmodel.formats.traces import RankTrace, Step, Trace
+from osfmodel.formats.streams import opened
+from osfmodel.entities.trace import RankTrace, Step, Trace
 
 def known(head):
     return head.startswith("other-profiler")

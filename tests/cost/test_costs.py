@@ -23,7 +23,7 @@ from osfmodel import (
     cost_of,
     load_cluster,
 )
-from osfmodel.cost import AffineCost, TableCost, hierarchical, textbook
+from osfmodel.cost import AffineCost, TableCost, hierarchical
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.textbook import FORMULAS
 from tests.conftest import ROOT
@@ -206,7 +206,7 @@ def test_halves_without_prices_are_assumed_where_there_is_anything_to_pay():
 @pytest.mark.parametrize(("workers", "sent"), [(2, 0.5), (4, 1.25), (8, 2.125)])
 def test_recursive_doubling_leaves_out_each_workers_own_part(workers, sent):
     """log2(P) messages of the whole less one P-th part, and never less than the rest of the message."""
-    load = textbook.recursive_doubling_reduce_scatter(workers)
+    load = FORMULAS["recursive-doubling"]["reduce_scatter"](workers)
     assert tuple(load) == (workers.bit_length() - 1, sent, sent)
 
 

@@ -18,7 +18,7 @@ from osfmodel.entities.gpus import GPUS
 from osfmodel.entities.savings import Offload
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.planning.predictions import PricedSubject
-from osfmodel.solve.room import peak_of
+from osfmodel.solve.verdicts import peak_of
 
 RANKS = 8
 CLUSTER = "nccl:h100x8,400Gbps"

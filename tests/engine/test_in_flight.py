@@ -16,7 +16,7 @@ from osfmodel.engine.recursion import predict_timeline as closed_form
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.planning.tuning.tune import tune
 from osfmodel.solve import SOLVERS, Limits, Question
-from osfmodel.solve.blocks import search
+from osfmodel.solve import blocks as search
 from osfmodel.solve.bounds import objective_bound, windows_bound
 from osfmodel.targets.named_plans import make_plan
 from tests.conftest import workload_of

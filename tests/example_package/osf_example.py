@@ -7,10 +7,10 @@ from osfmodel.cost import AffineCost, CostModel, Fit
 from osfmodel.cost.fitting import fit_nonnegative
 from osfmodel.cost.model import link_from_spec
 from osfmodel.entities.plan import PLAIN
+from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats import Format, of_traces
 from osfmodel.formats.source_text import Point, Text, cluster_of, require_workers
-from osfmodel.formats.streams.trace_files import opened
-from osfmodel.formats.traces import RankTrace, Step, Trace
+from osfmodel.formats.streams import opened
 from osfmodel.solve import PlanRule
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, cap_forming, in_elements
 from osfmodel.solve.solution import answer

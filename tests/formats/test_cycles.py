@@ -15,7 +15,7 @@ from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.entities.errors import DataError
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.source_text import Text
-from osfmodel.formats.traces.entities import measurement_of
+from osfmodel.formats.traces import measurement_of
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.formats.traces import Job

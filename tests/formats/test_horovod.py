@@ -18,8 +18,8 @@ from osfmodel.cli import main
 from osfmodel.entities.errors import ForeignFileError
 from osfmodel.entities.measurement import Measurement
 from osfmodel.formats import Hints
-from osfmodel.formats.horovod import files
-from osfmodel.formats.horovod import files as horovod_timeline
+from osfmodel.formats import horovod as files
+from osfmodel.formats import horovod as horovod_timeline
 from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
 from tests.draws import examples

@@ -14,10 +14,10 @@ import osfmodel as osf
 from osfmodel import DataError
 from osfmodel.cli import main
 from osfmodel.formats import Hints, import_file, import_job, is_job, load_trace
+from osfmodel.formats import streams as line_stream
 from osfmodel.formats.collectives import calls as recorded
 from osfmodel.formats.collectives import inspector
 from osfmodel.formats.source_text import Files, Text
-from osfmodel.formats.streams import trace_files as line_stream
 from tests.formats.damage import memory
 from tests.formats.inspector_logs import Logged, calls, header, metadata, text
 

@@ -8,7 +8,7 @@ import pytest
 
 from osfmodel import load_workload
 from osfmodel.entities.errors import DataError
-from osfmodel.formats.jobs.reading import JOB_FORMATS, job_at
+from osfmodel.formats.jobs import JOB_FORMATS, job_at
 from osfmodel.formats.jobs.shell import arguments
 from osfmodel.planning.scaling.jobs import words_of
 from osfmodel.targets import CONFIG_TARGETS

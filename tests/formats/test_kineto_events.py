@@ -23,6 +23,7 @@ from osfmodel import explain
 from osfmodel.cli import main
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError
 from osfmodel.entities.files.profiles import load_workload
+from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats import (
     IMPORT_FORMATS,
     Hints,
@@ -33,13 +34,13 @@ from osfmodel.formats import (
     load_trace,
     of_traces,
 )
+from osfmodel.formats import streams as trace_files
 from osfmodel.formats.kineto import recorded
 from osfmodel.formats.kineto.events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
-from osfmodel.formats.streams import json_stream, trace_files
+from osfmodel.formats.streams import json_stream
 from osfmodel.formats.streams.archives import streamed
-from osfmodel.formats.traces import RankTrace, Step, Trace
 from tests.draws import examples
 from tests.formats import samples, traces
 from tests.formats.damage import memory

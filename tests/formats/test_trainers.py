@@ -9,8 +9,7 @@ from osfmodel.diagnosis.comparing.sources import reading_of
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_content
 from osfmodel.formats.reading import logged_run
 from osfmodel.formats.source_text import Text
-from osfmodel.formats.trainers import lightning, logs
-from osfmodel.formats.trainers.steps import quartile_spread
+from osfmodel.formats.trainers import logs, quartile_spread
 from tests.formats import lightning_logs
 
 TITAN = "[rank{rank}]:[titan] 2026-03-05 16:{minute:02d}:00,500 - root - INFO - step: {step}  loss: 8.0  tps: {tps:,}\n"
@@ -86,8 +85,8 @@ def test_rates_and_the_samples_of_a_worker_are_steps():
 def test_lightnings_clock_gives_steps_batch_and_gpus(accumulate, world, batch):
     """A step is one of the optimizer: of all batches that it accumulates."""
     text = lightning_logs.throughput(0.5, accumulate=accumulate, world=world)
-    assert lightning.sniff(text)
-    run = lightning.log(Text("metrics.csv", text))
+    assert logs.sniff_lightning(text)
+    run = logs.lightning(Text("metrics.csv", text))
     assert run.seconds == pytest.approx([0.5] * 10)
     assert (run.batch, run.workers, run.warm_ups, run.logged) == (batch, world, 1, 12)
 
@@ -107,14 +106,14 @@ def test_lightnings_clock_gives_steps_batch_and_gpus(accumulate, world, batch):
     ],
 )
 def test_what_lightnings_modules_log_is_read(name, values, unit, value):
-    run = lightning.log(Text("metrics.csv", lightning_logs.logged(name, values)))
+    run = logs.lightning(Text("metrics.csv", lightning_logs.logged(name, values)))
     assert (run.unit, run.value) == (unit, pytest.approx(value))
 
 
 @pytest.mark.parametrize("name", ["validate/time", "val_step_time", "epoch_time", "data_time"])
 def test_times_of_anything_else_are_none_of_a_step(name):
     with pytest.raises(osf.DataError, match="add the callback ThroughputMonitor"):
-        lightning.log(Text("metrics.csv", lightning_logs.logged(name, (1.0, 2.0, 3.0))))
+        logs.lightning(Text("metrics.csv", lightning_logs.logged(name, (1.0, 2.0, 3.0))))
 
 
 def test_a_cut_line_is_left_out_and_told():

@@ -18,7 +18,7 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
-from osfmodel.formats.horovod import files
+from osfmodel.formats import horovod as files
 from osfmodel.formats.source_text import Text
 from osfmodel.ledger.check import check
 from osfmodel.runtime import horovod as turns_under_horovod

@@ -12,7 +12,7 @@ import pytest
 from osfmodel import predict
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.source_text import Text
-from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces import cluster_of, measurement_of, plan_of, workload_of
 from tests.live.launching import found
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):

@@ -16,8 +16,8 @@ from osfmodel.entities.modules import SHARDING, in_micro_batches, in_one_micro_b
 from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, MOST_MICRO_BATCHES, SHARDS_EACH, Sharding
 from osfmodel.planning.tuning.tune import tuned_rule
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import Limits, MemoryLimit
+from osfmodel.solve.verdicts import peak_of
 from osfmodel.targets.named_plans import make_plan
 
 COUNT, WORKERS, BYTES = 3, 16, 4 * 16 * 10**5

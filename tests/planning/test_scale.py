@@ -22,8 +22,8 @@ from osfmodel.planning.scaling.scale import ScaleOptions, room_of, scale
 from osfmodel.planning.scaling.settings import settings
 from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.show.scale import page as scale_picture
-from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.solve.verdicts import peak_of
 
 WORDS, CLUSTER = "llama3-70b+num_hidden_layers=4:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"
 """Four wide blocks: too many parameters for DDP on a GPU."""

@@ -19,8 +19,8 @@ from osfmodel.planning.tuning import choosing
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, counts_up_to, tune_any
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tuned import StrategiesTuned
-from osfmodel.solve.room import largest_part, peak_of, shortfall
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.solve.verdicts import largest_part, peak_of, shortfall
 
 GIB = 2**30
 BLOCKS = [Layer(f"layers.{i}.{part}.weight", 3e-3, 6e-3, 50_000_000) for i in range(8) for part in "ab"]

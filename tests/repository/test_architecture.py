@@ -34,7 +34,7 @@ SHARED = {
     "cost": {"hierarchical": {"textbook"}},  # rings inside nodes and between them
     "targets": {"ddp_dialects": {"ddp"}},  # wrappers of it
     "solve": {
-        "blocks.search": {"exact.optimal"},  # it begins with the best plan of whole tensors
+        "blocks": {"exact.optimal"},  # it begins with the best plan of whole tensors
         "search.planned": {  # the best of several methods, of which these are some
             "exact.optimal", "published.asc_wfbp", "published.byte_scheduler", "published.mg_wfbp", "published.us_byte",
         },

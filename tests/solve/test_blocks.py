@@ -18,10 +18,11 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.effects import Effects
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan, one_by_one
-from osfmodel.entities.units import element_bytes
 from osfmodel.solve import SOLVERS, Limits, Question, Status
-from osfmodel.solve.blocks import resize, search, tape
+from osfmodel.solve import blocks as search
+from osfmodel.solve.blocks import resize, tape
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.exact import optimal
 from tests.conftest import ROOT, workload_of

@@ -17,8 +17,8 @@ from osfmodel.engine import predict_timeline as carry_out
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.plan import PLAIN, Block, Bucket, Objective
 from osfmodel.solve import bounds
+from osfmodel.solve import exact as merge
 from osfmodel.solve.bounds import bound_under, objective_bound
-from osfmodel.solve.exact import merge
 from tests.conftest import gradients, workload_of
 from tests.draws import examples
 from tests.problems import COST_MAKERS, affine, jumping, random_problem

@@ -14,7 +14,8 @@ from osfmodel import Objective, UsageError
 from osfmodel.cost import AffineCost, Cost, TableCost
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve import Limits, Status
-from osfmodel.solve.exact import merge, optimal
+from osfmodel.solve import exact as merge
+from osfmodel.solve.exact import optimal
 from osfmodel.solve.solution import allowed, alternate, finish, groups_of
 from tests import exhaustive
 from tests.conftest import gradients, workload_of

@@ -13,8 +13,8 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, contiguous_plan
-from osfmodel.solve.exact import merge, pareto
-from osfmodel.solve.exact.merge import MergeProblem
+from osfmodel.solve import exact as merge
+from osfmodel.solve.exact import MergeProblem, pareto
 from tests.conftest import gradients, workload_of
 from tests.exhaustive import all_ends
 from tests.problems import random_problem

@@ -18,11 +18,11 @@ from osfmodel.entities.plan import PLAIN
 from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, SHARDS_EACH, Sharding
 from osfmodel.solve import SOLVERS, Limits, Question
 from osfmodel.solve.bounds import plan_bound
-from osfmodel.solve.room import peak_of, peak_within
 from osfmodel.solve.search import group_search
 from osfmodel.solve.search.group_search import Grouping, GroupSearch
 from osfmodel.solve.sharded_bounds import replica_counts, replicas_in
 from osfmodel.solve.solution import MemoryLimit
+from osfmodel.solve.verdicts import peak_of, peak_within
 from tests.draws import examples, many, seeds
 
 RULES = [replace(PLAIN, strategy=strategy) for strategy in SHARDED]

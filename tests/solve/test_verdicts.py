@@ -18,18 +18,17 @@ from osfmodel.solve.verdicts import (
     TENSOR,
     TIGHT,
     YES,
-    JudgedPeak,
     bundled_peaks,
     cell_of,
     chance_to_fit,
     decode_peaks,
-    peaks_document,
     reserved_of,
     safe_bytes,
     setup_of,
     slowed,
     verdict_of,
 )
+from profiles.make_peaks import JudgedPeak, peaks_document
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30

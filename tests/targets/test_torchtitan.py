@@ -10,8 +10,8 @@ from osfmodel import Layer, PlanError, Workload, load_cluster, load_workload, tu
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.units import parse_room
-from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import Limits, MemoryLimit
+from osfmodel.solve.verdicts import peak_of
 from osfmodel.targets import torchtitan
 from osfmodel.targets.torchtitan import TitanKnobs
 

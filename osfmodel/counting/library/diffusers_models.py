@@ -92,9 +92,13 @@ def _others(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[tup
     conditions: Any = RESOLUTION if fields.get("sample_size") == 128 else {"resolution": None, "aspect_ratio": None}
     if fields.get("addition_embed_type") == "text_time" and step and joined:
         conditions = {"text_embeds": tensor(SAMPLES, joined - 6 * step), "time_ids": tensor(SAMPLES, 6)}
+    mask = known.get("encoder_attention_mask")
     found: Mapping[str, tuple[Any, Any]] = {
         "encoder_hidden_states": (width, tensor(SAMPLES, length, width)),
-        "encoder_attention_mask": (_needed(known, "encoder_attention_mask"), tensor(SAMPLES, length, dtype="bool")),
+        "encoder_attention_mask": (
+            mask and mask.default is inspect.Parameter.empty,
+            tensor(SAMPLES, length, dtype="bool"),
+        ),
         "encoder_hidden_states_mask": (True, tensor(SAMPLES, length, dtype="bool")),
         "timestep": (True, tensor(SAMPLES)),
         "class_labels": (classes, tensor(SAMPLES, dtype="int64")),
@@ -113,7 +117,3 @@ def _others(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[tup
     for name, (there, made) in found.items():
         if there and name in known:
             yield name, made
-
-
-def _needed(known: Mapping[str, Any], name: str) -> bool:
-    return name in known and known[name].default is inspect.Parameter.empty

@@ -17,8 +17,8 @@ from osfmodel.entities.lookup import require
 from osfmodel.entities.measurement import OF_ONE_TURN, Measurement
 from osfmodel.entities.modules import module_of
 from osfmodel.entities.workload import Workload
-from osfmodel.formats.collectives.clusters import factor
-from osfmodel.formats.trainers.steps import LoggedRun
+from osfmodel.formats.collectives import factor
+from osfmodel.formats.trainers import LoggedRun
 
 STEPS, EXACT, PAIRS, PRICES = "steps", "exact", "pairs", "prices"
 """Ways to compare times: repeated steps with noise; predictions without any; measured times by size; prices by size."""

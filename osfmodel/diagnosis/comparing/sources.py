@@ -46,7 +46,7 @@ from osfmodel.formats import IMPORT_FORMATS, format_of, import_content, import_j
 from osfmodel.formats.reading import log_of
 from osfmodel.formats.source_text import Hints, Text, is_number, silent, stem
 from osfmodel.formats.streams.archives import unpacked
-from osfmodel.formats.traces.entities import workload_of
+from osfmodel.formats.traces import workload_of
 from osfmodel.formats.traces.usual import step_times, usual_steps, with_shared_steps
 
 COLUMN = re.compile(

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from osfmodel.cost.nccl_choices import fastest
+from osfmodel.cost.nccl import ways
+from osfmodel.cost.nccl_lines import fastest
 from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import (
     ANY_TAIL,
@@ -42,7 +43,7 @@ from osfmodel.diagnosis.doctor.peers import (
 )
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.display import brief
-from osfmodel.formats.collectives.clusters import factor
+from osfmodel.formats.collectives import factor
 
 REACH = 4.0
 """Octaves over which deviations of a healthy machine are correlated."""
@@ -301,7 +302,8 @@ def _sizes(
         SizeCheck(
             curve.label, curve.collective, curve.place.workers, curve.place.nodes, curve.kind, size, time, price,
             percentile(ratio, at_octave(octave, peers[curve.kind])), slowest if slowest > time else None,
-            "/".join(fastest(shape, curve.place, size, curve.collective)) if shape and curve.kind != MEASURED else "",
+            "/".join(fastest(ways(shape, curve.place, curve.collective), size))
+            if shape and curve.kind != MEASURED else "",
         )
         for curve in curves
         for size, time, price, ratio, octave, slowest in zip(

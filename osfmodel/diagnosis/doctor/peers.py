@@ -22,7 +22,7 @@ from osfmodel.cost.shapes import Array
 from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES, Curve, curve_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files import profiles
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import plain_sum
 
 Ratios = Mapping[int, float]
 """ln(measured / priced) by octave."""

@@ -16,8 +16,8 @@ from osfmodel.engine.program import COMPUTE, Operation, Program
 from osfmodel.engine.strategies.holdings import Holdings
 from osfmodel.engine.strategies.lowering import GatheringStep, Strategy, require_only
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 
 

@@ -27,9 +27,9 @@ from osfmodel.engine.strategies.fully_sharded import ShardedHoldings, ShardedSte
 from osfmodel.engine.strategies.issued import WHOLE
 from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.entities.modules import as_defined
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.sharding import frozen_bytes
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 FREED = 2

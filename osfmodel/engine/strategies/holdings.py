@@ -121,10 +121,8 @@ class Holdings:
         """Gradients and buckets that come and go in the step."""
         yield from self._buckets()
         if self.storage.gradients:
-            yield from (Hold(GRADIENTS, self.sizes[name], (self._end("backward", name),)) for name in self.sizes)
-
-    def _end(self, kind: str, layer: str) -> Instant:
-        return Instant(self.numbers[kind, layer], ended=True)
+            for name, size in self.sizes.items():
+                yield Hold(GRADIENTS, size, (Instant(self.numbers["backward", name], ended=True),))
 
     def moments(self) -> Iterator[tuple[int, str]]:
         """Moments: forward, backward, hooks, means of sparse buckets or updates of released gradients, and the end."""

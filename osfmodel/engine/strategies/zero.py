@@ -34,9 +34,9 @@ from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, UPDAT
 from osfmodel.engine.strategies.issued import IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy, completing
 from osfmodel.engine.works import Work
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Sharding
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 ALIGNED = 2
@@ -71,7 +71,11 @@ class ZeroStep(IssuedStep):
         for left in reversed(range(self.rules.micro_batches)):
             for first, end in self.stretches():
                 self.compute("forward", first, end)
-            self._reduced_backward() if self.each or not left else self._backward()
+            if self.each or not left:
+                self._reduced_backward()
+                continue
+            for first, end in reversed(self.stretches()):  # gradients are added up
+                self.compute("backward", first, end)
         update = self.add("update", COMPUTE, (), self._updating(), tuple(self.reductions))
         self._broadcast(update) if self.owners else self._gather(update)
         made = self.finished()
@@ -99,11 +103,6 @@ class ZeroStep(IssuedStep):
             if self.rules.part_time:
                 work = ("copy_parts", ranks * len(layers), self.rules.part_time)
                 self.add("copy_out", COMPUTE, names, work, (gather,))
-
-    def _backward(self) -> None:
-        """Add the backward of a micro-batch that adds its gradients up."""
-        for first, end in reversed(self.stretches()):
-            self.compute("backward", first, end)
 
     def _reduced_backward(self) -> None:
         """Add the backward of a micro-batch with its copies and hooks, and the reductions."""

@@ -9,10 +9,7 @@ had a part in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Any
-
-import msgspec
+from functools import lru_cache, partial
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import NO_EFFECTS, Effects
@@ -50,20 +47,11 @@ class EffectsFile(documents.Strict):
     values: list[UsualValue]
 
 
-def usual_effects_document(values: Sequence[UsualValue]) -> dict[str, Any]:
-    """The JSON-ready form of ``profiles/effects.json``."""
-    built: dict[str, Any] = msgspec.to_builtins(EffectsFile(documents.SCHEMA_VERSION, "effects", list(values)))
-    return built
-
-
 @lru_cache(maxsize=1)
 def usual_values() -> tuple[UsualValue, ...]:
     """The values that come with osfmodel. Raises DataError."""
-    return tuple(profiles.read(profiles.bundled_file("effects.json"), _decode))
-
-
-def _decode(content: bytes) -> list[UsualValue]:
-    return documents.decode(content, "effects", EffectsFile).values
+    decode = partial(documents.decode, kind="effects", document=EffectsFile)
+    return tuple(profiles.read(profiles.bundled_file("effects.json"), decode).values)
 
 
 def effects_for(generation: str, values: Iterable[UsualValue], without: str = "") -> Effects:

@@ -16,7 +16,7 @@ from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
 from osfmodel.formats.source_text import Files, Hints, Point, Text, cluster_of
-from osfmodel.formats.streams.trace_files import HEAD, Pieces, named, opened, peeked
+from osfmodel.formats.streams import HEAD, Pieces, named, opened, peeked
 
 MOST_SIZES, MOST_CALLS, MOST_LAYOUTS, MOST_RANKS = 5_000, 128, 50, 100_000
 """Maximum numbers of sizes, of calls kept of each, of layouts that are named, and of ranks."""

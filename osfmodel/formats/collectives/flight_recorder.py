@@ -17,7 +17,7 @@ from osfmodel.entities.cluster import COLLECTIVES, LIBRARIES, Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.documents import parse_json
-from osfmodel.entities.units import ELEMENT_BYTES
+from osfmodel.entities.numbers import ELEMENT_BYTES
 from osfmodel.formats.collectives.calls import (
     LARGEST,
     CommunicatorShape,

@@ -15,6 +15,7 @@ from typing import Any
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
+from osfmodel.formats.collectives import factor
 from osfmodel.formats.collectives.calls import (
     LARGEST,
     CommunicatorShape,
@@ -26,9 +27,8 @@ from osfmodel.formats.collectives.calls import (
     time_in,
     whole_number,
 )
-from osfmodel.formats.collectives.clusters import factor
 from osfmodel.formats.source_text import Files, Hints, Text
-from osfmodel.formats.streams.trace_files import lines_of
+from osfmodel.formats.streams import lines_of
 
 ENDINGS = (".log", ".log.gz", ".jsonl", ".jsonl.gz")
 KINDS: Mapping[str, str] = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from osfmodel.formats.collectives.clusters import PROGRAM
+from osfmodel.formats.collectives import PROGRAM
 from osfmodel.formats.source_text import LONGEST_QUOTE, Text
 
 TAGS = re.compile(r"\[(?!0x)[^\s\[\]:]{1,120}\](?:<std\w{3,4}>)?:?")

@@ -16,7 +16,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.documents import parse_object
-from osfmodel.formats.collectives.clusters import (
+from osfmodel.formats.collectives import (
     NAMES,
     PROGRAM,
     NamedCollective,

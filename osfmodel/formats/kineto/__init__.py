@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.entities.errors import LARGEST_COUNT, DataError
-from osfmodel.entities.trace import RankTrace, Step, Trace
+from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import ENDINGS, LABEL, LARGEST, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
@@ -17,9 +17,16 @@ from osfmodel.formats.kineto.sharding import HostUse, by_threads, grouped, meshe
 from osfmodel.formats.kineto.steps import steps_of
 from osfmodel.formats.kineto.windows import PROFILER_STEP
 from osfmodel.formats.source_text import Files, Hints, silent
-from osfmodel.formats.traces.cycles import Writer, continued, cycles_of, places_of, require_different
 from osfmodel.formats.traces.ranks import joined, numbered_alike, sized
-from osfmodel.formats.traces.usual import with_shared_steps, with_steps
+from osfmodel.formats.traces.usual import (
+    Writer,
+    continued,
+    cycles_of,
+    places_of,
+    require_different,
+    with_shared_steps,
+    with_steps,
+)
 
 __all__ = ["ENDINGS", "LABEL", "sniff", "trace_of"]
 
@@ -275,10 +282,6 @@ def _missing(trace: Trace) -> list[str]:
         return said
     if not any(step.gradients for step in steps):
         said.append("holds no backward of autograd's: when gradients are ready is not known")
-    elif _unsized(steps):
+    elif any(gradient.elements is None for step in steps for gradient in step.gradients):
         said.append("gradients have no sizes: record with record_shapes=True")
     return said
-
-
-def _unsized(steps: Sequence[Step]) -> bool:
-    return any(gradient.elements is None for step in steps for gradient in step.gradients)

@@ -202,12 +202,10 @@ def _by_external_id(kept: Recorded, around: list[list[HostSpan]]) -> None:
     known = {span.args.external_id: span for span in kept.issues if span.args.external_id is not None}
     for place, kernel in enumerate(kept.kernels):
         span = known.get(kernel.args.external_id)
-        if not around[place] and span is not None and _agree(span, kernel):
+        if around[place] or span is None or span.start > kernel.start:
+            continue
+        if kind_of(kernel.name) in (None, kind_of(span.name), "send_recv"):
             around[place] = [span]
-
-
-def _agree(span: HostSpan, kernel: HostSpan) -> bool:
-    return span.start <= kernel.start and kind_of(kernel.name) in (None, kind_of(span.name), "send_recv")
 
 
 def _by_order(kept: Recorded, around: list[list[HostSpan]]) -> None:

@@ -19,8 +19,8 @@ import msgspec
 from osfmodel.entities.errors import LARGEST_COUNT, DataError
 from osfmodel.entities.measurement import TELLING, checksum_of
 from osfmodel.formats.source_text import Files, Progress, Text, silent
+from osfmodel.formats.streams import opened, peeked
 from osfmodel.formats.streams.json_stream import DECODER, ArrayStream
-from osfmodel.formats.streams.trace_files import opened, peeked
 
 SPELLINGS: Mapping[str, str] = {
     "external_id": "External id", "older_external_id": "external id", "correlation": "correlation", "stream": "stream",

@@ -209,34 +209,14 @@ def _number(value: int | None, missing: float = math.nan) -> float:
     return missing if value is None or abs(value) >= LARGEST else float(value)
 
 
-def _work(kept: Recorded, event: Event) -> None:
-    kept.work.add(*_row(event))
-
-
-def _copy(kept: Recorded, event: Event) -> None:
-    kept.copies.add(*_row(event))
-
-
-def _launch(kept: Recorded, event: Event) -> None:
-    kept.launches.add(_number(event.args.correlation), event.ts, event.ts + event.dur)
-
-
 def _kernel(kept: Recorded, event: Event) -> None:
     kept.kernels.append(_span(event))
     kept.gpus.add(event.pid)
 
 
-def _issue(kept: Recorded, event: Event) -> None:
-    kept.issues.append(_span(event))
-
-
 def _note(kept: Recorded, event: Event) -> None:
     kept.notes.append(_span(event))
     kept.process = kept.process or event.pid
-
-
-def _sharding(kept: Recorded, event: Event) -> None:
-    kept.sharding.append(_span(event))
 
 
 def _compiled(kept: Recorded, event: Event) -> None:
@@ -262,11 +242,11 @@ def handler(cat: str, name: str) -> Handler | None:
     """The function that records events of that category and name; None for events that do not matter."""
     role = CATEGORIES.get(cat.lower())
     if role == "kernel":
-        return _kernel if COLLECTIVE_KERNEL.search(name) else _work
+        return _kernel if COLLECTIVE_KERNEL.search(name) else lambda kept, event: kept.work.add(*_row(event))
     if role == "copy":
-        return _copy
-    if role == "launch":
-        return _launch if LAUNCH.search(name) else None
+        return lambda kept, event: kept.copies.add(*_row(event))
+    if role == "launch" and LAUNCH.search(name):
+        return lambda kept, event: kept.launches.add(_number(event.args.correlation), event.ts, event.ts + event.dur)
     return _host_handler(name) if role == "host" else None
 
 
@@ -278,9 +258,9 @@ def _host_handler(name: str) -> Handler | None:
     if name.startswith(COMPILED):
         return _compiled
     if name.startswith((*FSDP, *FSDP_COPIES)):
-        return _sharding
+        return lambda kept, event: kept.sharding.append(_span(event))
     if ISSUE.match(name):
-        return _issue
+        return lambda kept, event: kept.issues.append(_span(event))
     return _backward if BACKWARD.match(name) else None
 
 

@@ -7,14 +7,15 @@ hold several processes, each of which is a rank.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import TELLING, checksum_of
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.trace import RankTrace, Trace
-from osfmodel.entities.units import element_bytes
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import NO_ARGS, Args, Event
 from osfmodel.formats.kineto.recorded import Recorded, record
@@ -36,7 +37,7 @@ from osfmodel.formats.nsight.database import (
 )
 from osfmodel.formats.nsight.device import KERNELS, Excerpt, add_work, chosen_steps, collectives_of, excerpt_of
 from osfmodel.formats.source_text import Files, Hints
-from osfmodel.formats.streams.trace_files import paths_of_files
+from osfmodel.formats.streams import paths_of_files
 from osfmodel.formats.traces.ranks import joined, numbered_alike, sized
 from osfmodel.formats.traces.usual import with_shared_steps, with_steps
 
@@ -103,7 +104,9 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     numbers = [world[1] if world else place for place, world in enumerate(told)]
     if len(set(numbers)) < len(numbers):
         numbers = list(range(len(read)))
-    ranks = [_steps(rank, number, origin) for rank, number in sorted(zip(read, numbers, strict=True), key=_by_number)]
+    ranks = [
+        _steps(rank, number, origin) for rank, number in sorted(zip(read, numbers, strict=True), key=itemgetter(1))
+    ]
     job, said = joined(numbered_alike(ranks), [rank.host for rank in ranks]) if len(ranks) > 1 else (tuple(ranks), [])
     workers = len(job) if len(job) > 1 else hints.workers
     trace = Trace(hints.name, tuple(replace(rank, workers=rank.workers or workers) for rank in job))
@@ -126,10 +129,6 @@ def _require_different(ranks: Sequence[_Rank]) -> None:
         seen[key] = rank.file
 
 
-def _by_number(rank: tuple[_Rank, int]) -> int:
-    return rank[1]
-
-
 def _processes_of(path: Path, remarks: list[str]) -> Iterator[_Process]:
     """The processes of a report that worked on a GPU."""
     with path.open("rb") as file:
@@ -146,16 +145,13 @@ def _processes_of(path: Path, remarks: list[str]) -> Iterator[_Process]:
             remarks.append("CUDA graphs are left out: record with nsys profile --cuda-graph-trace=node")
         ranges = ranges_of(database)
         for place, kernels in _places(database, remarks).items():
-            own = ranges.get(place.process) or (_all(ranges) if place.process == NO_PROCESS else None)
+            own = ranges.get(place.process)
+            if own is None and place.process == NO_PROCESS and len(ranges) == 1:
+                own = next(iter(ranges.values()))
             if own is None or not own.steps:
                 pid = pid_of(place.process)
                 raise DataError(f"process {pid} has no NVTX ranges of steps: wrap each step in `{MARK}`")
             yield _Process(path, checksum_of(start), place, kernels, own)
-
-
-def _all(ranges: Mapping[int, ProcessRanges]) -> ProcessRanges | None:
-    """The ranges of the only process; None of several."""
-    return next(iter(ranges.values())) if len(ranges) == 1 else None
 
 
 def _places(database: Database, remarks: list[str]) -> dict[ProcessGpu, int]:

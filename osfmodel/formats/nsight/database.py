@@ -42,11 +42,11 @@ class Database:
             list(self._run(f"PRAGMA {pragma}"))
         named = self._run("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
         plain = [str(name) for name, sql in named if str(sql).upper().startswith("CREATE TABLE")]
-        self.columns: Mapping[str, frozenset[str]] = {name: frozenset(self._columns(name)) for name in plain}
-
-    def _columns(self, table: str) -> Iterator[str]:
-        for row in self._run(f"PRAGMA table_info({_quoted(table)})"):
-            yield str(row[1])
+        quoted = {name: '"' + name.replace('"', '""') + '"' for name in plain}
+        self.columns: Mapping[str, frozenset[str]] = {
+            name: frozenset(str(row[1]) for row in self._run(f"PRAGMA table_info({said})"))
+            for name, said in quoted.items()
+        }
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is a table with these columns."""
@@ -74,10 +74,6 @@ class Database:
                 yield row
         except FAULTS as error:
             raise DataError(f"{DAMAGED}: {str(error)[:100]!a}") from None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints, Noun
-from osfmodel.formats.traces.entities import cluster_of, gpus_per_node, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces import cluster_of, gpus_per_node, measurement_of, plan_of, workload_of
 from osfmodel.formats.traces.network import exposed_others
 from osfmodel.formats.traces.sharded import doubts_of, is_sharded
 from osfmodel.formats.traces.usual import unsteady, usual_step, usual_steps

@@ -17,9 +17,9 @@ from statistics import median
 
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.timeline import Interval
 from osfmodel.entities.trace import Collective, GradientReady, Key, RankTrace, Step, Trace, keys_of
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Gradients
 from osfmodel.formats.source_text import Hints, Text, parse, require
 from osfmodel.formats.traces.network import carried
@@ -171,7 +171,9 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
     for rank, host in zip(ranks[1:], hosts[1:], strict=True):
         differences = _differences(first, keyed(rank))
         named_alike = bool(host) and host == hosts[0]
-        shift = 0.0 if named_alike and not _apart(differences) else _middle(differences)
+        shift = 0.0
+        if differences and (not named_alike or _apart(differences)):
+            shift = median(late for late, _ in differences)
         _require_one_time(ranks[0], rank, shift if differences else ranks[0].steps[0].start - rank.steps[0].start)
         if abs(shift) > TOLD:
             alike = f"; both hosts are called {host}, but their clocks are not one" if named_alike else ""
@@ -212,11 +214,6 @@ def _differences(first: Mapping[Key, Collective], other: Mapping[Key, Collective
     # Ranks that get different numbers of bytes in an all-to-all do not end it together.
     even = [pair for pair in shared if pair[0].kind != "all_to_all"] or shared
     return [(one.end - twin.end, min(one.end - one.start, twin.end - twin.start)) for one, twin in even]
-
-
-def _middle(differences: Sequence[tuple[float, float]]) -> float:
-    """Seconds to add to the other's clock."""
-    return median(late for late, _ in differences) if differences else 0.0
 
 
 def _apart(differences: Sequence[tuple[float, float]], slack: float = TOLD) -> bool:
@@ -283,21 +280,18 @@ def _moved(step: Step, shift: float) -> Step:
         compute=tuple(map(later, step.compute)),
         copies=tuple(map(later, step.copies)),
         inputs=tuple(map(later, step.inputs)),
-        collectives=tuple(_later(one, shift) for one in step.collectives),
-        gradients=tuple(_ready_later(one, shift) for one in step.gradients),
+        collectives=tuple(
+            replace(one, start=one.start + shift, end=one.end + shift, issued=_maybe(one.issued, shift))
+            for one in step.collectives
+        ),
+        gradients=tuple(
+            replace(one, ready=one.ready + shift, accumulated=_maybe(one.accumulated, shift)) for one in step.gradients
+        ),
         forward=maybe(step.forward),
         backward=maybe(step.backward),
         update=maybe(step.update),
         uses=tuple(replace(use, start=use.start + shift, end=use.end + shift) for use in step.uses),
     )
-
-
-def _later(one: Collective, shift: float) -> Collective:
-    return replace(one, start=one.start + shift, end=one.end + shift, issued=_maybe(one.issued, shift))
-
-
-def _ready_later(one: GradientReady, shift: float) -> GradientReady:
-    return replace(one, ready=one.ready + shift, accumulated=_maybe(one.accumulated, shift))
 
 
 def _maybe(time: float | None, shift: float) -> float | None:

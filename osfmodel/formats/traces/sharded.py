@@ -7,6 +7,7 @@ it, as of every workload of a trace. Computation before the first block and afte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,14 +16,108 @@ from statistics import median
 from osfmodel.entities.cluster import BLOCKING
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED
+from osfmodel.entities.numbers import element_bytes, plain_sum
 from osfmodel.entities.plan import Block, Bucket, Plan
-from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.timeline import Interval, common, length, without
-from osfmodel.entities.trace import ROOTS, ShardedUse, Step, Trace
+from osfmodel.entities.trace import ROOTS, Collective, ShardedUse, Step, Trace
 from osfmodel.entities.workload import Layer
-from osfmodel.formats.traces.groups import SHAPES, TracedGroup, groups_of
 from osfmodel.formats.traces.usual import usual_steps
+
+SHAPES = "record with record_shapes=True"
+
+
+@dataclass(frozen=True, slots=True)
+class TracedGroup:
+    """A group of sharded parameters in a step.
+
+    parts:     (shape, elements) of each parameter, the shape () where only elements are known
+    dtype:     in which gradients are reduced, and the parameters taken to be; ``gathered`` in which they are gathered
+    ranks:     between which it is sharded; ``again``: between which backward gathers it, 0 if it does not
+    last:      whether it is reduced when backward is over
+    ahead, behind: groups gathered ahead in forward and in backward
+    """
+
+    module: str
+    parts: tuple[tuple[tuple[int, ...], int], ...]
+    dtype: str
+    gathered: str
+    ranks: int
+    again: int
+    last: bool
+    ahead: int
+    behind: int
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its parameters, as made up."""
+        before = f"{self.module}." if self.module else ""
+        return [f"{before}parameter{number}" for number in range(len(self.parts))]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of its parameters."""
+        return [elements * element_bytes(self.dtype) for _, elements in self.parts]
+
+
+def groups_of(step: Step) -> list[TracedGroup]:
+    """The groups in the order in which forward enters them. Raises DataError if their sizes are not known."""
+    entered = [use.module for use in step.uses if not use.backward]
+    gathers = [one for one in step.sharded if one.kind == "all_gather"]
+    order = list(dict.fromkeys([*entered, *(one.shard.module for one in gathers if one.shard)]))
+    about = {module: [one for one in step.sharded if one.shard and one.shard.module == module] for module in order}
+    order = [module for module in order if about[module]]
+    return [_group(module, about[module], order, step) for module in order]
+
+
+def _group(module: str, about: Sequence[Collective], order: Sequence[str], step: Step) -> TracedGroup:
+    gathers = [one for one in about if one.kind == "all_gather"]
+    first = next((one for one in gathers if one.shard and not one.shard.backward), None)
+    again = next((one for one in gathers if one.shard and one.shard.backward), None)
+    reduced = next((one for one in about if one.kind == "reduce_scatter"), None)
+    gathered = first or again
+    known = gathered if gathered is not None and gathered.dtype else reduced
+    if known is None or not known.dtype or not known.workers or known.elements is None:
+        raise DataError(f"the all-gathers of {module or 'the root'} have no sizes: {SHAPES}")
+    return TracedGroup(
+        module,
+        tuple(_parts(gathered, reduced)),
+        (reduced.dtype if reduced else None) or known.dtype,
+        known.dtype,
+        known.workers,
+        (again.workers or 0) if again else 0,
+        bool(reduced and reduced.shard and reduced.shard.last),
+        _distance(step, module, order, backward=False),
+        max(1, _distance(step, module, order, backward=True)),
+    )
+
+
+def _parts(gathered: Collective | None, reduced: Collective | None) -> Iterator[tuple[tuple[int, ...], int]]:
+    """(shape, elements) of each parameter: as its gradient is copied, else as it is gathered, else of all in one."""
+    shapes = reduced.shard.shapes if reduced and reduced.shard else ()
+    padded = gathered.shard.padded if gathered and gathered.shard else ()
+    ranks = next((one.workers for one in (gathered, reduced) if one and one.workers), 1)
+    if shapes and len(shapes) >= len(padded):
+        yield from ((shape, math.prod(shape)) for shape in shapes)
+    elif padded:
+        yield from (((), part * ranks) for part in padded)
+    elif gathered and gathered.elements is not None:
+        yield (), gathered.elements * ranks
+    elif reduced and reduced.elements is not None:
+        yield (), reduced.elements
+
+
+def _distance(step: Step, module: str, order: Sequence[str], backward: bool) -> int:
+    """Groups from this one to the farthest that its hooks gather, in the order of forward; 0 if they gather none."""
+    place = order.index(module)
+    found = [
+        abs(order.index(one.shard.module) - place)
+        for one in step.sharded
+        if one.kind == "all_gather" and one.shard and one.shard.backward == backward and one.shard.by == module
+        if one.shard.module in order and not one.shard.flat and module not in ROOTS
+    ]
+    return max(found, default=0)
+
 
 INPUT, OUTPUT = "input", "output"
 """Names of the layers for computation before the first block and behind the last, if no parameter stands for it."""
@@ -152,13 +247,15 @@ def sharded_plan(trace: Trace, workload: str, layers: Sequence[Layer]) -> Plan:
     ranks = groups[0].ranks
     between = next((one.workers for one in step.sharded if one.kind == "all_reduce" and one.workers), 1) or 1
     own, gathered = groups[0].dtype, groups[0].gathered
+    spans = [one.interval for one in step.sharded]
+    hidden = length(common(spans, step.compute)) > OVERLAPS * plain_sum(end - start for start, end in spans)
     sharding = Sharding(
         tuple(_rules(group, groups, layers, step) for group in groups),
         replicas=between,
         gather_dtype=gathered if gathered != own else "",
         reduce_dtype=own if gathered != own else "",
         separate=_separate(step),
-        asynchronous=trace.pace.backend in BLOCKING and _in_background(step),
+        asynchronous=trace.pace.backend in BLOCKING and hidden,
         micro_batches=step.micro_batches,
         reduce_each=_times(step, "reduce_scatter") > 1 or step.micro_batches == 1,
         replicas_each=_times(step, "all_reduce") > 1 or step.micro_batches == 1,
@@ -178,12 +275,9 @@ def _rules(group: TracedGroup, groups: Sequence[TracedGroup], layers: Sequence[L
         first, last = layers[0].name, layers[-1].name
     elif inside:
         last = inside[-1].names[-1]
-    reshard: bool | int = bool(group.again)
-    if group.again and group.again != group.ranks:
-        reshard = group.again
     return ParameterGroup(
         modules=(group.module,) if group.module else (),
-        reshard=reshard,
+        reshard=bool(group.again) if group.again in (0, group.ranks) else group.again,
         first=first,
         last=last,
         reduced_last=group.last,
@@ -215,12 +309,6 @@ def _separate(step: Step) -> bool:
     return "" not in gathers | reduces and not gathers & reduces
 
 
-def _in_background(step: Step) -> bool:
-    spans = [one.interval for one in step.sharded]
-    total = plain_sum(end - start for start, end in spans)
-    return length(common(spans, step.compute)) > OVERLAPS * total
-
-
 def _times(step: Step, kind: str, backward: bool = True) -> int:
     """How often the step has such a collective for one group, at most."""
     found = [
@@ -249,8 +337,8 @@ def doubts_of(trace: Trace) -> Iterator[str]:
             f"parameters are gathered in {groups[0].gathered} and reduced in {groups[0].dtype}: their own type is not "
             f"in the trace, and taken to be {groups[0].dtype}"
         )
-    frozen = _frozen(step)
-    if frozen:
+    reduced = {one.shard.module for one in step.sharded if one.shard and one.kind == "reduce_scatter"}
+    if frozen := [group.module or "the root" for group in groups if group.module not in reduced]:
         yield f"{', '.join(frozen)}: gathered and not reduced, so that all parameters count as trained"
     shards = groups[0].ranks
     between = next((one.workers for one in step.sharded if one.kind == "all_reduce" and one.workers), 1) or 1
@@ -259,8 +347,3 @@ def doubts_of(trace: Trace) -> Iterator[str]:
         yield f"parameters are sharded between {told} of {trace.workers} ranks: predict the plan for {told} workers"
     if trace.pace.backend not in BLOCKING:
         yield "how many reduce-scatter inputs may be in memory is not in the trace: one, as by default"
-
-
-def _frozen(step: Step) -> list[str]:
-    reduced = {one.shard.module for one in step.sharded if one.shard and one.kind == "reduce_scatter"}
-    return [group.module or "the root" for group in groups_of(step) if group.module not in reduced]

@@ -29,7 +29,7 @@ from osfmodel.entities.plan import Plan, contiguous_plan, in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.solve.published import mg_wfbp, regression
+from osfmodel.solve.published import linear, mg_wfbp
 
 PROFILE = "googlenet-k80-tensors"
 LOG = "k80-10gbe-log"
@@ -74,6 +74,6 @@ def plan_of(run: Measurement, workload: Workload) -> Plan:
     if run.plan == "wfbp" or run.workers == 1:
         step = 2 if run.workers >= PAIRED_FROM else 1
         return contiguous_plan(workload, range(step, len(gradients) + 1, step))
-    startup, per_byte = regression.linear(cost_of(load_cluster(RULE), run.workers))
+    startup, per_byte = linear(cost_of(load_cluster(RULE), run.workers))
     ends = mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
     return contiguous_plan(workload, ends)

@@ -37,7 +37,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import Job, at_pace
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.solve.published import mg_wfbp, regression
+from osfmodel.solve.published import linear, mg_wfbp
 
 ADAMW_BYTES = 76
 """Bytes of memory traffic per parameter: 19 reads and writes of a float in the 7 kernels of AdamW (transformers 2)."""
@@ -187,7 +187,7 @@ def line(workload: Workload, single: float, wfbp: float, effects: Effects = NO_E
 def merged_plan(workload: Workload, cluster: str, workers: int) -> Plan:
     """The plan that the benchmark merges from its rule, its constants and the backward times of its own warm-up."""
     gradients = workload.gradients
-    startup, per_byte = regression.linear(cost_of(load_cluster(RULES[cluster]), workers))
+    startup, per_byte = linear(cost_of(load_cluster(RULES[cluster]), workers))
     ends = mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte, LEAST)
     return contiguous_plan(workload, ends)
 

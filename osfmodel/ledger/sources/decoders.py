@@ -17,9 +17,10 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.measurement import Measurement, Source
 from osfmodel.entities.modules import OWNERS
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.sharding import ParameterGroup, Sharding
-from osfmodel.entities.units import MIB, element_bytes
+from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.ledger.recipe import StatedRun, fsdp
 from osfmodel.solve.caps import bounded_layout

@@ -21,8 +21,8 @@ from osfmodel.engine.bands import gain_doubt
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
+from osfmodel.formats.jobs import JOB_FORMATS
 from osfmodel.formats.jobs.job import JobConfig
-from osfmodel.formats.jobs.reading import JOB_FORMATS
 from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.scaling.audited import Audit, AuditedStep
 from osfmodel.planning.scaling.curve import ScalePoint

@@ -18,9 +18,8 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.anchors import Taught
 from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import need
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import NO, RETRY_SLOWDOWN, TIGHT, YES
+from osfmodel.solve.verdicts import NO, RETRY_SLOWDOWN, TIGHT, YES, need
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Chance, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import reserved_for, shortfall
 from osfmodel.solve.solution import MemoryLimit
-from osfmodel.solve.verdicts import NO, SURE, TIGHT, YES, chance_to_fit, reserved_of, slowed
+from osfmodel.solve.verdicts import NO, SURE, TIGHT, YES, chance_to_fit, reserved_for, reserved_of, shortfall, slowed
 
 REPLICATED_PLAN = "ddp"
 """The strategy to stay with where no other is faster beyond doubt."""

@@ -12,7 +12,7 @@ from osfmodel.counting import in_words
 from osfmodel.counting.words import on_gpu
 from osfmodel.entities.display import how_many
 from osfmodel.entities.lookup import require
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import plain_sum
 from osfmodel.planning.sweep.columns import GIVEN, GOALS, Record
 from osfmodel.planning.sweep.results import comparable
 

@@ -21,7 +21,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
-from osfmodel.entities.rounding import least
+from osfmodel.entities.numbers import least
 from osfmodel.entities.sharding import Form
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS
@@ -38,9 +38,8 @@ from osfmodel.planning.scaling.strategies import (
 from osfmodel.planning.tuning.chances import chance, plan_times
 from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.room import peak_of
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
-from osfmodel.solve.verdicts import NO, TIGHT, YES, reserved_of, safe_bytes, setup_of, verdict_of
+from osfmodel.solve.verdicts import NO, TIGHT, YES, peak_of, reserved_of, safe_bytes, setup_of, verdict_of
 from osfmodel.targets import ALIASES, CONFIG_TARGETS
 from osfmodel.targets.fsdp2_knobs import FsdpKnobs
 from osfmodel.targets.named_plans import named_plan

@@ -232,7 +232,7 @@ class TuningProblem:
         room = self.limits.memory
         if room is None:
             return True
-        from osfmodel.solve.room import peak_within  # not loaded without a limit
+        from osfmodel.solve.verdicts import peak_within  # not loaded without a limit
 
         return all(
             peak_within(room, self.workload, plan, timeline, pricing.workers).bytes <= room.bytes

@@ -201,7 +201,7 @@ def _memory(more: int) -> str:
 def _peak(task: TuningProblem, knobs: Any) -> int:
     """Bytes of the highest level; with any optimizer, where none is known, as differences do not depend on it."""
     from osfmodel.engine.optimizers import OPTIMIZERS  # not loaded for one micro-batch
-    from osfmodel.solve.room import peak_of
+    from osfmodel.solve.verdicts import peak_of
 
     plan, timeline = task.planned(knobs)[0]
     room = task.limits.memory
@@ -217,7 +217,7 @@ def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
     if room is None:
         return ["groups are freed after forward: --memory SIZE keeps those that fit, and saves their second all-gather"]
     from osfmodel.engine.memory import known  # not loaded without a limit
-    from osfmodel.solve.room import shortfall
+    from osfmodel.solve.verdicts import shortfall
 
     level, plan = _level(task, knobs, room), task.planned(knobs)[0][0]
     groups = [group for group in plan.sharding.groups if group.modules] if plan.sharding else []
@@ -238,7 +238,7 @@ def _of_memory(task: TuningProblem, knobs: Any) -> list[str]:
 
 def _level(task: TuningProblem, knobs: Any, room: MemoryLimit) -> Footprint:
     """The highest level of memory of these settings."""
-    from osfmodel.solve.room import peak_within
+    from osfmodel.solve.verdicts import peak_within
 
     plan, timeline = task.planned(knobs)[0]
     return peak_within(room, task.workload, plan, timeline, task.pricings[0].workers)

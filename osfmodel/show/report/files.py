@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.files import documents
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import plain_sum
 from osfmodel.show.picture import figure_of, plain, save, time_unit
 from osfmodel.show.report.curves import CURVES
 from osfmodel.show.report.gantt import KINDS, Bar, Gantt, kinds_of

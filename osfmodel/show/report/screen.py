@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.display import show_predicted_time
-from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.numbers import plain_sum
 from osfmodel.show.picture import even_ticks, time_unit
 from osfmodel.show.report.curves import CURVES
 from osfmodel.show.report.gantt import KINDS, Bar, Gantt, Lane, kinds_of

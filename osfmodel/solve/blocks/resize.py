@@ -254,11 +254,6 @@ def _lines(
     )
 
 
-def _slope(problem: SizingProblem, step: SegmentCollective, line: CostPiece) -> float:
-    """Seconds per byte, with copies into and out of a buffer if a message has several pieces."""
-    return line.slope + (problem.fusion_copy if step.pieces > 1 else 0)
-
-
 def _figures(
     problem: SizingProblem, sized: Sized, work: Sequence[SegmentCollective], lines: Sequence[CostPiece]
 ) -> Figures:
@@ -274,7 +269,10 @@ def _figures(
     return Figures(
         ready=np.array([step.ready for step in work]),
         latency=np.array([line.latency for line in lines]),
-        slope=np.array([_slope(problem, step, line) for step, line in zip(work, lines, strict=True)]),
+        slope=np.array([  # with copies into and out of a buffer if a message has several pieces
+            line.slope + (problem.fusion_copy if step.pieces > 1 else 0)
+            for step, line in zip(work, lines, strict=True)
+        ]),
         tail=np.array([step.tail for step in work]),
         bucket=tuple(step.bucket for step in work),
         low=np.array([low for low, _ in ranges], dtype=float),

@@ -11,14 +11,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.program import COMPUTE
 from osfmodel.engine.strategies import strategy_of
+from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
 
 
@@ -155,15 +156,11 @@ def line_at(lines: Sequence[CostPiece], size: float, last: CostPiece | None = No
     slack = 1e-9 * lines[-1].most
     if lines[0].most == lines[-1].most:
         return min(lines, key=lambda line: line.latency + line.slope * size)
-    after = bisect_right(lines, size + slack, key=_least)
+    after = bisect_right(lines, size + slack, key=attrgetter("least"))
     valid = [line for line in lines[max(after - 2, 0) : after] if size <= line.most + slack]
     if len(valid) > 1 and last in valid:
         valid.remove(last)
     return min(valid, key=lambda line: line.latency + line.slope * size)
-
-
-def _least(line: CostPiece) -> float:
-    return line.least
 
 
 def _tape(segments: Sequence[Block]) -> Tape:

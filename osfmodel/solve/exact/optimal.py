@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
+from osfmodel.entities.numbers import least, within
 from osfmodel.entities.plan import PLAIN, grouped_plan
-from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.solve import exact
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout, distinct
-from osfmodel.solve.exact import merge
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, allowed, alternate, finish, rank_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def solve(question: Question) -> Solution:
 
     Raises UsageError for other rules than the plain ones.
     """
-    method = solve_alternating if alternate(question.workload.gradients.dtypes) else merge.solve
+    method = solve_alternating if alternate(question.workload.gradients.dtypes) else exact.solve
     return method(question)
 
 

@@ -24,8 +24,8 @@ from operator import le
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.rounding import ranked, within
-from osfmodel.solve.exact.merge import MergeProblem
+from osfmodel.entities.numbers import ranked, within
+from osfmodel.solve.exact import MergeProblem
 
 WIDEST = 64
 MOST = 96

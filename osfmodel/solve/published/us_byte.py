@@ -18,14 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import Any
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.numbers import element_bytes, just_below, least, within
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
-from osfmodel.entities.rounding import just_below, least, within
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.published.regression import linear
+from osfmodel.solve.published import linear
 from osfmodel.solve.scheduling import tails_of
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
@@ -42,7 +40,7 @@ def solve(question: Question) -> Solution:
     for count in BASE_ELEMENTS[1:]:
         if _time(best) <= within(question.lower_bound):
             break
-        best = least((best, _answer(question, count)), _time, _rank)
+        best = least((best, _answer(question, count)), _time, lambda one: one.plan.rank if one.plan else ())
     return best
 
 
@@ -53,10 +51,6 @@ def _answer(question: Question, elements: int) -> Solution:
 
 def _time(solution: Solution) -> float:
     return math.inf if solution.timeline is None else solution.timeline.iteration_time
-
-
-def _rank(solution: Solution) -> tuple[Any, ...]:
-    return () if solution.plan is None else solution.plan.rank
 
 
 def plan(workload: Workload, pricing: Pricing, base: int) -> Plan:

@@ -21,14 +21,13 @@ from osfmodel.entities.compression import types_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import blocks, wrapped
+from osfmodel.entities.numbers import element_bytes, least, plain_sum, within
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.rounding import least, plain_sum, within
 from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding, padded_elements
-from osfmodel.entities.units import element_bytes
 from osfmodel.entities.workload import Layer, Workload
-from osfmodel.solve.room import peak_within
 from osfmodel.solve.sharded_bounds import AHEAD, GROWTH, block_bytes, block_of
 from osfmodel.solve.solution import Limits, MemoryLimit
+from osfmodel.solve.verdicts import peak_within
 
 NEGLIGIBLE = 1e-3
 """Relative gain below which nothing is worth changing."""

@@ -17,15 +17,15 @@ from functools import cache
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.numbers import just_below, ranked, within
 from osfmodel.entities.plan import Objective, Plan, contiguous_plan
-from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
 from osfmodel.solve.bounds import bound_under, messages_bound
 from osfmodel.solve.caps import capped_plans
-from osfmodel.solve.exact import merge, optimal, pareto
-from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, regression, us_byte
+from osfmodel.solve.exact import MergeProblem, optimal, pareto
+from osfmodel.solve.published import asc_wfbp, byte_scheduler, linear, mg_wfbp, us_byte
 from osfmodel.solve.published.byte_scheduler import CREDIT
 from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
 from osfmodel.solve.search import priority
@@ -141,8 +141,8 @@ def _plans(
     yield from _windowed(workload, jobs, pricing, objective)
     yield priority.plan(workload, jobs, pricing, TRIES)
     if objective.channels == 2 or (objective.channels > 1 and len(gradients) <= FEW):
-        problem = merge.MergeProblem.of(gradients, Limits())
-        placed = merge.MergeProblem(jobs.ready, problem.prefix, problem.earliest)
+        problem = MergeProblem.of(gradients, Limits())
+        placed = MergeProblem(jobs.ready, problem.prefix, problem.earliest)
         yield contiguous_plan(workload, pareto.runs(placed, pricing, objective.channels).ends)
     exact = optimal.solve(Question(workload, pricing)).plan
     if exact is not None:
@@ -172,7 +172,7 @@ def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objec
 
 def _merged(workload: Workload, pricing: Pricing) -> tuple[int, ...]:
     gradients = workload.gradients
-    startup, per_byte = regression.linear(pricing.cost())
+    startup, per_byte = linear(pricing.cost())
     return mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
 
 

@@ -1,6 +1,6 @@
 """Plans in two parts, fused across tensors: deep layers in ready order, then the others input first.
 
-The first k gradients in ready order go first, in buckets in that order (F(k) of ``exact/merge.py``); when the last
+The first k gradients in ready order go first, in buckets in that order (F(k) of ``solve.exact``); when the last
 gradient is ready too, the rest goes, nearest the input first, in runs. With r_L the last ready time, q the tails
 (``solve/scheduling.py``), and the value of a suffix
 
@@ -29,10 +29,10 @@ import numpy as np
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
+from osfmodel.entities.numbers import just_below, ranked, within
 from osfmodel.entities.plan import Plan, grouped_plan
-from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.exact.merge import MergeProblem, ends_of, sweep
+from osfmodel.solve.exact import MergeProblem, ends_of, sweep
 from osfmodel.solve.scheduling import Jobs
 from osfmodel.solve.solution import Limits
 from osfmodel.solve.windows import minorants
@@ -77,12 +77,8 @@ def groups(problem: MergeProblem, jobs: Jobs, cost: Cost, tries: int | None = No
                 best, chosen = max(alone[k], begins[k] + found[0]), (k, found[1])
                 hopeful = suffixes.ends(0, just_below(best) - begins[0]) < np.inf
     runs = pairwise([0, *ends_of(problem, cost, row, chosen[0])])
-    return [*(range(*run) for run in runs), *(range(*run) for run in _spans(chosen[1], count))]
-
-
-def _spans(starts: Sequence[int], end: int) -> list[tuple[int, int]]:
-    """(start, end) of the runs that begin at ``starts``, from the last gradient down."""
-    return list(zip(starts, [end, *starts], strict=False))
+    later = zip(chosen[1], [count, *chosen[1]], strict=False)  # from the last gradient down
+    return [range(*run) for run in (*runs, *later)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED
 from osfmodel.entities.plan import PLAIN, Objective
-from osfmodel.solve.room import peak_within, shortfall
 from osfmodel.solve.search.group_search import Grouping, GroupSearch
 from osfmodel.solve.sharded_bounds import replica_counts
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
+from osfmodel.solve.verdicts import peak_within, shortfall
 
 MESHES = 2
 """How many numbers of replicas are searched for groups; within a limit on memory, one."""

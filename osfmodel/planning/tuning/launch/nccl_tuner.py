@@ -10,7 +10,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from osfmodel.cost.model import layout_of
-from osfmodel.cost.nccl_choices import fastest
+from osfmodel.cost.nccl import ways
+from osfmodel.cost.nccl_lines import fastest
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning.launch.snippet import Snippet
@@ -46,8 +47,9 @@ def write(tuning: Tuning) -> str:
             f"the plan for {tuning.target} splits all-reduces in two: nccl-tuner is for plans that send them whole"
         )
     place = layout_of(tuning.outcomes[0].workers, cluster.gpus_per_node)
+    found = ways(cluster.nccl, place)
     sizes = sorted({bucket.size for bucket in tuning.plan.buckets})
-    chosen = [(fastest(cluster.nccl, place, size), size) for size in sizes]
+    chosen = [(fastest(found, size), size) for size in sizes]
     lines = []
     for (algorithm, protocol), group in groupby(chosen, key=lambda pair: pair[0]):
         bounds = [size for _, size in group]
