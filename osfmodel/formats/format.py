@@ -21,6 +21,7 @@ from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import horovod, kineto, layers, memory_snapshot, nsight, topology
 from osfmodel.formats.collectives import PROGRAM, chakra, flight_recorder, inspector, nccl_tests, tables
+from osfmodel.formats.collectives.calls import Recorder
 from osfmodel.formats.source_text import Files, Hints, Noun, Text, columns_of, content, parse, pick
 from osfmodel.formats.traces.cautions import nouns_of
 from osfmodel.formats.trainers import LoggedRun, logs, measurement_of
@@ -51,6 +52,22 @@ class Format(NamedTuple):
     log: Callable[[Text], LoggedRun] | None = None
 
 
+def of_job(
+    sniff: Callable[[str], bool],
+    job: Callable[[Files, Hints], Sequence[Noun]],
+    summary: str,
+    endings: tuple[str, ...],
+    label: str,
+    trace: Callable[[Files, Hints], Trace] | None = None,
+) -> Format:
+    """A format of which a job may have several files of any size, also in archives and folders."""
+
+    def read(text: Text, hints: Hints) -> Sequence[Noun]:
+        return job(Files((text,), text.tell), hints)
+
+    return Format(sniff, read, summary, trace, job, endings, label, runs=trace is not None)
+
+
 def of_traces(
     sniff: Callable[[str], bool],
     trace: Callable[[Files, Hints], Trace],
@@ -58,15 +75,17 @@ def of_traces(
     endings: tuple[str, ...],
     label: str = "",
 ) -> Format:
-    """A format of traces: a job may have several files of any size, also in archives and folders."""
-
-    def read(text: Text, hints: Hints) -> Sequence[Noun]:
-        return job(Files((text,), text.tell), hints)
+    """A format of traces."""
 
     def job(files: Files, hints: Hints) -> Sequence[Noun]:
         return nouns_of(trace(files, hints), hints, files.tell)
 
-    return Format(sniff, read, summary, trace, job, endings, label, runs=True)
+    return of_job(sniff, job, summary, endings, label, trace)
+
+
+def of_recorder(recorder: Recorder, job: Callable[[Files, Hints], Sequence[Noun]], summary: str) -> Format:
+    """A format of collectives that each rank recorded."""
+    return of_job(recorder.sniff, job, summary, recorder.endings, recorder.label)
 
 
 def of_log(sniff: Callable[[str], bool], log: Callable[[Text], LoggedRun], summary: str, label: str) -> Format:
@@ -114,29 +133,20 @@ IMPORT_FORMATS: LateTable[Format] = LateTable(
             "what rccl-tests writes with -x, JSON or CSV",
             label="rccl-tests output",
         ),
-        "nccl-inspector": Format(
-            inspector.sniff,
-            inspector.read,
+        "nccl-inspector": of_recorder(
+            inspector.RECORDER,
+            inspector.read_job,
             "NCCL Inspector's logs of a job, one file for each process: collectives by size",
-            job=inspector.read_job,
-            endings=inspector.ENDINGS,
-            label=inspector.RECORDER.label,
         ),
-        "flight-recorder": Format(
-            flight_recorder.sniff,
-            flight_recorder.read,
+        "flight-recorder": of_recorder(
+            flight_recorder.RECORDER,
+            flight_recorder.read_job,
             "dumps of PyTorch's flight recorder, one file for each rank: collectives by size, where NCCL timed them",
-            job=flight_recorder.read_job,
-            endings=flight_recorder.ENDINGS,
-            label=flight_recorder.RECORDER.label,
         ),
-        "chakra": Format(
-            chakra.sniff,
-            chakra.read,
+        "chakra": of_recorder(
+            chakra.RECORDER,
+            chakra.read_job,
             "Chakra execution traces in protobuf, one file for each rank: collectives by size; they have no steps",
-            job=chakra.read_job,
-            endings=chakra.ENDINGS,
-            label=chakra.RECORDER.label,
         ),
         "osu": Format(
             tables.sniff_osu,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel import DataError
 from osfmodel.cli import main
-from osfmodel.formats import Hints, format_of, import_file, import_job
+from osfmodel.formats import IMPORT_FORMATS, Hints, format_of, import_file, import_job
 from osfmodel.formats.collectives import flight_recorder
 from osfmodel.formats.source_text import Files, Text
 from osfmodel.formats.streams.pickles import OPERATIONS, plain_data
@@ -42,7 +42,7 @@ def changed(field, value, number=1):
 
 def refused(content):
     with pytest.raises(DataError) as caught:
-        flight_recorder.read(Text("dump.json", content), Hints("mine"))
+        IMPORT_FORMATS["flight-recorder"].read(Text("dump.json", content), Hints("mine"))
     return str(caught.value)
 
 
@@ -81,7 +81,7 @@ def test_all_collectives_that_hang_are_counted_and_the_lowest_number_is_named():
     told: list[str] = []
     hung = Text("dump.json", json.dumps(document), tell=told.append)
     with pytest.raises(DataError, match="has no times"):
-        flight_recorder.read(hung, Hints("mine"))
+        IMPORT_FORMATS["flight-recorder"].read(hung, Hints("mine"))
     assert [one.partition(" of group")[0] for one in told] == [
         "1500 collectives had not ended when dumped; the first: 'all_reduce' number 1501"
     ]
@@ -131,7 +131,7 @@ def test_what_is_left_out_is_told():
     ]
     told: list[str] = []
     content = json.dumps(document)
-    flight_recorder.read(Text("dump.json", content, tell=told.append), Hints("mine"))
+    IMPORT_FORMATS["flight-recorder"].read(Text("dump.json", content, tell=told.append), Hints("mine"))
     assert told == [
         "left out: 1 collective without a duration",
         "sends and receives are left out: 1",
@@ -146,7 +146,7 @@ def test_ranks_that_the_dump_does_not_name_are_asked_for():
     document["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[]"}}
     content = json.dumps(document)
     assert refused(content).endswith("does not say how many ranks group 'default_pg' has: give --workers N")
-    (cluster,) = flight_recorder.read(Text("dump.json", content), Hints("mine", workers=4))
+    (cluster,) = IMPORT_FORMATS["flight-recorder"].read(Text("dump.json", content), Hints("mine", workers=4))
     assert cluster.tables[0].times == job_of(JOB).tables[0].times
 
 

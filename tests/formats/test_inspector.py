@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel import DataError
 from osfmodel.cli import main
-from osfmodel.formats import Hints, import_file, import_job, is_job, load_trace
+from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, import_job, is_job, load_trace
 from osfmodel.formats import streams as line_stream
 from osfmodel.formats.collectives import calls as recorded
 from osfmodel.formats.collectives import inspector
@@ -28,7 +28,9 @@ GATHERED = Logged(kinds=("AllGather", "ReduceScatter"), ranks=16, nodes=2)
 def read(content, **hints):
     """(the cluster, what was told)"""
     told = []
-    (cluster,) = inspector.read(Text("file.log", content, tell=told.append), Hints("mine", **hints))
+    (cluster,) = IMPORT_FORMATS["nccl-inspector"].read(
+        Text("file.log", content, tell=told.append), Hints("mine", **hints)
+    )
     return cluster, told
 
 

@@ -28,7 +28,7 @@ from osfmodel.formats.collectives.calls import (
     quoted,
     read_calls,
 )
-from osfmodel.formats.source_text import Files, Hints, Text
+from osfmodel.formats.source_text import Files, Hints
 
 LONGEST = 2**24
 """Maximum bytes of a message."""
@@ -173,11 +173,6 @@ def sniff(head: str) -> bool:
 
 
 RECORDER = Recorder("Chakra execution trace", "a Chakra execution trace", sniff, ENDINGS, REMEDY)
-
-
-def read(text: Text, hints: Hints) -> list[Cluster]:
-    """One cluster from one rank's trace."""
-    return read_job(Files((text,), text.tell), hints)
 
 
 def read_job(files: Files, hints: Hints) -> list[Cluster]:

@@ -32,7 +32,7 @@ from osfmodel.formats.collectives.calls import (
     whole_number,
 )
 from osfmodel.formats.kineto.collectives import dtype_of, elements_of, kind_of
-from osfmodel.formats.source_text import Files, Hints, Text
+from osfmodel.formats.source_text import Files, Hints
 from osfmodel.formats.streams.archives import limited
 from osfmodel.formats.streams.pickles import is_pickle, plain_data
 
@@ -73,11 +73,6 @@ RECORDER = Recorder(
     "record with TORCH_NCCL_ENABLE_TIMING=1 (only NCCL has durations)",
     "all-reduce, all-gather and reduce-scatter of floating-point types",
 )
-
-
-def read(text: Text, hints: Hints) -> list[Cluster]:
-    """One cluster from one rank's dump, as JSON."""
-    return read_job(Files((text,), text.tell), hints)
 
 
 def read_job(files: Files, hints: Hints) -> list[Cluster]:

@@ -62,11 +62,6 @@ RECORDER = Recorder(
 )
 
 
-def read(text: Text, hints: Hints) -> list[Cluster]:
-    """One cluster from one process's file."""
-    return read_job(Files((text,), text.tell), hints)
-
-
 def read_job(files: Files, hints: Hints) -> list[Cluster]:
     """One cluster from the files of a job's processes, as :func:`read_calls` makes it; errors name the line."""
     found = InspectorLog()

@@ -238,7 +238,7 @@ def _require_matching(mine: Sequence[RankTrace], theirs: Sequence[RankTrace]) ->
     if len(mine) != len(theirs):
         counts = " and ".join(f"rank {one[0].rank} has {len(one)}" for one in (mine, theirs))
         raise DataError(f"cycles of schedule(repeat=...) cannot be matched: {counts}: {REMEDY}")
-    for one, other in zip(mine, theirs, strict=True) if len(mine) > 1 else ():  # of one cycle usual.py says it
+    for one, other in zip(mine, theirs, strict=True) if len(mine) > 1 else ():  # one cycle: with_shared_steps tells
         if not _step_numbers(one.steps) & _step_numbers(other.steps):
             raise DataError(
                 f"cycles of schedule(repeat=...) cannot be matched: {one.file} has the steps {_span(one.steps)}, "
