@@ -49,14 +49,13 @@ class CachedPart:
 class CachingAllocator:
     """The allocator of one device.
 
-    largest:    blocks of more bytes are not split, nor taken for much smaller sizes (max_split_size_mb); None for none
     expandable: whether segments grow (expandable_segments)
-    reserved, allocated: bytes of all segments, and of blocks in use; ``peak`` of the latter
+    reserved, allocated: bytes of all segments, and of blocks in use
     """
 
-    def __init__(self, largest: int | None = None, expandable: bool = False) -> None:
-        self.largest, self.expandable = largest, expandable
-        self.reserved = self.allocated = self.peak = 0
+    def __init__(self, expandable: bool = False) -> None:
+        self.expandable = expandable
+        self.reserved = self.allocated = 0
         self._free: dict[tuple[Hashable, bool], list[tuple[int, int, CachedPart]]] = {}
         self._end: dict[tuple[Hashable, bool], CachedPart] = {}
         self._address = 0
@@ -69,8 +68,7 @@ class CachingAllocator:
         pool = (stream, size <= SMALL)
         block = self._found(pool, size) or self._new(pool, size)
         rest = block.size - size
-        splits = rest > SMALL and (self.largest is None or block.size < self.largest)
-        if rest >= ROUND if pool[1] or self.expandable else splits:
+        if rest >= ROUND if pool[1] or self.expandable else rest > SMALL:
             behind = CachedPart(pool, block.start + size, rest, before=block, after=block.after)
             if block.after is not None:
                 block.after.before = behind
@@ -79,7 +77,6 @@ class CachingAllocator:
             block.after, block.size = behind, size
             self._add(behind)
         self.allocated += block.size
-        self.peak = max(self.peak, self.allocated)
         return block
 
     def give(self, block: CachedPart | None) -> None:
@@ -107,10 +104,6 @@ class CachingAllocator:
         if place == len(free):
             return None
         block = free[place][2]
-        if self.largest is not None and not pool[1]:
-            too_large = size < self.largest <= block.size
-            if too_large or (size >= self.largest and block.size >= size + LARGE_SEGMENT):
-                return None
         self._remove(block)
         return block
 
@@ -157,9 +150,9 @@ def reserved_bytes(
     program: Program,
     times: tuple[Sequence[float], Sequence[float], float],
     made: Mapping[str, int],
-    held: int = 0,
-    largest: int = 0,
-    expandable: bool = False,
+    held: int,
+    largest: int,
+    expandable: bool,
 ) -> int:
     """Bytes that the allocator has reserved after STEPS steps, buffers of communicators apart.
 
@@ -167,7 +160,7 @@ def reserved_bytes(
     made:  bytes of the optimizer's state of each tensor that the first update makes; ``held``: of what is there before
     largest: bytes of the largest tensor of activations
     """
-    allocator = CachingAllocator(expandable=expandable)
+    allocator = CachingAllocator(expandable)
     holds = [hold for hold in program.holds if hold.owner not in (COMMUNICATORS, STATE)]
     taken: dict[int, list[CachedPart | None]] = {}
     changes = list(_changes(program, times, holds))

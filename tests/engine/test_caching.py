@@ -71,15 +71,11 @@ def test_the_smallest_block_that_will_do_is_taken():
     assert allocator.reserved == 96 * MIB
 
 
-def test_streams_do_not_share_blocks_and_large_blocks_are_not_split_beyond_a_limit():
+def test_streams_do_not_share_blocks():
     allocator = CachingAllocator()
     allocator.give(allocator.take(32 * MIB, "gathers"))
     allocator.take(32 * MIB)
     assert allocator.reserved == 64 * MIB
-    allocator = CachingAllocator(largest=32 * MIB)
-    allocator.give(allocator.take(64 * MIB))
-    allocator.take(16 * MIB)
-    assert allocator.reserved == 80 * MIB
 
 
 def test_a_segment_that_grows_has_no_holes():

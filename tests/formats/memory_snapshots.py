@@ -48,6 +48,7 @@ class Recorded:
         self.allocator, self.expandable, self.device = CachingAllocator(expandable=expandable), expandable, device
         self.there: dict[int, tuple[CachedPart, int, Frames, int]] = {}
         self.events: list[dict[str, Any]] = []
+        self.peak = 0
 
     def _note(self, action: str, size: int, stack: Frames, **where: int) -> None:
         self.events.append({
@@ -60,6 +61,7 @@ class Recorded:
         before = self.allocator.reserved
         block = self.allocator.take(size, stream)
         assert block is not None
+        self.peak = max(self.peak, self.allocator.allocated)
         address, grown = BASE + block.start, self.allocator.reserved - before
         if grown:
             self._note("segment_map" if self.expandable else "segment_alloc", grown, STACKS[owner], addr=address)
