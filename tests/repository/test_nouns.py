@@ -43,7 +43,7 @@ def test_layers_without_parameters_take_time_but_send_nothing():
     assert workload.gradients.ready_times == (4, 7)
 
 
-@pytest.mark.parametrize("module", ["cluster", "workload", "plan", "measurement", "source", "timeline"])
+@pytest.mark.parametrize("module", ["cluster", "workload", "plan", "measurement", "timeline"])
 def test_whatever_a_noun_is_made_of_is_exported(module):
     """Every dataclass beside a noun; only the gradients of a workload, which nobody makes by hand, are not."""
     found = vars(importlib.import_module(f"osfmodel.entities.{module}"))
