@@ -65,7 +65,7 @@ def _half(workers: int, reduces: bool) -> Load:
 
 
 def _part(workers: int) -> float:
-    """What a worker sends of a message in either half of a ring: all but its own part."""
+    """The part of a message that a worker sends in either half of a ring: all but its own."""
     return (workers - 1) / workers
 
 
