@@ -1,4 +1,4 @@
-"""What people are told of a counted model: its parts as they think of them, and remarks on how words were counted."""
+"""A counted model described for people: its parts as they think of them, and remarks on how its words were counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed's stages share: modules as stage 3 sees them, and when a bucket of gradients is sent in backward.
+"""Parts that DeepSpeed's stages share: modules as stage 3 sees them, and when backward sends a bucket of gradients.
 
 A full bucket is sent when the next gradient of its dtype is ready, which no longer fits. The last bucket of each dtype,
 and a bucket with a release time, are sent after backward. Buckets are sent in their order. Source: DeepSpeed 0.19.8,
