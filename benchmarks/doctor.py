@@ -32,10 +32,21 @@ from scipy.stats import t as student
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import osfmodel as osf
-from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up
-from osfmodel.diagnosis.doctor.curves import FREEDOM, KINDS, KNOWN_MACHINES, Curve
+from osfmodel.diagnosis.doctor import CANNOT_TELL, HEALTHY, check_up
+from osfmodel.diagnosis.doctor.curves import (
+    CLASSES,
+    FREEDOM,
+    KINDS,
+    KNOWN_MACHINES,
+    Curve,
+    expected,
+    known_curves,
+    over,
+    peers_of,
+    percentile,
+    ratios_of,
+)
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine
-from osfmodel.diagnosis.doctor.peers import CLASSES, expected, known_curves, over, peers_of, percentile, ratios_of
 from osfmodel.diagnosis.doctor.reading import examine
 from tests.live.cluster import Hosts, emulated
 from tests.live.far_hosts import far

@@ -35,7 +35,7 @@ from osfmodel.ledger.check import side_by_side  # noqa: E402
 from osfmodel.ledger.results import Beside  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from osfmodel.runtime.horovod import HorovodTurns  # noqa: E402
-from osfmodel.runtime.job.ranks import Watchdog, place_of, together  # noqa: E402
+from osfmodel.runtime.job import Watchdog, place_of, together  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 WORKERS, RATES = 4, ("2500mbit", "1gbit")

@@ -32,7 +32,7 @@ from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.units import MIB  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
-from osfmodel.planning.memory.budget import Candidate, MemoryBudget  # noqa: E402
+from osfmodel.planning.memory import Candidate, MemoryBudget  # noqa: E402
 from osfmodel.planning.memory.search import tune_memory  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 

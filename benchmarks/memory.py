@@ -48,11 +48,11 @@ from osfmodel.entities.plan import Plan, one_by_one
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.sources.peak_memory import PRICING, judge
-from osfmodel.planning.memory.budget import MemoryBudget
+from osfmodel.planning.memory import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.runtime import executor
-from osfmodel.runtime.executor import admission, error_feedback, messages, release
-from osfmodel.runtime.executor.recompute import Recomputation
+from osfmodel.runtime.executor import admission, error_feedback, messages, saving
+from osfmodel.runtime.executor.saving import Recomputation
 from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training.factories import Maker, Training, from_torchvision, from_transformers
 from osfmodel.targets.named_plans import make_plan
@@ -279,7 +279,7 @@ def alone() -> Iterator[None]:
             mock.patch.object(admission, "_agree"),
             mock.patch.object(executor, "Channels", Equals),
             mock.patch.object(error_feedback.Packing, "faults", looked_at),
-            mock.patch.object(release, "veiled", unveiled),
+            mock.patch.object(saving, "veiled", unveiled),
             mock.patch.object(messages, "veiled", unveiled),
             mock.patch.object(error_feedback, "largest", first),
         ):

@@ -27,7 +27,7 @@ from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import one_by_one
 from osfmodel.entities.units import MIB
-from osfmodel.planning.memory.budget import MemoryBudget
+from osfmodel.planning.memory import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.targets import CONFIG_TARGETS
 

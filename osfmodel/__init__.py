@@ -73,11 +73,14 @@ if TYPE_CHECKING:
     from osfmodel.entities.workload import Layer as Layer
     from osfmodel.entities.workload import Workload as Workload
     from osfmodel.planning.explaining import explain as explain
-    from osfmodel.planning.memory.budget import Demand as Demand
-    from osfmodel.planning.memory.budget import MemoryBudget as MemoryBudget
-    from osfmodel.planning.memory.budget import MemoryTuning as MemoryTuning
+    from osfmodel.planning.memory import Demand as Demand
+    from osfmodel.planning.memory import MemoryBudget as MemoryBudget
+    from osfmodel.planning.memory import MemoryTuning as MemoryTuning
     from osfmodel.planning.memory.search import tune_memory as tune_memory
+    from osfmodel.planning.predictions import Economics as Economics
     from osfmodel.planning.predictions import compare as compare
+    from osfmodel.planning.predictions import economics as economics
+    from osfmodel.planning.predictions import knee as knee
     from osfmodel.planning.predictions import predict as predict
     from osfmodel.planning.results import Comparison as Comparison
     from osfmodel.planning.results import Outcome as Outcome
@@ -87,9 +90,6 @@ if TYPE_CHECKING:
     from osfmodel.planning.scaling.curve import ScaleCurve as ScaleCurve
     from osfmodel.planning.scaling.curve import ScalePoint as ScalePoint
     from osfmodel.planning.scaling.curve import TrainingLength as TrainingLength
-    from osfmodel.planning.scaling.economics import Economics as Economics
-    from osfmodel.planning.scaling.economics import economics as economics
-    from osfmodel.planning.scaling.economics import knee as knee
     from osfmodel.planning.scaling.goals import Answer as Answer
     from osfmodel.planning.scaling.goals import Cheapest as Cheapest
     from osfmodel.planning.scaling.goals import Goals as Goals
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from osfmodel.planning.sweep.results import Sweep as Sweep
     from osfmodel.planning.sweep.results import load_sweep as load_sweep
     from osfmodel.planning.sweep.running import sweep as sweep
-    from osfmodel.planning.tuning.tune import tune as tune
+    from osfmodel.planning.tuning import tune as tune
     from osfmodel.planning.what_if import WhatIf as WhatIf
     from osfmodel.runtime.executor import Executor as Executor
     from osfmodel.runtime.executor import execute as execute
@@ -143,13 +143,12 @@ PUBLIC = {
     "entities.timeline": "Span Timeline",
     "entities.version": "__version__",
     "entities.workload": "Layer Workload",
-    "planning.scaling.economics": "Economics economics knee",
     "planning.explaining": "explain",
     "planning.scaling.goals": "Answer Cheapest Goals Machine",
     "planning.scaling.inverse": "answers cheapest",
-    "planning.memory.budget": "Demand MemoryBudget MemoryTuning",
+    "planning.memory": "Demand MemoryBudget MemoryTuning",
     "planning.memory.search": "tune_memory",
-    "planning.predictions": "compare predict",
+    "planning.predictions": "Economics compare economics knee predict",
     "planning.scaling.replicas": "replica_workload",
     "planning.results": "Comparison Outcome Prediction Tuning",
     "planning.scaling.layouts": "scale_layouts",
@@ -158,7 +157,7 @@ PUBLIC = {
     "planning.scaling.curve": "Anchor ScaleCurve ScalePoint TrainingLength",
     "planning.sweep.results": "Sweep load_sweep",
     "planning.sweep.running": "sweep",
-    "planning.tuning.tune": "tune",
+    "planning.tuning": "tune",
     "planning.what_if": "WhatIf",
     "runtime.executor": "Executor execute",
     "runtime.profiler": "profile",

@@ -20,7 +20,7 @@ from osfmodel.ledger.check import check
 from osfmodel.ledger.results import Checked
 from osfmodel.planning.scaling.audit import audit
 from osfmodel.planning.scaling.scale import scale
-from osfmodel.planning.tuning.tune import tune
+from osfmodel.planning.tuning import tune
 from tests.browser import Browser, browser, skip_or_fail
 from tests.draws import examples, leave_to_long
 from tests.kept import gathered, judged, keep_in, kept

@@ -160,7 +160,7 @@ def _title(page: Path) -> str:
 
 def _commands() -> str:
     """The list of commands, each with its line of ``osf --help``."""
-    rows = [(f"`osf {name}`", _cell(entry.summary)) for name, entry in COMMANDS.items()]
+    rows = [(f"`osf {name}`", _cell(summary)) for name, summary in COMMANDS.items()]
     return f"# Commands\n\n{_table(('command', 'what it does'), rows)}\n\n{SHARED}"
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import click
 from click.testing import CliRunner
 
-from osfmodel.cli.app import COMMANDS, main
+from osfmodel.cli.app import main
 from tests import stand_ins
 
 
@@ -272,8 +272,8 @@ def options_of(command: str) -> Mapping[str, click.Option]:
 
 def click_command(command: str) -> click.Command:
     """The command of that name."""
-    module, _, function = COMMANDS[command].function.partition(":")
-    found: click.Command = getattr(__import__(module, fromlist=["_"]), function)
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
     return found
 
 

@@ -14,7 +14,7 @@ from osfmodel.diagnosis import Explanation
 from osfmodel.entities.files import usual_effects
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
 from osfmodel.planning.gathering import ReportRequest, gather
-from osfmodel.show.report.pictures import Pictures, pictures
+from osfmodel.show.report import Pictures, pictures
 from tests.kept import gathered, judged
 from tests.live.explained import paths_of
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -22,59 +22,30 @@ from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.show.document import FORMATS, Result, choose_format, ending_of, render
 
-
-class CommandEntry(NamedTuple):
-    """A command: its ``module:function``, loaded only when the command is used, and its line in ``osf --help``."""
-
-    function: str
-    summary: str
-
-
-COMMANDS = {
-    "predict": CommandEntry(
-        "osfmodel.cli.predict:predict_command", "predict the iteration time under each way of fusing gradients"
-    ),
-    "tune": CommandEntry(
-        "osfmodel.cli.tune:tune_command", "find the best settings for your framework (osf list targets)"
-    ),
-    "scale": CommandEntry("osfmodel.cli.scale:scale_command", "show what more GPUs give: strategy, rate, memory, cost"),
-    "sweep": CommandEntry(
-        "osfmodel.cli.sweep:sweep_command", "predict every combination of a grid, and show the best of them"
-    ),
-    "memory": CommandEntry(
-        "osfmodel.cli.memory:memory_command", "predict the peak memory of a step under each plan, and who owns it"
-    ),
-    "run": CommandEntry(
-        "osfmodel.cli.run:run_command", "train for real under each plan, and measure it (needs PyTorch)"
-    ),
-    "explain": CommandEntry(
-        "osfmodel.cli.explain:explain_command", "explain from profiler traces why a job is slow, and what would help"
-    ),
-    "doctor": CommandEntry(
-        "osfmodel.cli.doctor:doctor_command", "check a network: price, percentile, likely fault, and its experiment"
-    ),
-    "compare": CommandEntry(
-        "osfmodel.cli.compare:compare_command", "compare two runs, traces or predictions: slower, faster, or noise"
-    ),
-    "check": CommandEntry("osfmodel.cli.check:check_command", "compare predictions with measured runs"),
-    "report": CommandEntry(
-        "osfmodel.cli.report:report_command", "draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace"
-    ),
-    "bench": CommandEntry(
-        "osfmodel.cli.bench:bench_command", "measure collectives, or a GPU's kernels, and write a file (needs PyTorch)"
-    ),
-    "import": CommandEntry(
-        "osfmodel.cli.importing:import_command", "convert files of benchmarks, profilers and frameworks"
-    ),
-    "profile": CommandEntry(
-        "osfmodel.cli.profile:profile_command", "measure your own PyTorch model, and write a workload file"
-    ),
-    "list": CommandEntry(
-        "osfmodel.cli.listing:list_command", "list bundled workloads, clusters, plans, targets, formats ..."
-    ),
-    "mcp": CommandEntry("osfmodel.cli.mcp:mcp_command", "serve predict, tune, scale, memory and explain to agents"),
+COMMANDS: Mapping[str, str] = {
+    "predict": "predict the iteration time under each way of fusing gradients",
+    "tune": "find the best settings for your framework (osf list targets)",
+    "scale": "show what more GPUs give: strategy, rate, memory, cost",
+    "sweep": "predict every combination of a grid, and show the best of them",
+    "memory": "predict the peak memory of a step under each plan, and who owns it",
+    "run": "train for real under each plan, and measure it (needs PyTorch)",
+    "explain": "explain from profiler traces why a job is slow, and what would help",
+    "doctor": "check a network: price, percentile, likely fault, and its experiment",
+    "compare": "compare two runs, traces or predictions: slower, faster, or noise",
+    "check": "compare predictions with measured runs",
+    "report": "draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace",
+    "bench": "measure collectives, or a GPU's kernels, and write a file (needs PyTorch)",
+    "import": "convert files of benchmarks, profilers and frameworks",
+    "profile": "measure your own PyTorch model, and write a workload file",
+    "list": "list bundled workloads, clusters, plans, targets, formats ...",
+    "mcp": "serve predict, tune, scale, memory and explain to agents",
 }
-"""The commands, in the order in which ``osf --help`` lists them."""
+"""The commands, in the order in which ``osf --help`` lists them, each with its line there.
+
+The command NAME is ``NAME_command`` in the module of that name, loaded only when it is used.
+"""
+NAMED_OTHERWISE = {"import": "importing", "list": "listing"}
+"""Modules of commands whose names mean something in Python."""
 
 
 class CommandLine(click.Group):
@@ -87,14 +58,14 @@ class CommandLine(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, a line each."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, function = COMMANDS[cmd_name].function.partition(":")
-        command: click.Command = getattr(import_module(module), function)
+        module = import_module(f"osfmodel.cli.{NAMED_OTHERWISE.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def resolve_command(

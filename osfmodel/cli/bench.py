@@ -24,11 +24,10 @@ from osfmodel.entities.gpus import GIGA, TERA
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_bytes
 from osfmodel.runtime import bench
-from osfmodel.runtime.bench import BenchRequest, measured_cluster
-from osfmodel.runtime.bench.conditions import powers, sizes_for, surroundings_of, unmet
+from osfmodel.runtime.bench import BenchRequest, measured_cluster, powers, sizes_for, surroundings_of, unmet
 from osfmodel.runtime.bench.measured_cluster import Findings, Surroundings
+from osfmodel.runtime.job import Place, Watchdog, explained, group, place_of, require_torch, together
 from osfmodel.runtime.job.measuring import job_of
-from osfmodel.runtime.job.ranks import Place, Watchdog, explained, group, place_of, require_torch, together
 from osfmodel.show.profiles import summary
 
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}

@@ -17,7 +17,7 @@ from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, check_logs, coverage, overall, used_overall
 from osfmodel.ledger.results import Checked
-from osfmodel.show.checks.result import Judged
+from osfmodel.show.checks import Judged
 
 LAYOUTS = "layouts"
 ELSEWHERE = (

@@ -8,8 +8,7 @@ import click
 
 from osfmodel.cli.app import emit, line, output_options, warn
 from osfmodel.cli.groups import READ, GroupedCommand
-from osfmodel.cli.options import parse_tolerance
-from osfmodel.cli.traces import load_job, trace_options
+from osfmodel.cli.options import load_job, parse_tolerance, trace_options
 from osfmodel.diagnosis.comparing import compare_readings, reading_of
 from osfmodel.entities.display import show_share
 from osfmodel.formats.source_text import Hints, require_different

@@ -9,7 +9,7 @@ import click
 
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, emit, line, output_options, require_writable
 from osfmodel.cli.groups import READ, TRACES, GroupedCommand, OptionGroup, group_of, is_given
-from osfmodel.cli.traces import load_job, trace_options
+from osfmodel.cli.options import load_job, trace_options
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.display import listed
 from osfmodel.entities.errors import DataError, UsageError
@@ -19,7 +19,7 @@ from osfmodel.formats import format_of
 from osfmodel.formats.source_text import Hints
 from osfmodel.planning.explaining import explain
 from osfmodel.show.document import Result
-from osfmodel.show.explained.result import Explained
+from osfmodel.show.explained import Explained
 
 SNAPSHOTS = OptionGroup("Memory snapshots")
 PAGE = ".html"

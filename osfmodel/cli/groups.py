@@ -268,17 +268,13 @@ def with_defaults(ctx: click.Context, args: Sequence[str], found: Configuration)
         if row.option not in given and not given & {*row.unless} and (not row.needs or row.needs in present)
     ]
     if used:
-        said = ", ".join(f"{row.key} {_quoted(found.words[row.key])}" for row in used)
+        said = ", ".join(f"{row.key} {' '.join(found.words[row.key])}" for row in used)
         click.echo(f"osf: defaults from {found.name}: {said}", err=True)
     return [*(word for row in used for value in found.words[row.key] for word in (row.option, value)), *args]
 
 
 def _sets(ctx: click.Context, row: Default) -> bool:
     return not row.commands or ctx.command.name in row.commands
-
-
-def _quoted(words: Iterable[str]) -> str:
-    return " ".join(words)
 
 
 EXAMPLES = {

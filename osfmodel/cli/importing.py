@@ -14,7 +14,7 @@ import click
 
 from osfmodel.cli.app import OneOf, line, print_text, require_writable, warn
 from osfmodel.cli.groups import OUTPUT, READ, WRITTEN, GroupedCommand, OptionGroup, require_inputs_kept
-from osfmodel.cli.traces import load_job, trace_options
+from osfmodel.cli.options import load_job, trace_options
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import jumps_in_words, samples_of
 from osfmodel.cost.per_count import cautions

@@ -87,11 +87,6 @@ def _plans() -> Listing:
     return Listing([*(Entry(*pair) for pair in NAMED_PLANS.items()), *examples], [])
 
 
-def _gpus() -> Listing:
-    """GPUs of workloads and clusters in words."""
-    return Listing([Entry(name, GPUS[name]) for name in sorted(GPUS)], [])
-
-
 def _configuration() -> Listing:
     """The user's defaults: each key, its value, and the file that sets it."""
     found = user_defaults(click.get_current_context(silent=True))
@@ -152,7 +147,7 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "targets": _entries(CONFIG_TARGETS),
     "engines": _entries(ENGINES),
     "cost-models": _entries(COST_MODELS),
-    "gpus": _gpus,
+    "gpus": lambda: Listing([Entry(name, GPUS[name]) for name in sorted(GPUS)], []),
     "fabrics": _entries(BETWEEN_NODES),
     "effects": _entries(EFFECTS),
     "compressions": _entries(COMPRESSIONS),

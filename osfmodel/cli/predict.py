@@ -27,9 +27,8 @@ from osfmodel.entities.modules import SHARDING
 from osfmodel.entities.plan import PLAIN, SPLIT
 from osfmodel.entities.units import parse_amount
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.predictions import compare
+from osfmodel.planning.predictions import TrainingCosts, compare, economics
 from osfmodel.planning.results import Comparison
-from osfmodel.planning.scaling.economics import TrainingCosts, economics
 from osfmodel.planning.what_if import BOTH, WhatIf
 from osfmodel.show.predicted import Predicted
 from osfmodel.targets.named_plans import plans_for

@@ -24,8 +24,16 @@ from osfmodel.entities.gpus import gpu_called
 from osfmodel.entities.plan import in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler import WARM_UP
-from osfmodel.runtime.profiler.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
-from osfmodel.runtime.profiler.meta import META, count
+from osfmodel.runtime.profiler.driving import (
+    DTYPES,
+    META,
+    Driving,
+    Measured,
+    count,
+    default_device,
+    measure,
+)
+from osfmodel.runtime.profiler.steps import batch_fit, with_fit
 from osfmodel.runtime.training.factories import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
 from osfmodel.show.profiles import summary
 

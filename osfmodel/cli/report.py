@@ -12,15 +12,16 @@ from osfmodel.cli.app import line, print_text, require_writable, warn
 from osfmodel.cli.groups import OUTPUT, READ, TRACES, WRITTEN, GroupedCommand
 from osfmodel.cli.options import (
     Subject,
+    load_job,
     load_subject,
     parse_workers,
     plan_files,
     plan_option,
     subject_options,
     target_option,
+    trace_options,
     warn_of_batches,
 )
-from osfmodel.cli.traces import load_job, trace_options
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
@@ -31,7 +32,7 @@ from osfmodel.formats.source_text import Hints
 from osfmodel.formats.traces import workload_of
 from osfmodel.ledger.check import check
 from osfmodel.planning.gathering import ReportRequest, gather
-from osfmodel.show.report.pictures import Pictures, pictures
+from osfmodel.show.report import Pictures, pictures
 from osfmodel.targets.named_plans import STOCK_PLANS
 
 
@@ -202,7 +203,7 @@ def _show(drawn: Pictures) -> None:
 
     from rich.console import Console
 
-    from osfmodel.show.report.screen import show_pictures
+    from osfmodel.show.report.files import show_pictures
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     buffer = io.StringIO()

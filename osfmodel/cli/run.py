@@ -28,7 +28,7 @@ from osfmodel.entities.compression import FP16, NONE
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, EXECUTORS, RUNTIME, ExecutorRow, RunSupport
 from osfmodel.entities.measurement import Measurement
-from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
+from osfmodel.runtime.job import Voice, place_of, require_torch, together
 from osfmodel.runtime.training import TrainingSettings
 from osfmodel.runtime.training.run import RunRequest, apart_from_default, is_executed, is_file, notes, summary
 from osfmodel.targets.named_plans import named_plan

@@ -42,7 +42,7 @@ from osfmodel.planning.scaling.rescues import Rescuer
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.scaling.settings import says_groups, settings
 from osfmodel.planning.scaling.spaces import of_one_gpu
-from osfmodel.show.scale.result import Scaled, ScaledMachines
+from osfmodel.show.scale import Scaled, ScaledMachines
 from osfmodel.show.terminal import progress_bar
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NAMED_PLANS
@@ -193,7 +193,10 @@ def scale_command(
     goals = goals_of(asked)
     if goals != Goals() and not prices:
         raise UsageError(UNPRICED)
-    subjects = [_elsewhere(subject, name) for name in (str(subject.cluster_name), *machines)]
+    subjects = [  # on a cluster that names another GPU, the words have that one
+        replace(subject, cluster_name=name, workload_name=on_gpu_of(subject.workload_name, name))
+        for name in (str(subject.cluster_name), *machines)
+    ]
     each = [
         _scaled(one, prices[min(place, len(prices) - 1)] if prices else None, asked)
         for place, one in enumerate(subjects)
@@ -208,11 +211,6 @@ def _require_same_gpu(subject: Subject) -> None:
     if there != subject.workload_name:
         gpu = gpu_in_words(cluster)
         raise UsageError(f"{subject.workload_name!r} is not for {gpu}, the GPU of {cluster}: write {there}")
-
-
-def _elsewhere(subject: Subject, cluster: str) -> Subject:
-    """The same workload on a cluster, with the cluster's GPU if they name different ones."""
-    return replace(subject, cluster_name=cluster, workload_name=on_gpu_of(subject.workload_name, cluster))
 
 
 def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,11 +45,6 @@ STEPS: Mapping[str, tuple[str, float]] = {
 """Columns of a step or its rate, the first that is there: unit and factor."""
 ACCUMULATED = ("accumulate", "grad_accumulation", "micro_batches")
 BATCHES = ("batch_size", "microbatch_samples")
-
-
-def anchors_in(texts: Iterable[str]) -> tuple[Anchor, ...]:
-    """The anchors of all options. Raises UsageError, and DataError for a file."""
-    return tuple(anchor for text in texts for anchor in _anchors(text))
 
 
 def _anchors(text: str) -> Iterator[Anchor]:
@@ -149,7 +144,7 @@ def options_of(
         what_if=replace(what_if, global_batch=asked["global_batch"]),
         limit=_limit(asked["memory"], asked["optimizer"]),
         training=TrainingLength(_length(workload, asked["tokens"], asked["samples"]), price),
-        anchor=anchors_in(asked["anchors"]) or None,
+        anchor=tuple(anchor for text in asked["anchors"] for anchor in _anchors(text)) or None,
         groups=groups,
     )
     names = tuple(dict.fromkeys(asked["plan_names"]))

@@ -18,15 +18,14 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.lookup import require
 from osfmodel.entities.version import __version__
-from osfmodel.planning.sweep.columns import GOALS, Record
+from osfmodel.planning.sweep import GOALS, Record
 from osfmodel.planning.sweep.grid import load_grid
-from osfmodel.planning.sweep.influences import influences
-from osfmodel.planning.sweep.results import Sweep, condition, frontier, load_sweep
+from osfmodel.planning.sweep.results import Sweep, condition, frontier, influences, load_sweep
 from osfmodel.planning.sweep.running import sweep
 from osfmodel.planning.sweep.stores import STORES
 from osfmodel.show.picture import require_matplotlib
+from osfmodel.show.sweep import Swept
 from osfmodel.show.sweep.points import SweptPoints, plot_sweep, points_of, show_cloud
-from osfmodel.show.sweep.result import Swept
 
 ENGINE = OptionGroup("Where points are computed")
 QUESTIONS = OptionGroup("Questions about the points")

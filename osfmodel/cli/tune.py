@@ -23,8 +23,8 @@ from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import SIZED
 from osfmodel.planning.results import Tuning
+from osfmodel.planning.tuning import tune
 from osfmodel.planning.tuning.launch import SNIPPETS
-from osfmodel.planning.tuning.tune import tune
 from osfmodel.show.tuned import Lines, Tuned
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS, no_memory
@@ -271,7 +271,7 @@ def _room(workload: Workload, subject: Subject, asked: Mapping[str, Any]) -> Mem
 
 def _tune_memory(subject: Subject, params: Mapping[str, Any]) -> None:
     """Find the plan and print it."""
-    from osfmodel.planning.memory.budget import MemoryBudget
+    from osfmodel.planning.memory import MemoryBudget
     from osfmodel.planning.memory.search import tune_memory
     from osfmodel.show.memory import MemoryTuned  # not loaded where osf tune tunes something else
 

@@ -68,7 +68,7 @@ def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limit
         raise UsageError(f"--for {params['target']} does not work with --live, which trains with PyTorch alone")
     _require_sensible(subject.workload_name, params)
     seconds = parse_limit(params["timeout"])
-    from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
+    from osfmodel.runtime.job import Voice, place_of, require_torch, together
 
     require_torch("osf tune --live")
     from osfmodel.runtime import live

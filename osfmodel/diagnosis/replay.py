@@ -15,9 +15,8 @@ from functools import cached_property
 from operator import itemgetter
 from statistics import median_low
 
-from osfmodel.diagnosis.message_times import all_reduce_bytes, even_times, message_of, messages, tails_of
+from osfmodel.diagnosis.message_times import Roles, all_reduce_bytes, even_times, message_of, messages, tails_of
 from osfmodel.diagnosis.scene import RankLane, Scene, SeenStep
-from osfmodel.diagnosis.sharding import Roles
 from osfmodel.diagnosis.waits import input_waits, of_early_micro_batches, used_map
 from osfmodel.entities.timeline import Interval
 from osfmodel.entities.trace import Key

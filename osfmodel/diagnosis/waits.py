@@ -77,7 +77,9 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
 
     ``host_computes``: whether computation is the host's own, as with gloo and MPI.
     """
-    pairs = sorted(zip(keys_of(step), step.collectives, strict=True), key=_start)
+    pairs = sorted(
+        zip(keys_of(step), step.collectives, strict=True), key=lambda pair: (pair[1].start, pair[1].sequence or 0)
+    )
     flying = LocalClock(step.start, step.communication)
     held = _held(step)
     earliest = _earliest(step)
@@ -110,10 +112,6 @@ def sharded_ready(step: Step, one: Collective) -> float:
     times = [use.end if end else use.start for use in step.uses if use.backward and use.module == module]
     known = [time for time in times if time <= one.start]
     return max(known[-1], one.issued or known[-1]) if known else one.start
-
-
-def _start(pair: tuple[Key, Collective]) -> tuple[float, int]:
-    return pair[1].start, pair[1].sequence or 0
 
 
 def _held(step: Step) -> dict[int, Sequence[GradientReady]]:

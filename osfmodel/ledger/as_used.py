@@ -192,15 +192,13 @@ def summary_of(source: str, rows: Sequence[Used]) -> UsedSummary | None:
     )
 
 
-def reliability(
-    judged: Mapping[str, Sequence[JudgedRun]], known: Sequence[Distances] | None = None
-) -> dict[float, float]:
+def reliability(judged: Mapping[str, Sequence[JudgedRun]]) -> dict[float, float]:
     """Found coverage by stated coverage, held out, as the mean over sources."""
     found = {}
     for level in LEVELS:
         parts: list[float] = []
         for runs in judged.values():
-            rows = used_of([("", one) for one in runs], known, level)
+            rows = used_of([("", one) for one in runs], part=level)
             inside = [bool(row.inside) for row in rows if row.band is not None]
             if inside:
                 parts.append(sum(inside) / len(inside))

@@ -140,7 +140,9 @@ def without_unsteady(measurements: Sequence[Measurement], rows: Sequence[Row]) -
     notes = dict.fromkeys(unsteady, f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")
     notes |= {cell_of(run): BUSY for run, row in zip(measurements, rows, strict=True) if row.note == BUSY}
     return tuple(
-        row if row.predicted is None or (note := notes.get(cell_of(run))) is None else _uncounted(row, note)
+        row
+        if row.predicted is None or (note := notes.get(cell_of(run))) is None
+        else row._replace(steady=False, note=note)
         for run, row in zip(measurements, rows, strict=True)
     )
 
@@ -154,10 +156,6 @@ def asked_of(run: Measurement) -> Hashable:
     """The properties that a prediction depends on, which repeats of a plan share."""
     own = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     return run.workload, run.cluster, run.workers, run.plan, own
-
-
-def _uncounted(row: Row, note: str) -> Row:
-    return row._replace(steady=False, note=note)
 
 
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:

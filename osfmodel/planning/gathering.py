@@ -6,17 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from osfmodel.cost import worker_counts
 from osfmodel.cost.clusters import pricing_of
-from osfmodel.cost.pricing import Pricing
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.numbers import within
-from osfmodel.entities.plan import Plan
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import plan_of
@@ -25,10 +22,10 @@ from osfmodel.formats.traces.usual import step_times, usual_step, usual_steps
 from osfmodel.planning.predictions import Given, compare
 from osfmodel.planning.report import BEST, TRACED, TUNED, MeasuredStep, Report, Scaling, ScalingLine, SizeCurve
 from osfmodel.planning.results import Comparison
-from osfmodel.planning.tuning.tune import tune, tuned_rule
+from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.caps import in_elements
-from osfmodel.targets import CONFIG_TARGETS, Target, is_stock
+from osfmodel.targets import CONFIG_TARGETS, is_stock
 from osfmodel.targets.named_plans import STOCK_PLANS
 
 FURTHER = 4
@@ -88,6 +85,7 @@ def gather(request: ReportRequest) -> Report:
     comparison = request.compared([*both, *traced, *others], workers)
     best = () if tuning.plan.sharding else (BEST,)  # the optimum of plans that replicate parameters
     counts = sorted(request.counts) if len(request.counts) > 1 else counts_around(cluster, workers)
+    of_traces = [(said, f"trace {one.name}") for one in request.traces for said in (*one.remarks, *cautions(one))]
     return Report(
         request.workload,
         tuning,
@@ -96,7 +94,7 @@ def gather(request: ReportRequest) -> Report:
         size_curve(comparison, request.target),
         measured=seen,
         why=_why(request.traces),
-        remarks=(*remarks, *_knobless(request.target), *_of_traces(request.traces)),
+        remarks=(*remarks, *_knobless(request.target), *of_traces),
         inputs=request.inputs,
     )
 
@@ -125,10 +123,6 @@ def _knobless(target: str) -> list[tuple[str, str]]:
     if CONFIG_TARGETS[target].size is not None:
         return []
     return [(f"no curve over bucket sizes: {target} has no one setting that limits all messages", target)]
-
-
-def _of_traces(traces: Sequence[Trace]) -> list[tuple[str, str]]:
-    return [(remark, f"trace {trace.name}") for trace in traces for remark in (*trace.remarks, *cautions(trace))]
 
 
 def _measured(trace: Trace) -> list[MeasuredStep]:
@@ -196,27 +190,13 @@ def size_curve(comparison: Comparison, target: str) -> SizeCurve | None:
     )
     sizes = in_elements(gradients).sizes if knob.elements else gradients.held_sizes
     caps = _caps(sizes, CLOCKED_CAPS if framework.clock else CAPS, knob.best(workload, pricing.cost()))
-    timed = _Timed(workload, pricing, framework)
-    rows = [timed(knob.knobs(cap)) for cap in caps]
-    times = tuple(time for time, _ in rows)
+    plans = [framework.convert.to_plan(knob.knobs(cap), workload, pricing) for cap in caps]
+    known = {plan: predict_timeline(workload, plan, pricing).iteration_time for plan in set(plans)}
+    times = tuple(known[plan] for plan in plans)
     best = max(place for place, time in enumerate(times) if time <= within(min(times)))
-    counts = tuple(count for _, count in rows)
+    counts = tuple(len(plan.buckets) for plan in plans)
     bound = default.lower_bound
     return SizeCurve(target, knob.name, knob.elements, caps, times, counts, best, default.iteration_time, bound)
-
-
-class _Timed:
-    """Iteration time and number of buckets for knobs; each plan is timed once, since many limits form the same."""
-
-    def __init__(self, workload: Workload, pricing: Pricing, target: Target) -> None:
-        self.workload, self.pricing, self.target = workload, pricing, target
-        self.known: dict[Plan, float] = {}
-
-    def __call__(self, knobs: Any) -> tuple[float, int]:
-        plan = self.target.convert.to_plan(knobs, self.workload, self.pricing)
-        if plan not in self.known:
-            self.known[plan] = predict_timeline(self.workload, plan, self.pricing).iteration_time
-        return self.known[plan], len(plan.buckets)
 
 
 def _caps(sizes: Sequence[int], count: int, also: int | None) -> tuple[int, ...]:

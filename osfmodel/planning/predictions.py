@@ -1,9 +1,10 @@
-"""Predict a workload on a cluster under a plan, and several plans side by side."""
+"""Predict a workload on a cluster under a plan, and several plans side by side; hours, cost and the knee of scaling."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import AUTO, engine_called
 from osfmodel.engine.alike import timeline_alike
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import SHARDING, step_of
 from osfmodel.entities.numbers import within
@@ -25,6 +26,57 @@ from osfmodel.planning.results import Bound, Comparison, Prediction
 from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule, Question, Solution, Status
 from osfmodel.targets import runs_on
 from osfmodel.targets.named_plans import OPTIMAL, STOCK_PLANS, called, named_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Economics:
+    """Training on a number of samples with ``workers`` workers; ``cost`` in the currency of the price, or None."""
+
+    workers: int
+    hours: float
+    gpu_hours: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCosts:
+    """A row for every prediction of every comparison, and the knee of each plan by its name."""
+
+    rows: tuple[tuple[Economics, ...], ...]
+    knees: Mapping[str, int | None]
+
+    @staticmethod
+    def of(names: Sequence[str], rows: Sequence[tuple[Economics, ...]]) -> TrainingCosts:
+        """Costs with knees; each of ``rows`` is for one worker count, with the plans ``names`` in this order."""
+        by_plan = zip(*rows, strict=True)
+        return TrainingCosts(tuple(rows), {name: knee(row) for name, row in zip(names, by_plan, strict=True)})
+
+
+def economics(
+    workload: Workload, workers: int, iteration_time: float, samples: float, price_per_gpu_hour: float | None
+) -> Economics:
+    """Hours = iterations * iteration_time, with samples / (workers * batch_size) iterations (weak scaling).
+
+    Raises UsageError if the workload has no batch size.
+    """
+    if workload.batch_size is None:
+        raise UsageError(f"workload {workload.name!r} does not state its batch size: give --batch-size")
+    hours = samples / (workers * workload.batch_size) * iteration_time / 3600
+    gpu_hours = hours * workers
+    return Economics(workers, hours, gpu_hours, None if price_per_gpu_hour is None else gpu_hours * price_per_gpu_hour)
+
+
+def knee(rows: Sequence[Economics]) -> int | None:
+    """The last worker count that pays: with more, GPU-hours grow by a larger part than hours fall.
+
+    A doubling pays if it runs at least 1.5 times as fast. None if every count listed pays.
+    """
+    ordered = sorted(rows, key=lambda row: row.workers)
+    for before, after in itertools.pairwise(ordered):
+        if after.gpu_hours / before.gpu_hours - 1 > 1 - after.hours / before.hours:
+            return before.workers
+    return None
+
 
 Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, PlanRule]
 """A plan as a caller may give it: a name in NAMED_PLANS, a Plan, or a label with a Plan or a PlanRule."""

@@ -37,7 +37,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import cluster_of, plan_of, workload_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES, wire_times_by_size
 from osfmodel.formats.traces.usual import usual_step
-from osfmodel.planning.tuning.tune import tune
+from osfmodel.planning.tuning import tune
 
 MODEL, REPLAY = "model", "replay"
 UNLIKE = 2.0

@@ -35,7 +35,7 @@ def faster_device(workload: Workload, factor: float) -> Workload:
 
     Its doubt grows by OTHER_DEVICE for each doubling. Raises UsageError for a factor of 0 or less.
     """
-    _require_factor(factor, "the factor on compute")
+    _require_factor(factor)
     doubt = OTHER_DEVICE * abs(math.log2(factor))
     return workload if factor == 1 else replace(workload.scaled(1 / factor), doubt=workload.doubt + doubt)
 
@@ -44,9 +44,9 @@ OTHER_DEVICE = 0.1
 """Part by which compute times are more doubtful for each doubling of a device's speed: taken, not measured."""
 
 
-def _require_factor(value: float, what: str) -> None:
+def _require_factor(value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{what} is {value!r}: it must be above 0")
+        raise UsageError(f"the factor on compute is {value!r}: it must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class WhatIf:
             if isinstance(factor := getattr(self, name), (int, float)):
                 object.__setattr__(self, name, Change(factor))
         Network(self.bandwidth, self.latency)
-        _require_factor(self.compute, "the factor on compute")
+        _require_factor(self.compute)
         compression_called(self.compression)
         require_micro_batches(self.accumulate, "--accumulate")
         if self.batch_size is not None and self.global_batch is not None and self.accumulate > 1:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from osfmodel.diagnosis.doctor.checkup import Checkup, ClassCheck, Hypothesis, SizeCheck
-from osfmodel.diagnosis.doctor.peers import PercentileRange
+from osfmodel.diagnosis.doctor import Checkup, ClassCheck, Hypothesis, SizeCheck
+from osfmodel.diagnosis.doctor.curves import PercentileRange
 from osfmodel.entities.display import how_many, listed, show_bus_rate, show_bytes, show_time
 from osfmodel.show.document import Result
 from osfmodel.show.table import Column, column, csv_row, json_row

@@ -35,11 +35,6 @@ def signed_time(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{show_time(abs(seconds))}"
 
 
-def signed_share(part: float) -> str:
-    """A relative change with its sign."""
-    return show_share(part, "+")
-
-
 def noise_floor(noise: float) -> str:
     """The smallest change that could have shown; one that is larger than any number says is not shown as one."""
     return show_share(noise) if noise < HOPELESS else f"over {show_share(HOPELESS)}"
@@ -49,7 +44,7 @@ SUBJECTS: tuple[Column[TimedChange], ...] = (
     column("name", "compared", lambda one: one.name),
     column("baseline_s", "baseline", lambda one: one.change.baseline, show_time),
     column("candidate_s", "candidate", lambda one: one.change.candidate, show_time),
-    column("change", "change", lambda one: one.change.median, signed_share),
+    column("change", "change", lambda one: one.change.median, lambda part: show_share(part, "+")),
     column("low", None, lambda one: one.change.low),
     column("high", None, lambda one: one.change.high),
     column(None, "interval", lambda one: one.change.interval),
@@ -59,11 +54,6 @@ SUBJECTS: tuple[Column[TimedChange], ...] = (
     column("steps", None, lambda one: list(one.change.steps)),
 )
 """Columns of what is compared."""
-
-
-def part_words(name: str) -> str:
-    """The name of a part of a step as tables show it."""
-    return COMPUTE_WORDS if name == COMPUTE else label_of(name)
 
 
 def difference_columns(head: str, words: Callable[[str], str] = str) -> tuple[Column[Difference], ...]:
@@ -76,7 +66,7 @@ def difference_columns(head: str, words: Callable[[str], str] = str) -> tuple[Co
     )
 
 
-PARTS = difference_columns("cause", part_words)
+PARTS = difference_columns("cause", lambda name: COMPUTE_WORDS if name == COMPUTE else label_of(name))
 """Columns of the parts of a step by cause."""
 MODULES = difference_columns("module")
 """Columns of computation by module."""

@@ -37,21 +37,12 @@ def _who(source: str) -> str:
     return who if len(who) <= SHORT else who[: SHORT - 1] + "…"
 
 
-def _rate(rate: float | None) -> str:
-    return show_rate(rate or 0.0)
-
-
 def _giga(size: float | None) -> str:
     return f"{size / 1e9:.0f} GB" if size else ""
 
 
 def _giga_rate(rate: float | None) -> str:
     return f"{_giga(rate)}/s" if rate else ""
-
-
-def _half(rates: Mapping[str, float]) -> float | None:
-    """Operations per second in float16, if a GPU has them."""
-    return rates.get("float16")
 
 
 def _tera(rate: float | None) -> str:
@@ -114,10 +105,10 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         NAME,
         column("memory_bytes", "memory", lambda row: row.entry.memory, _giga),
         column("memory_bytes_per_s", "bandwidth", lambda row: row.entry.bandwidth, _giga_rate),
-        column("operations_per_s", "half precision", lambda row: _half(row.entry.rates), _tera),
+        column("operations_per_s", "half precision", lambda row: row.entry.rates.get("float16"), _tera),
         column("types", None, lambda row: ", ".join(row.entry.rates)),
         column("in_node", "in the node", lambda row: "xgmi" if row.entry.tuned_as == "cdna" else row.entry.fabric),
-        column("bytes_per_s", "per GPU", lambda row: row.entry.link or None, _rate),
+        column("bytes_per_s", "per GPU", lambda row: row.entry.link or None, lambda rate: show_rate(rate or 0.0)),
         column("priced_as", "priced as", lambda row: row.entry.tuned_as),
         column("clock_of", "clock of", lambda row: clock_of(row.name)),
     ),

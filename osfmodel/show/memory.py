@@ -11,7 +11,7 @@ from osfmodel.engine.memory import Level, Memory
 from osfmodel.engine.strategies.holdings import OWNERS
 from osfmodel.entities.display import show_bytes, show_predicted, show_predicted_time, show_share
 from osfmodel.entities.files.documents import document_of, encode
-from osfmodel.planning.memory.budget import Candidate, MemoryTuning
+from osfmodel.planning.memory import Candidate, MemoryTuning
 from osfmodel.show.document import Result
 from osfmodel.show.table import TERMINAL, Column, column, csv_row, for_people, json_row
 from osfmodel.show.terminal import Console, empty_table, show_notes, show_title, table_of

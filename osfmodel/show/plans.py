@@ -15,7 +15,7 @@ from osfmodel.show.table import PAGE, TERMINAL, Column, Record, column, spaced
 from osfmodel.show.terminal import Console
 
 if TYPE_CHECKING:
-    from osfmodel.planning.scaling.economics import Economics
+    from osfmodel.planning.predictions import Economics
 
 
 EXECUTOR = "executor"
@@ -107,14 +107,6 @@ def gap_text(value: float) -> str:
     return show_share(max(value, 0))
 
 
-def _exposed(seconds: float) -> str:
-    return show_predicted_time(max(seconds, 0))
-
-
-def _runners(names: list[str]) -> str:
-    return "an executor" if names == [EXECUTOR] else ", ".join(names)
-
-
 COMPARISONS: tuple[Column[Comparison], ...] = (
     column("workload", None, lambda one: one.workload.name),
     column("cluster", None, lambda one: one.cluster.name),
@@ -131,7 +123,7 @@ PLANS: tuple[Column[PlanRow], ...] = (
         "exposed_communication_s",
         "exposed",
         lambda row: row.prediction.timeline.exposed_communication,
-        _exposed,
+        lambda seconds: show_predicted_time(max(seconds, 0)),
         after="speed_up",
     ),
     column("scaling_factor", "scaling factor", lambda row: row.prediction.scaling_factor, three_digits),
@@ -146,7 +138,7 @@ PLANS: tuple[Column[PlanRow], ...] = (
         "runs_on",
         "runs on",
         lambda row: list(row.prediction.runs_on) or [EXECUTOR],
-        _runners,
+        lambda names: "an executor" if names == [EXECUTOR] else ", ".join(names),
         flat=spaced,
         only=PAGE,  # on a terminal a sentence below the table says it
     ),

@@ -9,7 +9,7 @@ from osfmodel.engine.bands import Band
 from osfmodel.entities.display import how_many, listed, show_bytes, show_predicted_time
 from osfmodel.entities.files.documents import SCHEMA_VERSION
 from osfmodel.entities.units import show_sizes
-from osfmodel.planning.results import Bound, Comparison, Prediction
+from osfmodel.planning.results import Comparison, Prediction
 from osfmodel.show.document import Result
 from osfmodel.show.plans import (
     COMPARISONS,
@@ -35,7 +35,7 @@ from osfmodel.show.terminal import Console, empty_table, fits, print_fitting, sh
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from osfmodel.planning.scaling.economics import TrainingCosts
+    from osfmodel.planning.predictions import TrainingCosts
 
 
 class Predicted(Result):
@@ -152,7 +152,8 @@ def _bounds(comparison: Comparison) -> str:
     found: dict[str, dict[str, list[str]]] = {}
     for bound in bounds:
         names = [one.name for one in comparison.predictions if one.bound == bound]
-        found.setdefault(_rules(bound), {}).setdefault(show_predicted_time(bound.value), []).extend(names)
+        rules = rules_of(bound.objective) + ("" if bound.plan is None else beyond_rules(bound.plan))
+        found.setdefault(rules, {}).setdefault(show_predicted_time(bound.value), []).extend(names)
     return " with " + "; with ".join(
         f"{words}: "
         + ", ".join(time if len(times) == 1 else f"{time} ({', '.join(names)})" for time, names in times.items())
@@ -172,10 +173,6 @@ def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None
         if len(names) > len(others):
             who = "all" + (f" but {', '.join(others)}" if others else "") if len(names) > 1 else who
         console.print(f"Needs an executor, as no stock framework does it: {who} ({words}).", markup=False)
-
-
-def _rules(bound: Bound) -> str:
-    return rules_of(bound.objective) + ("" if bound.plan is None else beyond_rules(bound.plan))
 
 
 def _widths(bands: Sequence[Band | None]) -> str:
@@ -207,14 +204,9 @@ def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     _show_below_sweep(console, [rows[0].comparison for rows in plans])
 
 
-def _by_plan(plans: Sequence[Sequence[PlanRow]]) -> list[PlanRow]:
-    """Rows ordered by plan: the first plan at every worker count, then the second."""
-    return [row for rows in zip(*plans, strict=True) for row in rows]
-
-
 def _print_by_plan(console: Console, plans: Sequence[Sequence[PlanRow]], heads: Sequence[str]) -> None:
     columns = _with_bands(headed(EVERY, *heads), [rows[0].comparison for rows in plans])
-    print_fitting(console, columns, _by_plan(plans), leave_out=LEFT_OUT)
+    print_fitting(console, columns, [row for rows in zip(*plans, strict=True) for row in rows], leave_out=LEFT_OUT)
 
 
 def _with_bands(columns: Sequence[Column[PlanRow]], comparisons: Sequence[Comparison]) -> list[Column[PlanRow]]:

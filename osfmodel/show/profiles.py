@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import Cluster
@@ -111,11 +111,6 @@ ENDINGS = (("_bytes_per_s", show_rate), ("_s_per_byte", None), ("_s", show_time)
 """Ends of keys, and the function that writes such a value for people; None if the unit is in the heading."""
 
 
-def figure_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column[Mapping[str, Any]]]:
-    """A column for each key of the rows of :func:`figures`."""
-    return [_figure(key) for key in (rows[0] if rows else {})]
-
-
 def _figure(key: str) -> Column[Mapping[str, Any]]:
     ending, write = next(((end, write) for end, write in ENDINGS if key.endswith(end)), ("", None))
     head = key if write is None else key.removesuffix(ending) or key
@@ -152,7 +147,7 @@ class FileContent:
             table = listed_rows("", BUCKETS, bucket_rows(self.noun))
         else:
             rows = figures(self.noun)
-            table = listed_rows("", figure_columns(rows), rows)
+            table = listed_rows("", [_figure(key) for key in (rows[0] if rows else {})], rows)
         return Sheet(repr(self.noun)[1:-1], [table])
 
 

@@ -17,15 +17,15 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Comparison, Prediction, Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve
-from osfmodel.planning.sweep.columns import FIELDS
+from osfmodel.planning.sweep import FIELDS
 from osfmodel.planning.sweep.results import Sweep
 from osfmodel.show.compared import Compared
-from osfmodel.show.explained.result import Explained
+from osfmodel.show.explained import Explained
 from osfmodel.show.page import Markup, element
 from osfmodel.show.predicted import Predicted
 from osfmodel.show.profiles import FileContent
-from osfmodel.show.scale.result import Scaled
-from osfmodel.show.sweep.result import Swept
+from osfmodel.show.scale import Scaled
+from osfmodel.show.sweep import Swept
 from osfmodel.show.table import PAGE, ListedRows, Sheet, filled, texts
 from osfmodel.show.tuned import Lines, Tuned
 
@@ -48,11 +48,6 @@ WRAPPED = 32
 """Characters from which a cell may be wrapped."""
 
 
-def sheet_html(sheet: Sheet) -> str:
-    """The sheet as HTML; every text is escaped."""
-    return element("div", *_parts(sheet)).text
-
-
 def _parts(sheet: Sheet) -> Iterator[Markup]:
     yield element("div", element("b", sheet.title), style=WORDS)
     if sheet.verdict:
@@ -72,7 +67,7 @@ def _table(table: ListedRows) -> Iterator[Markup]:
     rows = table.rows[:SHOWN]
     columns = filled(table.columns, rows)
     cells = [texts(columns, row) for row in rows]
-    figures = [_is_figures(column) for column in zip(*cells, strict=True)]
+    figures = [all(cell[0] in FIGURES for cell in column if cell) for column in zip(*cells, strict=True)]
     sides = ["right" if place and found else "left" for place, found in enumerate(figures)]
     head = [_cell("th", one.heading(PAGE), side) for one, side in zip(columns, sides, strict=True)]
     body = ([_cell("td", text, side) for text, side in zip(row, sides, strict=True)] for row in cells)
@@ -91,11 +86,6 @@ def _row(cells: Iterable[Markup]) -> Markup:
 def _cell(tag: str, text: str, side: str) -> Markup:
     width = "min-width:14em" if len(text) > WRAPPED else "white-space:nowrap" if tag == "td" else "font-weight:bold"
     return element(tag, text, style=f"{CELL}text-align:{side};{width}")
-
-
-def _is_figures(cells: Sequence[str]) -> bool:
-    """Whether a column is of figures, so that it is aligned to the right."""
-    return all(cell[0] in FIGURES for cell in cells if cell)
 
 
 def _left_out(number: int, what: str) -> Markup:
@@ -137,11 +127,7 @@ def frame(noun: Any) -> Any:
 
 def html(noun: Any) -> str:
     """The noun as HTML."""
-    return sheet_html(VIEWS[type(noun)].result(noun).sheet())
-
-
-def _tuned(one: Tuning) -> Tuned:
-    return Tuned(one, Lines((), lambda ending: one.rendered), None if one.what_if.words else {})
+    return element("div", *_parts(VIEWS[type(noun)].result(noun).sheet())).text
 
 
 VIEWS: Mapping[type, View] = {
@@ -150,7 +136,7 @@ VIEWS: Mapping[type, View] = {
     Plan: View(FileContent),
     Prediction: View(lambda one: Predicted([one.subject.of([one])])),
     Comparison: View(lambda one: Predicted([one])),
-    Tuning: View(_tuned),
+    Tuning: View(lambda one: Tuned(one, Lines((), lambda ending: one.rendered), None if one.what_if.words else {})),
     ScaleCurve: View(Scaled),
     Explanation: View(Explained),
     RunComparison: View(Compared),

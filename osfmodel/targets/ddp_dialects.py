@@ -12,15 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from osfmodel.entities.workload import Workload
 from osfmodel.targets import ddp
 from osfmodel.targets.target import LIGHTNING_ACCUMULATION, Accumulation
-
-
-def accelerate_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
-    """Python to paste that makes the Accelerator."""
-    return ddp.arguments(knobs, workload) + HANDLER + ddp.hook_beside(workload)
-
 
 HANDLER = """
 from accelerate import Accelerator
@@ -51,17 +44,12 @@ ACCELERATE = replace(
     summary="Hugging Face Accelerate or Trainer on PyTorch DDP: its default caps",
     text=replace(
         ddp.TARGET.text,
-        render=accelerate_lines,
+        render=lambda knobs, workload: ddp.arguments(knobs, workload) + HANDLER + ddp.hook_beside(workload),
         accumulation=Accumulation(accelerate_accumulating, lambda count: {"gradient_accumulation_steps": count}),
     ),
     dialect_of="ddp",
     live=False,
 )
-
-
-def lightning_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
-    """Python to paste that makes the Trainer."""
-    return ddp.arguments(knobs, workload) + STRATEGY + ddp.hook_beside(workload)
 
 
 STRATEGY = """
@@ -78,7 +66,7 @@ LIGHTNING = replace(
     summary="PyTorch Lightning on PyTorch DDP: its default caps",
     text=replace(
         ddp.TARGET.text,
-        render=lightning_lines,
+        render=lambda knobs, workload: ddp.arguments(knobs, workload) + STRATEGY + ddp.hook_beside(workload),
         accumulation=LIGHTNING_ACCUMULATION,
     ),
     dialect_of="ddp",

@@ -10,7 +10,7 @@ how far the host runs ahead) are judged by the worst of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
 
@@ -55,9 +55,9 @@ class BestSettings:
     exhaustive: bool
 
 
-def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop = Loop()) -> BestSettings | None:
-    """The threshold and cycle whose worst case is best; all else as in ``start``. None if none keeps the limits."""
-    search = _Grid(cases, limits, start)
+def best_settings(cases: Sequence[Case], limits: Limits = Limits()) -> BestSettings | None:
+    """The threshold and cycle whose worst case is best; all else by default. None if none keeps the limits."""
+    search = _Grid(cases, limits)
     total = max(case.workload.gradient_bytes for case in cases)
     for threshold in reversed(_coarse(total)):  # large ones take less time, and rule out small ones by their messages
         for cycle in CYCLES:
@@ -72,7 +72,7 @@ def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop 
     value = search(threshold, cycle)
     if value == inf:
         return None
-    return BestSettings(replace(start, threshold=threshold, cycle=cycle), value, exhaustive)
+    return BestSettings(Loop(threshold, cycle), value, exhaustive)
 
 
 def _coarse(total: int) -> list[int]:
@@ -83,8 +83,8 @@ def _coarse(total: int) -> list[int]:
 class _Grid:
     """Values by (threshold, cycle), each computed once."""
 
-    def __init__(self, cases: Sequence[Case], limits: Limits, start: Loop) -> None:
-        self.cases, self.limits, self.start = list(cases), limits, start
+    def __init__(self, cases: Sequence[Case], limits: Limits) -> None:
+        self.cases, self.limits = list(cases), limits
         self.best = inf
         self.floors: dict[int, float] = {}
         self.known: dict[tuple[int, float], tuple[float, int | None]] = {}
@@ -101,7 +101,7 @@ class _Grid:
         if key not in self.known and self._floor(threshold) > within(self.best, SAME):
             return inf, None
         if key not in self.known:
-            loop = replace(self.start, threshold=threshold, cycle=cycle)
+            loop = Loop(threshold, cycle)
             value = 0.0
             steps: list[int] = []
             for place, case in enumerate(self.cases):
@@ -150,7 +150,7 @@ class _Grid:
         """Seconds until a case's batches at a threshold have been sent one after the other, and the update."""
         workload, pricing = case.pricing.loaded(case.workload)
         gradients = workload.gradients
-        if not gradients or channels(self.start, pricing) > 1:
+        if not gradients or channels(Loop(), pricing) > 1:
             return 0
         most = max(padded(threshold, ATOMIC_UNIT * pricing.per_host), *gradients.sizes)
         sent = serial(pricing.cost(), most)(sum(gradients.sizes))

@@ -6,7 +6,6 @@ of parameters (deepspeed/runtime/zero/config.py of 0.19.8).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,43 +82,25 @@ def best(workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Zer
 
     First what is fetched ahead, then the bucket, then what stays. Raises PlanError if no bucket keeps the limits.
     """
-    chosen = ZeroThreeKnobs()
-    for options in (_fetched(workload), _buckets(workload), _staying(workload)):
-        tried = [chosen, *(replace(chosen, **_merged(chosen, option)) for option in options)]
+    chosen, sizes = ZeroThreeKnobs(), in_elements(workload.gradients).sizes
+    whole = sum(sizes)
+    few = [most for most in KEPT if sum(size for size in sizes if size <= most) <= LARGEST_KEPT * whole]
+    for name, options in (
+        ("prefetch", [max(1, whole // part) for part in FETCHED_PARTS]),
+        ("elements", [max(1, whole // part) for part in BUCKET_PARTS]),
+        ("persistent", few),
+    ):
+        tried = [chosen]
+        for one in options:
+            limit = {name: one}
+            changed: Any = limit if name == "elements" else {"fetching": replace(chosen.fetching, **limit)}
+            tried.append(replace(chosen, **changed))
         kept = [one for one in tried if limits == Limits() or limits.allow(to_plan(one, workload))]
         if kept:
             chosen = least(kept, lambda one: predict_timeline(workload, to_plan(one, workload), pricing).iteration_time)
     if limits != Limits() and not limits.allow(to_plan(chosen, workload)):
         raise PlanError(limits.unmet("reduce_bucket_size"))
     return chosen
-
-
-def _merged(knobs: ZeroThreeKnobs, option: dict[str, int]) -> dict[str, Any]:
-    """Fields of the settings after an option: of limits, or of the settings themselves."""
-    if "elements" in option:
-        return option
-    return {"fetching": replace(knobs.fetching, **option)}
-
-
-def _whole(workload: Workload) -> int:
-    return sum(in_elements(workload.gradients).sizes)
-
-
-def _fetched(workload: Workload) -> Iterator[dict[str, int]]:
-    for part in FETCHED_PARTS:
-        yield {"prefetch": max(1, _whole(workload) // part)}
-
-
-def _buckets(workload: Workload) -> Iterator[dict[str, int]]:
-    for part in BUCKET_PARTS:
-        yield {"elements": max(1, _whole(workload) // part)}
-
-
-def _staying(workload: Workload) -> Iterator[dict[str, int]]:
-    sizes = in_elements(workload.gradients).sizes
-    for most in KEPT:
-        if sum(size for size in sizes if size <= most) <= LARGEST_KEPT * sum(sizes):
-            yield {"persistent": most}
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> ZeroThreeKnobs:

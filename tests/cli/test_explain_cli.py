@@ -19,7 +19,7 @@ from osfmodel.cli import main
 from osfmodel.entities.files.documents import document_of, encode
 from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Text
-from osfmodel.show.explained.result import Explained
+from osfmodel.show.explained import Explained
 from tests.formats import traces
 from tests.live.explained import EXPECTED, STORED, paths_of
 

@@ -96,7 +96,7 @@ def test_nothing_else_asks_for_a_cost_model_by_its_name():
         for path in (ROOT / "osfmodel").rglob("*.py")
         if asking.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"osfmodel/planning/tuning/launch/nccl_tuner.py", "osfmodel/runtime/bench/measured_cluster.py"}
+    assert found == {"osfmodel/planning/tuning/launch.py", "osfmodel/runtime/bench/measured_cluster.py"}
 
 
 def test_the_solver(example, monkeypatch):

@@ -16,11 +16,22 @@ from scipy.stats import t as student
 import osfmodel as osf
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.diagnosis.doctor import checkup, curves
-from osfmodel.diagnosis.doctor.checkup import CANNOT_TELL, HEALTHY, check_up, hypotheses_of, log_density
-from osfmodel.diagnosis.doctor.curves import HEALTHY_TAIL, KINDS, KNOWN_MACHINES, Tail, by_octave, curve_of
+from osfmodel.diagnosis import doctor
+from osfmodel.diagnosis.doctor import CANNOT_TELL, HEALTHY, check_up, curves, hypotheses_of, log_density
+from osfmodel.diagnosis.doctor.curves import (
+    HEALTHY_TAIL,
+    KINDS,
+    KNOWN_MACHINES,
+    LAST,
+    Tail,
+    by_octave,
+    curve_of,
+    expected,
+    known_curves,
+    peers_of,
+    percentile,
+)
 from osfmodel.diagnosis.doctor.faults import NETWORK_FAULTS, MeasuredMachine
-from osfmodel.diagnosis.doctor.peers import LAST, expected, known_curves, peers_of, percentile
 from osfmodel.diagnosis.doctor.reading import examine
 from osfmodel.entities.cluster import Table
 from osfmodel.entities.errors import CostError, DataError, UsageError
@@ -51,7 +62,7 @@ def with_shift(
 
 
 def named(measured: MeasuredMachine) -> str:
-    return checkup.cause_of(hypotheses_of(measured, peers(measured)))
+    return doctor.cause_of(hypotheses_of(measured, peers(measured)))
 
 
 def test_most_planted_faults_are_named_and_none_as_another():
@@ -98,8 +109,8 @@ def test_lost_packets_are_told_by_the_slowest_repeats_alone():
     unseen = check_up("job", [replace(curve, slowest=()) for curve in ill.curves], ill.against)
     assert unseen.cause == HEALTHY
     assert "loss" not in {one.name for one in unseen.hypotheses}
-    assert checkup.NO_REPEATS in unseen.remarks
-    assert checkup.NO_REPEATS not in found.remarks
+    assert doctor.NO_REPEATS in unseen.remarks
+    assert doctor.NO_REPEATS not in found.remarks
 
 
 def test_one_pause_is_no_lost_packet():
@@ -274,7 +285,7 @@ def test_an_earlier_measurement_serves_as_description(tmp_path):
     now = examine([str(tmp_path / "now.json")], before)
     assert now.cause == "bandwidth"
     assert all(row.place is None for row in now.sizes)
-    assert now.remarks == (checkup.ONE_EARLIER, checkup.NO_REPEATS)
+    assert now.remarks == (doctor.ONE_EARLIER, doctor.NO_REPEATS)
     (large,) = [row.ratio for row in now.classes if row.part == LAST]
     assert now.verdict == f"Large messages get about {1 / large:.0%} of the bandwidth that they should."
     assert f"{1 / large:.0%}" == "40%"

@@ -14,7 +14,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline, simulate
 from osfmodel.engine.recursion import predict_timeline as closed_form
 from osfmodel.entities.plan import Objective, contiguous_plan
-from osfmodel.planning.tuning.tune import tune
+from osfmodel.planning.tuning import tune
 from osfmodel.solve import SOLVERS, Limits, Question
 from osfmodel.solve import blocks as search
 from osfmodel.solve.bounds import objective_bound, windows_bound

@@ -53,7 +53,7 @@ def test_the_walk_over_thresholds_misses_none(seed):
     cases = [case_of(rng, 3000) for _ in range(rng.randint(1, 3))]
     cycle = rng.choice(CYCLES)
     total = max(case.workload.gradient_bytes for case in cases)
-    search = horovod_search._Grid(cases, Limits(), Loop())
+    search = horovod_search._Grid(cases, Limits())
     threshold, exhaustive = search.walk(cycle, total)
     values = [worst(cases, each, cycle) for each in range(0, total + 200, 256)]
     assert exhaustive

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from osfmodel.entities.plan import contiguous_plan
-from osfmodel.runtime.executor import execute, recompute
+from osfmodel.runtime.executor import execute, saving
 from osfmodel.runtime.executor.messages import Message, SparseMessage
 from tests.live.executing import (
     SHORT,
@@ -398,11 +398,11 @@ def recomputed():
     reference, calls = normalised(plan)
     found = {name: same(normalised(case)[0], reference) for name, case in cases.items()}
     found["calls"] = [calls, normalised(cases["blocks"])[1]]
-    kept, recompute._without_statistics = recompute._without_statistics, lambda module: nullcontext()
+    kept, saving._without_statistics = saving._without_statistics, lambda module: nullcontext()
     try:
         found["twice"] = same(normalised(cases["blocks"])[0], reference)
     finally:
-        recompute._without_statistics = kept
+        saving._without_statistics = kept
     return found
 
 

@@ -11,7 +11,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.plan import in_one
-from osfmodel.runtime.executor.recompute import Recomputation
+from osfmodel.runtime.executor.saving import Recomputation
 from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training.factories import Training
 

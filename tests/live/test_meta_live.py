@@ -14,8 +14,7 @@ from osfmodel.cli import main
 from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.modules import Product
 from osfmodel.counting.stacks import learned
-from osfmodel.runtime.profiler.driving import Driving
-from osfmodel.runtime.profiler.meta import count
+from osfmodel.runtime.profiler.driving import Driving, count
 from osfmodel.runtime.training.factories import Training
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):

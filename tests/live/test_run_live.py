@@ -28,8 +28,8 @@ else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 from osfmodel.runtime import training
+from osfmodel.runtime.job import NEEDED, Place
 from osfmodel.runtime.job.measuring import threads_of
-from osfmodel.runtime.job.ranks import NEEDED, Place
 from osfmodel.runtime.training import apart, furthest
 from osfmodel.runtime.training.ddp_buckets import carried
 from osfmodel.runtime.training.replayed_model import replay_layers, replay_model, replay_step

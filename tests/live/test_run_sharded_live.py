@@ -25,8 +25,8 @@ from tests.live.launching import ranks
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
+from osfmodel.runtime.sharded import mesh_of, replay_of_groups, shard, sharded_replay_step
 from osfmodel.runtime.sharded.communication import SentCollective, ShardedCommunication
-from osfmodel.runtime.sharded.model import mesh_of, replay_of_groups, shard, sharded_replay_step
 from osfmodel.runtime.sharded.run import collectives_of, deviation_of, in_words
 from osfmodel.runtime.training.pace import SleepingPace
 from tests.runtime.fsdp_models import pretended

@@ -16,7 +16,7 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.check import check
-from osfmodel.runtime.job.ranks import NEEDED
+from osfmodel.runtime.job import NEEDED
 from osfmodel.runtime.live.session import Choice
 from tests.conftest import ROOT
 from tests.live.launching import finish, ranks, start

@@ -14,7 +14,7 @@ from osfmodel.engine.strategies.holdings import GRADIENTS
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.modules import SHARDING, in_micro_batches, in_one_micro_batch, step_of
 from osfmodel.entities.sharding import EACH, LAST, LAST_KEPT, MOST_MICRO_BATCHES, SHARDS_EACH, Sharding
-from osfmodel.planning.tuning.tune import tuned_rule
+from osfmodel.planning.tuning import tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import Limits, MemoryLimit
 from osfmodel.solve.verdicts import peak_of

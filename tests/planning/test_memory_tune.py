@@ -22,7 +22,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.plan import one_by_one
-from osfmodel.planning.memory.budget import MemoryBudget
+from osfmodel.planning.memory import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from tests.blocks import blocks
 

@@ -10,7 +10,7 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.entities.plan import SPLIT
-from osfmodel.planning.tuning.tune import tune
+from osfmodel.planning.tuning import tune
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from tests.cli.test_cli import run, run_json

@@ -306,14 +306,14 @@ def test_what_shows_results_computes_none():
 def test_the_check_for_computing_can_fail(tmp_path):
     path = tmp_path / "picture.py"
     path.write_text(
-        "from osfmodel.planning.tuning.tune import HOST_LEADS, Tuning, tune\nfrom osfmodel.engine import memory\n"
+        "from osfmodel.planning.tuning import HOST_LEADS, Tuning, tune\nfrom osfmodel.engine import memory\n"
     )
-    assert computed(path) == {"osfmodel.planning.tuning.tune.tune", "osfmodel.engine.memory"}
+    assert computed(path) == {"osfmodel.planning.tuning.tune", "osfmodel.engine.memory"}
 
 
 def test_screens_are_known_by_their_packages():
     assert all(map(is_screen, ("cli.anything", "cli", "show.anything", "show")))
-    assert not any(map(is_screen, ("planning.tuning.tune", "showing", "runtime.show")))
+    assert not any(map(is_screen, ("planning.tuning", "showing", "runtime.show")))
 
 
 def test_modules_stay_small():

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from osfmodel.entities.errors import UsageError
-from osfmodel.runtime.profiler.clocks import Mark, clock_of, seconds, settle
+from osfmodel.runtime.profiler.recording import Mark, clock_of, seconds, settle
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

@@ -17,8 +17,8 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Contention
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Block, Bucket
+from osfmodel.runtime.bench import SPACING, TRAIN_BYTES, powers, sizes_for, train_length
 from osfmodel.runtime.bench.computation import Copies
-from osfmodel.runtime.bench.conditions import SPACING, TRAIN_BYTES, powers, sizes_for, train_length
 from osfmodel.runtime.bench.measured_cluster import (
     Findings,
     Surroundings,

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from osfmodel.entities.errors import JobError, StoppedError, UsageError
-from osfmodel.runtime.job import ranks
-from osfmodel.runtime.job.ranks import Place, Watchdog, explained, not_met, place_of
+from osfmodel.runtime import job
+from osfmodel.runtime.job import Place, Watchdog, explained, not_met, place_of
 
 RANK = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
 PLACE = Place(0, 2, 0, "10.0.0.1:29500")
@@ -28,7 +28,7 @@ def ends(monkeypatch):
         found.append(arguments)
         raise EndedError(*arguments)
 
-    monkeypatch.setattr(ranks, "end_now", end_now)
+    monkeypatch.setattr(job, "end_now", end_now)
     return found
 
 
@@ -67,7 +67,7 @@ def test_what_a_launcher_cannot_mean(command, changes, message):
 )
 def test_backend_and_device(monkeypatch, place, backend, gpus, found):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
-    monkeypatch.setattr(ranks, "_gpus", lambda: gpus)
+    monkeypatch.setattr(job, "_gpus", lambda: gpus)
     if isinstance(found, str):
         with pytest.raises(UsageError, match=found):
             place.on(backend)
@@ -134,25 +134,25 @@ def test_the_last_line_is_written_at_once_and_the_end_comes_anyway(monkeypatch, 
     def leave(code):
         raise EndedError(code)
 
-    monkeypatch.setattr(ranks.os, "write", write)
-    monkeypatch.setattr(ranks.os, "_exit", leave)
-    monkeypatch.setattr(ranks.sys, "stdout", None)
+    monkeypatch.setattr(job.os, "write", write)
+    monkeypatch.setattr(job.os, "_exit", leave)
+    monkeypatch.setattr(job.sys, "stdout", None)
     with pytest.raises(EndedError, match="3"):
-        ranks.end_now(1, "two\nlines", 3)
+        job.end_now(1, "two\nlines", 3)
     assert written == [(2, b"osf: rank 1: two lines\n")]
 
 
 def test_a_torchrun_that_ended_before_the_watch_began_is_missed(ends, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda found: None)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setattr(ranks, "PARENT", -1)
+    monkeypatch.setattr(job, "PARENT", -1)
     with Watchdog(2, 60) as watch:
         watch._thread.join(10)
     assert ends == [(2, "torchrun exited while starting, so this rank stops: see torchrun's own output", 1)]
 
 
 def test_a_saving_that_fails_changes_nothing_and_is_not_done_twice(ends, monkeypatch):
-    monkeypatch.setattr(ranks, "GRACE", 0.1)
+    monkeypatch.setattr(job, "GRACE", 0.1)
     calls = []
 
     def save():

@@ -8,7 +8,6 @@ import pytest
 
 from osfmodel import Layer, Workload
 from osfmodel.runtime.profiler.conditions import Finding, agreement, doubts
-from osfmodel.runtime.profiler.driving import batch_fit, with_fit
 from osfmodel.runtime.profiler.steps import (
     INPUT,
     LOSS,
@@ -16,9 +15,11 @@ from osfmodel.runtime.profiler.steps import (
     Ready,
     Tensor,
     alike,
+    batch_fit,
     layers_of,
     spread,
     uneven,
+    with_fit,
 )
 
 TENSORS = {

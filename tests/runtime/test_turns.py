@@ -11,7 +11,7 @@ from osfmodel.entities.errors import JobError, UsageError
 from osfmodel.runtime import horovod
 from osfmodel.runtime.bench import LEAST, POINT_SECONDS, WARM_UPS, repeats
 from osfmodel.runtime.horovod import STARTING, Failure, HorovodTurns, error_of, process, require_even
-from osfmodel.runtime.job.ranks import Place, Watchdog
+from osfmodel.runtime.job import Place, Watchdog
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.runtime.callbacks import lightning_watch, transformers_watch
-from osfmodel.runtime.profiler.clocks import Mark
+from osfmodel.runtime.profiler.recording import Mark
 from osfmodel.runtime.watching import steps, writer
 from osfmodel.runtime.watching.hooks import RECORDERS, tell, tell_no_more, tensors_of
 from osfmodel.runtime.watching.sinks import SERVICES, means, opened

@@ -12,7 +12,7 @@ from rich.console import Console
 import osfmodel as osf
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.results import MEMORY
-from osfmodel.show.checks.result import Judged
+from osfmodel.show.checks import Judged
 from osfmodel.show.predicted import Predicted, show_comparison, show_economics
 from tests.kept import judged
 

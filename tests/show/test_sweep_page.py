@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from osfmodel.cli import main
-from osfmodel.planning.sweep.columns import DEFAULTS, KEYS
+from osfmodel.planning.sweep import DEFAULTS, KEYS
 from osfmodel.planning.sweep.results import Sweep, condition, frontier
 from osfmodel.show import picture as plotting
+from osfmodel.show.sweep import Swept
 from osfmodel.show.sweep.page import PRINTED, sweep_page
 from osfmodel.show.sweep.points import MOST, axes_of, counts_shown, points_of, show_cloud, tick_texts
-from osfmodel.show.sweep.result import Swept
 from tests.browser import assert_quiet
 from tests.conftest import ROOT
 from tests.reports import HOSTILE, Page, assert_fetches_nothing

@@ -16,15 +16,16 @@ from typing import Any
 
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.diagnosis.comparing.predictions import holds_prediction, prediction_reading
 from osfmodel.diagnosis.comparing.readings import (
     STEP,
     CollectiveUse,
     Reading,
     Timed,
     cluster_reading,
+    holds_prediction,
     log_reading,
     modules_of,
+    prediction_reading,
     runs_reading,
     workload_reading,
 )

@@ -20,8 +20,19 @@ from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting import noise
 from osfmodel.cost.shapes import Array
-from osfmodel.diagnosis.doctor.curves import BUSY_TAILS, HEALTHY_TAIL, LOSS_TAILS, Curve, Tail, prices_of
-from osfmodel.diagnosis.doctor.peers import CLASSES, FIRST, LAST, over, ratios_of
+from osfmodel.diagnosis.doctor.curves import (
+    BUSY_TAILS,
+    CLASSES,
+    FIRST,
+    HEALTHY_TAIL,
+    LAST,
+    LOSS_TAILS,
+    Curve,
+    Tail,
+    over,
+    prices_of,
+    ratios_of,
+)
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.units import show_rate
@@ -123,7 +134,7 @@ def _bandwidth(measured: MeasuredMachine) -> Iterator[Variant]:
     between = measured.spread_out
     if not between and measured.against.nccl is None:
         return
-    where = _crosses if between else _anywhere
+    where = _crosses if between else (lambda curve: True)
     got = 1 / measured.slowdown(LAST, where)
     words = f"{got:.0%} of the bandwidth that they should{_nics(measured.against, got) if between else ''}"
     for part in PARTS:
@@ -132,10 +143,6 @@ def _bandwidth(measured: MeasuredMachine) -> Iterator[Variant]:
 
 def _crosses(curve: Curve) -> bool:
     return curve.crosses_nodes
-
-
-def _anywhere(curve: Curve) -> bool:
-    return True
 
 
 def _nics(against: Cluster, part: float) -> str:

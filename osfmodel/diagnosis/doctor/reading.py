@@ -8,9 +8,8 @@ from errno import ENOENT
 from pathlib import Path
 
 from osfmodel.cost.clusters import load_cluster
-from osfmodel.diagnosis.doctor.checkup import HEALTHY, Checkup, check_up
-from osfmodel.diagnosis.doctor.curves import KNOWN_MACHINES, Curve, curve_of
-from osfmodel.diagnosis.doctor.peers import CLASSES
+from osfmodel.diagnosis.doctor import HEALTHY, Checkup, check_up
+from osfmodel.diagnosis.doctor.curves import CLASSES, KNOWN_MACHINES, Curve, curve_of
 from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.display import brief, how_many, listed
 from osfmodel.entities.errors import CostError, DataError, UsageError

@@ -4,6 +4,9 @@ For each batch size tried, a mixed-integer programme chooses (``solve.retention`
 schedule for that choice, and the engine and the memory model judge both; if the schedule needs more than was set
 aside for its buckets, the programme is solved again with that much less room. Reconstructed after LaySA (IEEE
 Access'21), of which only the abstract is public.
+
+Dense and sparse tensors are merged separately. In the dynamic programme a sparse tensor has the bytes of an all-reduce
+that takes as long as the all-gather of its entries, and is ready once its entries are selected.
 """
 
 from __future__ import annotations
@@ -16,20 +19,22 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of, require_known
 from osfmodel.engine.optimizers import state_bytes
+from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.numbers import just_below, least, within
-from osfmodel.entities.plan import PLAIN, Plan, one_by_one
+from osfmodel.entities.plan import PLAIN, Block, Bucket, Plan, one_by_one
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import Finished
-from osfmodel.planning.memory.budget import Candidate, MemoryBudget, MemoryTuning
-from osfmodel.planning.memory.merging import plan_chosen
+from osfmodel.planning.memory import Candidate, MemoryBudget, MemoryTuning
+from osfmodel.solve import SOLVERS
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.retention import Retention, Room, choose
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Limits, Question
+from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import CONFIG_TARGETS
 
 GROWTH = 1.25
@@ -250,3 +255,50 @@ class _Search:
         demand, workers = self.demand, self.pricing.workers
         memory = memory_of(seen, plan, timeline, workers, RUNTIME.name, demand.optimizer, demand.communicator)
         return Candidate(seen, plan, timeline, memory, self.pricing.workers)
+
+
+SPARSE = "_sparse"
+"""Suffix of a sparse tensor's dtype during merging, so that it is not merged with dense tensors."""
+
+
+def plan_chosen(workload: Workload, pricing: Pricing, choice: Retention, density: float | None, limits: Limits) -> Plan:
+    """The plan for a choice of what to recompute and send sparsely. Raises PlanError if the limits allow none."""
+    seen = _as_merged(workload.recomputing(choice.recompute or ()), pricing, choice.sparse, density)
+    question = Question(seen, pricing, limits=limits)
+    plan = plan_under_effects(question, SOLVERS["optimal"].solve, limited=bool(choice.sparse)).require_plan()
+    sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+
+    def real(bucket: Bucket) -> Bucket:
+        sparse = bucket.blocks[0].layer in choice.sparse
+        blocks = tuple(Block(block.layer, 0, sizes[block.layer]) for block in bucket.blocks)
+        return Bucket(blocks, bucket.release_time, density if sparse else None)
+
+    return replace(plan, buckets=tuple(map(real, plan.buckets)))
+
+
+def _as_merged(workload: Workload, pricing: Pricing, sparse: frozenset[str], density: float | None) -> Workload:
+    """``workload`` with the layers of ``sparse`` in the size and with the times that the merging uses."""
+    if not sparse or density is None:
+        return workload
+    sparsity = Sparsity(workload, pricing.effects, pricing.workers)
+    alone = {
+        layer.name: Bucket((Block(layer.name, 0, layer.gradient_bytes),), density=density)
+        for layer in workload.layers
+        if layer.name in sparse
+    }
+    gathered = {name: sparsity.gathered_bytes(bucket) for name, bucket in alone.items()}
+    total = sum(gathered.values())
+    dense, gather = pricing.cost(), pricing.cost("all_gather")
+    rate = (gather(total) / total) / (dense(workload.gradient_bytes) / workload.gradient_bytes or 1.0)
+    layers = tuple(
+        replace(
+            layer,
+            gradient_bytes=max(1, round(gathered[layer.name] * rate)),
+            dtype=layer.dtype + SPARSE,
+            backward_time=layer.backward_time + sparsity.sparsify(alone[layer.name].blocks[0], density),
+        )
+        if layer.name in sparse
+        else layer
+        for layer in workload.layers
+    )
+    return replace(workload, layers=layers)

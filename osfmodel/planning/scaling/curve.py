@@ -16,7 +16,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.anchors import Taught
-from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near
+from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near, span_of
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import NO, RETRY_SLOWDOWN, TIGHT, YES, need
@@ -231,7 +231,7 @@ class ScaleCurve:
     def turns(self) -> str:
         """The strategies by number of GPUs: ``Take ddp on 2 to 16 GPUs, hsdp on 32 to 64 GPUs.``"""
         runs = groupby(self.points, lambda point: "" if point.fits == NO else point.best.name)
-        spans = [(name, _span([point.workers for point in run])) for name, run in runs]
+        spans = [(name, span_of([point.workers for point in run], "GPU")) for name, run in runs]
         taken = ", ".join(f"{name} on {span}" for name, span in spans if name)
         none = ", ".join(span for name, span in spans if not name)
         tight = [point.workers for point in self.points if point.fits == TIGHT]
@@ -272,10 +272,6 @@ def _listed(counts: Sequence[int]) -> str:
 def _preferred(point: ScalePoint) -> tuple[bool, float]:
     """The turn of a point: those that surely fit first, then the fastest."""
     return point.fits in (None, YES), _rate(point)
-
-
-def _span(counts: Sequence[int]) -> str:
-    return how_many(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
 
 
 @dataclass(frozen=True, slots=True)

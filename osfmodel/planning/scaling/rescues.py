@@ -205,7 +205,10 @@ class Rescuer:
             "--accumulate": tried.accumulate if tried.accumulate > 1 else None,
             "--global-batch": None,
             "--batch-size": tried.batch,
-            **{f"--{option}": _above_one(getattr(tried.groups, kind)) for kind, option in DEGREES.items()},
+            **{
+                f"--{option}": size if (size := getattr(tried.groups, kind)) > 1 else None
+                for kind, option in DEGREES.items()
+            },
         }
         name = self.curve.workload.name
         dropped = (*given, *DROPPED, *(("--for",) if tried.groups != Parallelism() else ()))
@@ -218,10 +221,6 @@ class Rescuer:
 def _elsewhere(argument: str, cluster: str) -> str:
     """Words with the GPU of a cluster; another argument as it is."""
     return on_gpu_of(argument, cluster) if in_words(argument) else argument
-
-
-def _above_one(size: int) -> int | None:
-    return size if size > 1 else None
 
 
 def _without(arguments: Sequence[str], names: Sequence[str]) -> Iterator[str]:

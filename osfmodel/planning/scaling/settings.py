@@ -19,8 +19,8 @@ from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import in_stages, of_each_gpu
 from osfmodel.planning.scaling.strategies import StrategyRow
+from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategy_row
-from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule
 from osfmodel.solve.verdicts import NO
 from osfmodel.targets import CONFIG_TARGETS

@@ -258,13 +258,14 @@ class StrategyTuning:
     def turns(self) -> str:
         """The choices by worker count: ``ddp with 2 to 16 workers, hsdp with 32 to 64 workers``."""
         return ", ".join(
-            f"{name} with {_span([choice.workers for choice in run])}"
+            f"{name} with {span_of([choice.workers for choice in run], 'worker')}"
             for name, run in groupby(self.choices, lambda choice: choice.chosen.name if choice.chosen else "nothing")
         )
 
 
-def _span(counts: Sequence[int]) -> str:
-    return how_many(counts[0], "worker") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} workers"
+def span_of(counts: Sequence[int], what: str) -> str:
+    """The first and the last of these numbers of ``what``, in words."""
+    return how_many(counts[0], what) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} {what}s"
 
 
 CONTEXT, COMMUNICATOR = 512 << 20, 400 << 20

@@ -30,8 +30,7 @@ from osfmodel.entities.lookup import require
 from osfmodel.entities.units import parse_amount, parse_bandwidth, parse_room, parse_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
-from osfmodel.planning.sweep.columns import USUAL
-from osfmodel.planning.sweep.lists import LISTS, GridList, Value
+from osfmodel.planning.sweep import LISTS, USUAL, GridList, Value
 from osfmodel.planning.what_if import WhatIf, parse_change, parse_effects
 from osfmodel.solve.solution import MemoryLimit
 

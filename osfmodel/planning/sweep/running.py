@@ -23,7 +23,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import ScalePoint, TrainingLength
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
-from osfmodel.planning.sweep.columns import DEFAULTS, GIVEN, KEYS, USUAL, Record
+from osfmodel.planning.sweep import DEFAULTS, GIVEN, KEYS, USUAL, Record
 from osfmodel.planning.sweep.grid import Batch, Grid, Point, groups_of, load_grid
 from osfmodel.planning.sweep.results import Sweep
 from osfmodel.planning.sweep.stores import MemoryStore, Store, open_store

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files.profiles import reason
-from osfmodel.planning.sweep.columns import FIELDS, KEYS, Record
+from osfmodel.planning.sweep import FIELDS, KEYS, Record
 
 PART = "part-"
 ROWS_OF_A_PART = 2000

@@ -35,8 +35,8 @@ from osfmodel.planning.scaling.strategies import (
     possible,
     shorter,
 )
+from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.tuning.chances import chance, plan_times
-from osfmodel.planning.tuning.tune import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
 from osfmodel.solve.verdicts import NO, TIGHT, YES, peak_of, reserved_of, safe_bytes, setup_of, verdict_of

@@ -122,7 +122,7 @@ class TuningProblem:
         if not question.objective.split:
             return solution
         whole = self._planner(replace(question, objective=replace(question.objective, strategy=REPLICATED)))
-        return min(solution, replace(whole, question=question), key=_iteration_time)
+        return min(solution, replace(whole, question=question), key=lambda one: one.require()[1].iteration_time)
 
     def planned(self, knobs: Any, like: TuningProblem | None = None) -> list[tuple[Plan, Timeline]]:
         """The plan that the target makes of ``knobs`` at each price, and its timeline there.
@@ -257,7 +257,3 @@ class SettledTask(NamedTuple):
     optima: Sequence[tuple[Plan, Timeline]]
     searched: Any | None
     remarks: tuple[str, ...]
-
-
-def _iteration_time(solution: Solution) -> float:
-    return solution.require()[1].iteration_time

@@ -125,14 +125,10 @@ def slowdown(job: CollectiveJob, compute: str, buffer: Any, alone: float, at_onc
     for _ in range(TURNS):
         job.barrier()
         until = time.perf_counter() + SECONDS
-        before = _per_unit(unit, partial(_before, until))
+        before = _per_unit(unit, partial(lambda until: time.perf_counter() < until, until))
         job.barrier()
         found.append(_beside(job, unit, buffer, count, at_once) / before - 1)
     return float(median(value for values in job.gather(found) for value in values))
-
-
-def _before(until: float) -> bool:
-    return time.perf_counter() < until
 
 
 def _beside(job: CollectiveJob, unit: Callable[[], None], buffer: Any, count: int, at_once: int) -> float:

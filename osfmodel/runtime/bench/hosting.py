@@ -25,8 +25,8 @@ from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.bench.computation import non_negative
 from osfmodel.runtime.job.measuring import CollectiveJob
+from osfmodel.runtime.sharded import mesh_of, replay_of_groups, shard, sharded_replay_step
 from osfmodel.runtime.sharded.communication import ShardedCommunication
-from osfmodel.runtime.sharded.model import mesh_of, replay_of_groups, shard, sharded_replay_step
 from osfmodel.runtime.training.pace import SleepingPace
 
 STEPS, ROUNDS = 3, 5

@@ -13,7 +13,7 @@ from itertools import count, cycle
 from threading import Thread
 from typing import Any
 
-from osfmodel.runtime.job.ranks import GRACE, explained
+from osfmodel.runtime.job import GRACE, explained
 
 NUMBERS = count()
 """Numbers of the groups: ranks make them in the same order, so each has the same name everywhere."""

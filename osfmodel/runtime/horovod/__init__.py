@@ -23,7 +23,7 @@ from osfmodel.engine.horovod_loop import Loop
 from osfmodel.engine.horovod_settings import environment
 from osfmodel.entities import errors
 from osfmodel.entities.errors import JobError, OsfError, UsageError
-from osfmodel.runtime.job.ranks import Place, Watchdog
+from osfmodel.runtime.job import Place, Watchdog
 
 STARTING = 30.0
 """Seconds that a process of Horovod's may take to start, beyond the patience for everything else."""

@@ -18,8 +18,7 @@ from osfmodel.counting import load_workload
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16
 from osfmodel.entities.errors import DataError, OsfError
-from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
-from osfmodel.runtime.bench.conditions import train_length
+from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats, train_length
 from osfmodel.runtime.job.measuring import Meter
 from osfmodel.runtime.training.replayed_model import await_handles
 

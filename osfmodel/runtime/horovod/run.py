@@ -27,12 +27,11 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.horovod.iterations import timeline
 from osfmodel.formats.source_text import Text
-from osfmodel.runtime.bench import BenchRequest
-from osfmodel.runtime.bench.conditions import unmet
+from osfmodel.runtime.bench import BenchRequest, unmet
 from osfmodel.runtime.horovod import HorovodTurns, require_horovod
 from osfmodel.runtime.horovod.process import beside
+from osfmodel.runtime.job import Place, Voice, Watchdog, require_agreement
 from osfmodel.runtime.job.measuring import Use, share
-from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
 from osfmodel.runtime.training import LEAST_WARM_UPS, TrainingSettings, apart, furthest
 from osfmodel.runtime.training.run import RunRequest, keep_turns, plan_called
 from osfmodel.targets import CONFIG_TARGETS, horovod
@@ -263,14 +262,11 @@ def _idle(turns: HorovodTurns, capacity: int) -> float:
         path = Path(folder) / "timeline.json"
         noted = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
         turns.run(Loop(0, 0, cache_capacity=capacity), {"task": "idle"}, noted)
-        told = turns.each(_gap(path) if turns.place.rank == 0 else None)[0]
+        first = turns.place.rank == 0
+        told = turns.each(timeline(Text(path.name, path.read_text())).cycle_gap if first else None)[0]
     if told is None:
         raise DataError("Horovod's timeline marks no cycles: let nothing override HOROVOD_TIMELINE in the job")
     return float(told)
-
-
-def _gap(path: Path) -> float | None:
-    return timeline(Text(path.name, path.read_text())).cycle_gap
 
 
 def cluster_of(found: Mapping[str, Any], turns: HorovodTurns, name: str, network: str) -> Cluster:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osfmodel.runtime.job.ranks import Place
+from osfmodel.runtime.job import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,15 @@ from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.measurement import PROMISED_GAIN, Measurement
-from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.plan import Objective
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Tuning
-from osfmodel.planning.tuning.tune import tune
+from osfmodel.planning.tuning import tune
 from osfmodel.runtime import bench, training
-from osfmodel.runtime.bench.conditions import sizes_for, surroundings_of, unmet
+from osfmodel.runtime.bench import sizes_for, surroundings_of, unmet
 from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfinished
+from osfmodel.runtime.job import Place, Voice, Watchdog, group, no_save, require_agreement
 from osfmodel.runtime.job.measuring import job_of
-from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, group, no_save, require_agreement
 from osfmodel.runtime.live.session import PLANNING, Choice, Session, TuneRequest
 from osfmodel.runtime.profiler.conditions import other_threads
 from osfmodel.runtime.profiler.driving import Driving, measure
@@ -229,12 +229,9 @@ def _turns(here: Session, workload: Workload, subject: TrainingSubject, planned:
             if here.first:
                 here.voice.line(f"the executor is left out: {error}")
         else:
-            here.decided(partial(_keep_executed, here, planned.executed.plan), f"writing {EXECUTED_PLAN}")
+            save = partial(profiles.save, planned.executed.plan)
+            here.decided(partial(here.keep, EXECUTED_PLAN, save), f"writing {EXECUTED_PLAN}")
     return [*turns, default]
-
-
-def _keep_executed(here: Session, plan: Plan) -> None:
-    here.keep(EXECUTED_PLAN, lambda path: profiles.save(plan, path))
 
 
 def _announce(here: Session, tuning: Tuning) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from osfmodel.entities.errors import OsfError, StoppedError
 from osfmodel.planning.results import WORTHWHILE
-from osfmodel.runtime.job.ranks import Place, Voice, Watchdog
+from osfmodel.runtime.job import Place, Voice, Watchdog
 from osfmodel.runtime.training.factories import is_factory
 from osfmodel.solve.solution import Limits
 

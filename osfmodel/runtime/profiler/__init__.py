@@ -13,9 +13,16 @@ from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.measurement import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler.allocations import Allocations
-from osfmodel.runtime.profiler.clocks import clock_of, settle
 from osfmodel.runtime.profiler.conditions import Finding, Wanted, conditions, doubt, doubts, gpu_of
-from osfmodel.runtime.profiler.recording import HookedModules, IterationRecorder, blocks, segments_of, step_of
+from osfmodel.runtime.profiler.recording import (
+    HookedModules,
+    IterationRecorder,
+    blocks,
+    clock_of,
+    segments_of,
+    settle,
+    step_of,
+)
 from osfmodel.runtime.profiler.steps import IterationMemory, ProfiledIteration, Tensor, alike, layers_of, middle
 
 WARM_UP = 5

@@ -1,4 +1,4 @@
-"""Measured iterations -> layers. Plain arithmetic on times: nothing here knows PyTorch or reads a clock.
+"""Measured iterations -> layers, and growth with the batch. Arithmetic on times: nothing here knows PyTorch or a clock.
 
 All times of a step are seconds after its forward began, so medians over steps keep their order, and the differences of
 neighbouring medians, which are the times of the layers, add up exactly to the median step.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from osfmodel.entities.workload import Layer
+from osfmodel.entities.display import show_time
+from osfmodel.entities.workload import Layer, Workload
 
 INPUT, LOSS = "(input)", "(loss)"
 """Layers without parameters: backward after the last gradient; forward after the last module that has tensors."""
@@ -160,3 +162,39 @@ def backward_times(steps: Sequence[ProfiledIteration], forward_end: float) -> di
         before = time
     times[INPUT] = max(0.0, middle([step.backward_end for step in steps]) - before)
     return times
+
+
+class BatchFit(NamedTuple):
+    """Seconds of forward and backward as a line over samples, by least squares."""
+
+    fixed: float
+    per_sample: float
+    worst: float
+    sizes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        sizes = ", ".join(map(str, self.sizes))
+        sign = "-" if self.fixed < 0 else ""
+        exact = ", which two sizes fit exactly" if len(self.sizes) == 2 else f", worst residual {self.worst:.1%}"
+        return (
+            f"forward and backward at batch {sizes}: {sign}{show_time(abs(self.fixed))} + "
+            f"{show_time(self.per_sample)} per sample{exact}"
+        )
+
+
+def batch_fit(workloads: Sequence[Workload]) -> BatchFit | None:
+    """The growth of forward and backward with the batch; None for fewer than two batch sizes."""
+    import numpy as np
+
+    points = {w.batch_size: w.forward_time + w.backward_time for w in workloads if w.batch_size is not None}
+    if len(points) < 2:
+        return None
+    sizes, times = np.array(list(points), dtype=float), np.array(list(points.values()))
+    per_sample, fixed = np.polyfit(sizes, times, 1)
+    worst = float(np.max(np.abs(fixed + per_sample * sizes - times) / times))
+    return BatchFit(float(fixed), max(0.0, float(per_sample)), worst, tuple(int(size) for size in points))
+
+
+def with_fit(workload: Workload, fit: BatchFit) -> Workload:
+    """The workload with the growth of its time with the batch in its conditions."""
+    return replace(workload, source=replace(workload.source, conditions=f"{workload.source.conditions}; {fit}"))

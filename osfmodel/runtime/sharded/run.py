@@ -25,9 +25,9 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
-from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement, require_torch
+from osfmodel.runtime.job import Place, Voice, Watchdog, require_agreement, require_torch
+from osfmodel.runtime.sharded import mesh_of, replay_of_groups, require_shardable, shard, sharded_replay_step
 from osfmodel.runtime.sharded.communication import SentCollective, ShardedCommunication
-from osfmodel.runtime.sharded.model import mesh_of, replay_of_groups, require_shardable, shard, sharded_replay_step
 from osfmodel.runtime.training import TrainingSettings
 from osfmodel.runtime.training.pace import SleepingPace
 from osfmodel.runtime.training.run import RunRequest, default_of, keep_turns, plan_called

@@ -26,8 +26,8 @@ from osfmodel.entities.measurement import CPU_SHARE, Measurement, Source
 from osfmodel.entities.plan import Plan
 from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.executor.admission import require_executable
+from osfmodel.runtime.job import Place, Watchdog
 from osfmodel.runtime.job.measuring import Meter, Use, share, threads_of
-from osfmodel.runtime.job.ranks import Place, Watchdog
 from osfmodel.runtime.training.ddp_buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.training.replayed_model import hooks_count
 from osfmodel.runtime.training.subjects import TrainingSubject

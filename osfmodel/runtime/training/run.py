@@ -29,7 +29,7 @@ from osfmodel.entities.measurement import COMPUTATION, DEFAULTS, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
-from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement, require_torch
+from osfmodel.runtime.job import Place, Voice, Watchdog, require_agreement, require_torch
 from osfmodel.runtime.profiler.conditions import other_threads
 from osfmodel.runtime.training import TrainingSettings
 from osfmodel.runtime.training.ddp_buckets import Carried, carried
@@ -185,7 +185,7 @@ def run(
         plans.append(_carried(name, asked, subject, pricing, conditions))
     losses: dict[str, float] = {}
     if asked.verify:
-        several = _default_first(plans, subject.workload)
+        several = [default_of(subject.workload), *(planned for planned in plans if not planned.by_default)]
         each = {one.label: partial(training.losses_under, subject, one, settings, place, watch) for one in several}
         losses = training.loss_difference(each, place)
     first = _first(asked, settings, place, subject)
@@ -222,11 +222,6 @@ def _carried(
     if plan.credit is not None and not is_file(name):
         label, plan = label + FIXED, without_priority(subject.workload, plan, pricing)
     return training.executed(label, plan, subject)
-
-
-def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
-    """The plans, with DDP's default first: its losses are the reference."""
-    return [default_of(workload), *(planned for planned in plans if not planned.by_default)]
 
 
 def default_of(workload: Workload) -> Carried:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from osfmodel.runtime.profiler.clocks import Mark
+from osfmodel.runtime.profiler.recording import Mark
 from osfmodel.runtime.watching.steps import StepRecorder
 
 

@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any
 
 from osfmodel.entities.timeline import length
-from osfmodel.runtime.profiler.clocks import Mark, clock_of, seconds
+from osfmodel.runtime.profiler.recording import Mark, clock_of, seconds
 
 Marks = tuple[Mark, Mark]
 """Start and end."""
@@ -131,7 +131,8 @@ class StepRecorder:
         self.forward.append((begun, self.mark()))
         self.forwards += 1
         if self.forwards > MOST:
-            self._forget()
+            for part in (self.forward, self.backward, self.update, self.waits):
+                part.clear()
         self.to_reduce += to_reduce
 
     def end_backward(self, begun: Mark, to_reduce: bool) -> Callable[[], None]:
@@ -185,10 +186,6 @@ class StepRecorder:
         """End the last step, if an optimizer ended it."""
         if self.last_update is not None and not self.explicit:
             self._close(self.last_update)
-
-    def _forget(self) -> None:
-        for part in (self.forward, self.backward, self.update, self.waits):
-            part.clear()
 
     def waits_here(self) -> bool:
         """Whether this thread, or on a GPU the current stream, is the one that trains."""

@@ -193,7 +193,9 @@ class RecordWriter:
         try:
             ranks = exchange.gather(window)
             if ranks is None and last:
-                self._give_up(f"{_ranks(exchange.missing(window))} sent no times")
+                missing = exchange.missing(window)
+                named = ", ".join(map(str, missing))
+                self._give_up(f"rank{'s' * (len(missing) > 1)} {named} sent no times")
         except RuntimeError as error:
             ranks = None
             self._give_up(str(error).partition("\n")[0])
@@ -217,10 +219,6 @@ class RecordWriter:
         except Exception as error:
             self.sinks = [one for one in self.sinks if one is not sink]
             self.notes.append(f"nothing more is written to {type(sink).__name__}: {error}")
-
-
-def _ranks(missing: Sequence[int]) -> str:
-    return f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
 
 
 def with_waits(times: Sequence[StepTimes], ranks: Sequence[RankTimes], rank: int) -> list[StepTimes]:

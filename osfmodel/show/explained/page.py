@@ -77,7 +77,7 @@ def _parts(one: Explanation) -> Iterable[Markup]:
     bars = [("a step", one.parts)]
     if 1 < len(one.ranks) <= ROWED:
         bars += [(f"rank {rank.rank}", rank.parts) for rank in one.ranks]
-    longest = max(_total(figures) for _, figures in bars)
+    longest = max(plain_sum(getattr(figures, field.name) or 0.0 for field in fields(Parts)) for _, figures in bars)
     names, drawn = [], []
     for place, (name, figures) in enumerate(bars):
         y = 2 + place * LANE
@@ -89,10 +89,6 @@ def _parts(one: Explanation) -> Iterable[Markup]:
     chart = element("svg", element("title", label), *drawn, width="100%", height=tall, role="group", aria_label=label)
     yield element("figure", element("div", margin, chart, class_="plans stacked"))
     yield _boxed("Parts of a step", PARTS, parts(one), swatch=lambda part: _swatch(part.name))
-
-
-def _total(figures: Parts) -> float:
-    return plain_sum(getattr(figures, field.name) or 0.0 for field in fields(Parts))
 
 
 def _stacked(name: str, figures: Parts, longest: float, y: int) -> Markup:
@@ -156,12 +152,7 @@ def _remedies(one: Explanation) -> Iterable[Markup]:
     if useful:
         drawn = Drawn("", lambda remedy: _bar(((remedy.throughput or 1.0) - 1) / most, "update"), 3)
         yield _boxed("Remedies, the most first", REMEDIES, useful, "worded named", drawn)
-    yield from _lines(others(one.remedies))
-
-
-def _lines(words: Sequence[str]) -> Iterable[Markup]:
-    for line in words:
-        yield element("p", line, class_="note")
+    yield from (element("p", line, class_="note") for line in others(one.remedies))
 
 
 class Drawn(NamedTuple):

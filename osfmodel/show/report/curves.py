@@ -32,7 +32,7 @@ from osfmodel.show.page import (
 )
 from osfmodel.show.picture import COLOURS, decade_ticks, even_ticks, finish, time_unit
 from osfmodel.show.plans import times
-from osfmodel.show.report.pictures import Curve
+from osfmodel.show.report import Curve
 from osfmodel.show.terminal import CURVE_ROWS, chart_width
 
 

@@ -11,16 +11,15 @@ from osfmodel.planning.report import Report
 from osfmodel.planning.results import Prediction
 from osfmodel.show.page import Markup, document, element, figure_words, folded, header, key, percent, section, table
 from osfmodel.show.plans import PLANS, band_text, plan_rows, times
-from osfmodel.show.report import iteration
+from osfmodel.show.report import KERNELS, Pictures, coarse, iteration
 from osfmodel.show.report.curves import CURVES
 from osfmodel.show.report.gantt import Gantt
-from osfmodel.show.report.pictures import KERNELS, Pictures, coarse
 from osfmodel.show.table import PAGE, for_people, texts
 
 LARGEST = 1_000_000
 """Bytes that a page stays below, so that it can be mailed: on a larger page short bars are merged."""
 CELLS = (None, 3200, 1600, 800, 400, 200, 100)
-"""Parts of an iteration for merging bars (:func:`osfmodel.show.report.pictures.coarse`), the finest first."""
+"""Parts of an iteration for merging bars (:func:`osfmodel.show.report.coarse`), the finest first."""
 IDLE = 0.1
 """Fraction of a step without computation or communication from which the page points it out."""
 FEW = 100

@@ -9,7 +9,7 @@ from typing import Any
 from osfmodel.planning.scaling.audited import Audit, AuditedStep
 from osfmodel.show.document import Result
 from osfmodel.show.page import Markup, cells, document, element, header, rows_table, section
-from osfmodel.show.scale.result import OPTIONS, POINT, curve_title
+from osfmodel.show.scale import OPTIONS, POINT, curve_title
 from osfmodel.show.table import (
     PAGE,
     Column,

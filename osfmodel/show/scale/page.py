@@ -27,7 +27,7 @@ from osfmodel.show.page import (
     section,
 )
 from osfmodel.show.picture import COLOURS, even_ticks, figure_of, finish, save
-from osfmodel.show.scale.result import RateAt, combination_columns, rates, told_columns, unit_of
+from osfmodel.show.scale import RateAt, combination_columns, rates, told_columns, unit_of
 from osfmodel.show.table import PAGE, Column, amount, for_people, texts
 
 

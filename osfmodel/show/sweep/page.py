@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from osfmodel.entities.display import how_many, listed
-from osfmodel.planning.sweep.columns import DEFAULTS
+from osfmodel.planning.sweep import DEFAULTS
 from osfmodel.show.page import (
     ACROSS,
     UP,
@@ -26,6 +26,7 @@ from osfmodel.show.page import (
     rows_table,
     section,
 )
+from osfmodel.show.sweep import SHARES, Record, common_words, shown_columns
 from osfmodel.show.sweep.points import (
     TITLES,
     PlotAxis,
@@ -36,7 +37,6 @@ from osfmodel.show.sweep.points import (
     counts_shown,
     tick_texts,
 )
-from osfmodel.show.sweep.result import SHARES, Record, common_words, shown_columns
 from osfmodel.show.table import Column, texts
 
 PRINTED = 500
@@ -196,10 +196,7 @@ def _points(shown: SweptPoints) -> Iterable[Markup]:
     yield element("div", table, class_="tablebox swept all", tabindex="0", role="region", aria_label="Table of points")
     if len(shown.points) > PRINTED:
         yield element("p", f"On paper: the first {PRINTED} rows.", class_="note paper")
-    costs = sorted({record["cost_of"] for record in shown.points if record["cost_of"]})
+    found = sorted({record["cost_of"] for record in shown.points if record["cost_of"]})
+    costs = [f"{'the' if one == 'training' else 'a'} {one}" for one in found]
     if costs:
-        yield element("p", f"Cost: of {' or '.join(_cost_words(one) for one in costs)}.", class_="note")
-
-
-def _cost_words(text: str) -> str:
-    return f"the {text}" if text == "training" else f"a {text}"
+        yield element("p", f"Cost: of {' or '.join(costs)}.", class_="note")

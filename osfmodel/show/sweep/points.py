@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.entities.display import brief, how_many, listed
 from osfmodel.show.picture import COLOURS, decade_ticks, figure_of, finish, save, time_unit
-from osfmodel.show.sweep.result import POINTS, Record, Swept
+from osfmodel.show.sweep import POINTS, Record, Swept
 from osfmodel.show.table import amount
 from osfmodel.show.terminal import CURVE_ROWS, chart_width
 
