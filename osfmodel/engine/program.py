@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from osfmodel.entities.workload import Workload
@@ -210,8 +209,8 @@ class Program:
     """
 
     operations: tuple[Operation, ...]
-    streams: Mapping[str, Stream] = field(default_factory=lambda: MappingProxyType({}))
-    moments: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+    moments: Mapping[int, str] = field(default_factory=dict)
     holds: tuple[Hold, ...] = ()
     works: tuple[tuple[Any, ...], ...] = ()
     seconds: tuple[tuple[float, float], ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib
 import pickle
 import pkgutil
@@ -81,6 +82,8 @@ def test_public_objects_can_be_pickled():
     prediction = osf.predict(workload, cluster, "ddp", 4)
     loaded = pickle.loads(pickle.dumps(prediction))
     assert (loaded.plan, loaded.timeline, loaded.gap) == (prediction.plan, prediction.timeline, prediction.gap)
+    sharded = osf.predict(workload, cluster, "fsdp2", 4).timeline  # with the run of its program
+    assert pickle.loads(pickle.dumps(sharded)) == copy.deepcopy(sharded) == sharded
     errors = (osf.UsageError("a"), osf.DataError("b"), osf.ForeignFileError(ROOT, "cluster", "is empty"))
     tuning = osf.tune(workload, cluster, 4)
     assert pickle.loads(pickle.dumps(tuning)).rendered == tuning.rendered

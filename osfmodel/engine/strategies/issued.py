@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -27,7 +26,7 @@ SHOWN = ("forward", "backward", "packed", "send")
 """Works that are shown where they take no time."""
 UNNOTED = Taken("", 0, 0, 0)
 """Memory that is taken in a step whose memory is not noted."""
-PLAIN_STREAMS: Mapping[str, Stream] = MappingProxyType({})
+PLAIN_STREAMS: Mapping[str, Stream] = {}
 
 
 class IssuedStep:
