@@ -22,7 +22,7 @@ from statistics import median
 
 from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, load_cluster, save
 from osfmodel.cost.pricing import fit_gain
-from osfmodel.cost.textbook import ring
+from osfmodel.cost.textbook import FORMULAS
 from osfmodel.entities.cluster import Contention
 from osfmodel.entities.files.measurements import save_measurements
 
@@ -293,7 +293,7 @@ def v100_published(name: str, network: str) -> Cluster:
     """The link that makes the ring formula give the published line at 16 workers."""
     path = "comm_tables/mgwfbp/alpha_beta.csv"
     published = next(row for row in rows(path) if row["network"] == network and row["n_gpus"] == "16")
-    load = ring(16)
+    load = FORMULAS["ring"]["all_reduce"](16)
     link = Link(float(published["alpha_s"]) / load.rounds, float(published["beta_s_per_byte"]) / load.sent)
     note = (
         f"V100, {network}, Horovod over NCCL; published a + b bytes for 16 workers, "
