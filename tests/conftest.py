@@ -52,6 +52,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 20)  # tests make many objects and little garbage: an eighth of their time
         gc.enable()
 
 

@@ -26,7 +26,7 @@ GENERATIONS: Mapping[str, str] = {
     "ampere": r"a100|a10g?|a16|a30|a40|a[456]000|a800|30[6789]0( ?ti)?",
     "ada": r"l4|l20|l40s?|40[6789]0( ?ti)?|6000 ada",
     "hopper": r"h100|h200|h800|h20|gh200",
-    "blackwell": r"b[23]00|gb[23]00|rtx pro [456]000|50[789]0",
+    "blackwell": r"b[1-3]00|gb[23]00|rtx pro [456]000|50[789]0",
     "cdna": r"mi[0-9]{2,3}[ax]?",
 }
 """Generation -> pattern of its GPUs' names, in lower case."""

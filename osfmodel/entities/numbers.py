@@ -1,4 +1,4 @@
-"""Numbers: sums and choices that are the same on every Python, as rounding decides none; sizes of element types."""
+"""Numbers: sums and choices that rounding does not decide, the same on every Python; bytes of element types."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Parts of a workload's memory that a step can do without: segments that backward recomputes, and offload to the host.
 
-``optimizer``: the state, and what of the parameters is a master copy, are with the host, as under ZeRO-Offload (Ren et
-al., ATC'21; DeepSpeed's ``offload_optimizer``, Megatron's ``--optimizer-cpu-offload``): gradients go there, the CPU
-updates, and parameters come back. FSDP2 has no such thing: its ``CPUOffloadPolicy`` keeps shards of parameters and
-gradients with the host too, and its plans are computed so.
+``optimizer``: the state, and what of the parameters is a master copy, lie in the host's memory, as under ZeRO-Offload
+(Ren et al., ATC'21; DeepSpeed's ``offload_optimizer``, Megatron's ``--optimizer-cpu-offload``): gradients go there, the
+CPU updates, and parameters come back. FSDP2 has no such thing: its ``CPUOffloadPolicy`` keeps shards of parameters and
+gradients there too, and its plans are computed so.
 
 ``activations``: what blocks keep for backward goes to the host after the forward of each, and comes back before its
 backward, beside the computation of a block (torchtune's ``OffloadActivations``, Transformer Engine's CPU offloading).

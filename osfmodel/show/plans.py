@@ -197,7 +197,7 @@ def show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     """Print the meaning and the sources of the error bands."""
     known = [band for band in bands if band is not None]
     if any(band.kind == COUNTED for band in known):
-        console.print("Error band: the errors of computation that published runs showed, and those of prices.")
+        console.print("Error band: how far published runs were off in computation, and the network's prices.")
         known = [band for band in known if band.kind != COUNTED]
     if known:
         sources = {source for band in known for source in band.sources}

@@ -1,6 +1,6 @@
 """Whether a step fits into the memory of a GPU, what is largest if not, and what would help.
 
-That it fits is a chance, from how far published peaks lay from predicted ones.
+Whether it fits is said as a chance, from how far published peaks lay from predicted ones.
 
 ``profiles/peaks.json`` has the quantiles of log(measured / predicted) of each kind of set-up, of all sources and
 without each of them; each source weighs the same. ``profiles/make_peaks.py`` makes it.

@@ -288,3 +288,10 @@ def test_impossible_samples_are_refused(row, said):
     with pytest.raises(OsfError, match=said):
         Sample(*row)
     assert Sample(2, 1, 1e-9).time == 1e-9
+
+
+@pytest.mark.parametrize(("workers", "gpus_per_node"), [((2, 4), 1), ((2, 4), 4)], ids=["between", "inside"])
+def test_a_hierarchical_fit_needs_times_inside_a_node_and_between_nodes(workers, gpus_per_node):
+    samples = [Sample(count, size, 1e-4 + size * 1e-9) for count in workers for size in (1024, 2**20)]
+    with pytest.raises(CostError, match="inside one node and between several"):
+        COST_MODELS["hierarchical"].fit(samples, gpus_per_node)

@@ -66,6 +66,12 @@ def test_predictions_at_another_batch_size_take_a_share_as_fixed(workload):
     assert json.loads(same.stdout)["compute_time_s"] == pytest.approx(workload.compute_time)
 
 
+def test_two_profiles_in_which_more_samples_take_less_time_are_refused(workload):
+    slower = at_batch(workload, 16).scaled(4)
+    with pytest.raises(DataError, match="profile both on the same device"):
+        at_batch(workload, 64, slower)
+
+
 @given(st.floats(1, 1000), st.floats(0, 1))
 def test_times_grow_on_a_line_that_leads_back(factor, fixed):
     """Up on a line with a fixed part, and down from there to where it began; never more than in proportion."""

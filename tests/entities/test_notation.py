@@ -98,3 +98,5 @@ def test_a_plan_that_shards_states_its_rules():
     assert read(line, FOUR) == plan
     with pytest.raises(DataError):
         read(line.replace('"reshard":2', '"reshard":[]'), FOUR)
+    with pytest.raises(PlanError, match="sends 0 bytes of"):
+        read(line.replace(": 1-2 0", ": 1 0"), FOUR)

@@ -111,6 +111,13 @@ def test_frames_of_other_kinds(monkeypatch, words, owner):
     assert explained(one)[0].owners == {owner: MIB}
 
 
+def test_frames_name_a_file_a_line_and_a_function():
+    """A line that is no number counts as 0."""
+    one, none = ({"filename": "/a.py", "line": line, "name": "forward"} for line in (7, "seven"))
+    assert tuple(memory_snapshot._frame(one)) == ("/a.py", 7, "forward")
+    assert tuple(memory_snapshot._frame(none)) == ("/a.py", 0, "forward")
+
+
 def test_a_record_that_begins_late_is_read_backwards():
     """Events of the first step are lost: what was there before has no stack, unless it is there at the end."""
     whole, late = trained(), trained()

@@ -66,6 +66,10 @@ def test_defaults_are_those_of_the_code():
     assert "starts with" in byte_scheduler.caveats(two_layers())[0]
 
 
+def test_pieces_of_a_byte_are_whole_elements():
+    assert [bucket.size for bucket in byte_scheduler.plan(two_layers(), 1, 4).buckets] == [4] * 4
+
+
 @pytest.mark.parametrize(("partition", "credit", "said"), [(0, 4, "partition of 0 bytes"), (4, 0, "credit .* is 0")])
 def test_less_than_a_byte_is_refused(partition, credit, said):
     with pytest.raises(OsfError, match=said):

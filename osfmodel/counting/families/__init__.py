@@ -43,7 +43,7 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     **{kind: ModelFamily(llama.build, llama.longest) for kind in llama.RELATIVES},
     "gemma3": ModelFamily(multimodal.gemma3, multimodal.longest),
     "llama4": ModelFamily(multimodal.llama4, multimodal.longest),
-    **{kind: ModelFamily(text.plain, _positions) for kind in ("gpt2", "gpt_neox", "gptj", "falcon", "opt")},
+    **{kind: ModelFamily(text.plain, _positions) for kind in text.PLAIN},
     **{kind: ModelFamily(text.plain, _unlimited, usual=2048) for kind in ("mpt", "bloom")},
     "mamba2": ModelFamily(mamba.build, _unlimited),
     **{kind: ModelFamily(text.masked, text.masked_longest) for kind in text.MASKED},

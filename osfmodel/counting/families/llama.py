@@ -184,7 +184,7 @@ def decoder(config: Config, tokens: int, body: str = "model", last: str = "lm_he
     if not kind.experts and (found := [name for name in EXPERTS if config.value(name)]):
         raise DataError(f"{config.name}: {found[0]!r} says that it has experts, which its 'model_type' has not")
     if found := [name for name in kind.unmade if config.flag(name, False)]:
-        raise OptionError(f"{config.name}: {found[0]!r} is set, which osfmodel has no own way for")
+        raise OptionError(f"{config.name}: {found[0]!r} is set, which osfmodel cannot count")
     width, heads = config.count("hidden_size"), config.count("num_attention_heads")
     groups = config.count("num_key_value_heads", default=heads)
     if not config.value("head_dim") and not kind.latent:

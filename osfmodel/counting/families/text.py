@@ -115,9 +115,7 @@ def plain(config: Config, tokens: int) -> Model:
     width, heads, layers = config.count(*WIDTH), config.count(*HEADS), config.layers(*LAYERS)
     config.require_multiple("hidden_size", width, heads)
     if config.count("word_embed_proj_dim", default=width) != width or not config.flag("do_layer_norm_before", True):
-        raise OptionError(
-            f"{config.name}: its embeddings or norms are those of OPT-350M, which osfmodel has no own way for"
-        )
+        raise OptionError(f"{config.name}: its embeddings or norms are those of OPT-350M, which osfmodel cannot count")
     vocabulary, relu = config.count("vocab_size"), config.word("activation_function") == "relu"
     inner = config.count(*INNER, default=config.count("expansion_ratio", default=4) * width)
     biased, other = (flagged(config, flag) for flag in kind.biased)

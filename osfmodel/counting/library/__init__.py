@@ -174,7 +174,7 @@ def _versions(config: Config, packages: tuple[str, ...], extra: str) -> list[str
     except PackageNotFoundError:
         kind = config.word("model_type")
         what = {FUNCTION: "a function's model", TIMM: "a model of timm", DIFFUSERS: "a model of diffusers"}.get(
-            kind, f"a model of type {kind!r}, which osfmodel has no own way for,"
+            kind, f"a model of type {kind!r}, which osfmodel does not count by itself,"
         )
         install = f"pip install 'osfmodel[{extra}]'"
         raise UsageError(f"{config.name}: to count {what} needs {' and '.join(packages)}: {install}") from None

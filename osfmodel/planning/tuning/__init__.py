@@ -150,7 +150,7 @@ def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, .
     known = any(layer.enqueue_time is not None for layer in task.workload.layers)
     if leads and (known or not task.target.clock):
         why = "the workload says when its tensors are submitted" if known else "nothing of this target depends on them"
-        raise UsageError(f"leads of the host were given, but {why}: leave them out")
+        raise UsageError(f"leads were given, but {why}: leave them out")
     if known or not task.target.clock or all(pricing.blocking for pricing in task.pricings):
         return tuple(leads or ())
     return tuple(leads or HOST_LEADS)
@@ -264,7 +264,9 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
         ]
     another = 1 - outcomes[0].optimal_time / outcomes[0].tuned_time
     if outcomes[0].chance is None:
-        return [f"the best plan at these very prices would save {show_share(another)}, but not on plausible networks"]
+        return [
+            f"the best plan at exactly these prices would save {show_share(another)}, but not on plausible networks"
+        ]
     return [f"the ideal plan would save another {show_share(another)} over what was found for this framework"]
 
 

@@ -63,7 +63,7 @@ def places(tuning: Tuning) -> tuple[int, int]:
         raise UsageError(f"torchrun does not start {tuning.target}: {launcher}")
     if len(tuning.outcomes) > 1:
         last = tuning.outcomes[-1].workers
-        raise UsageError(f"a launch is of one worker count, such as --workers {last}: give one to --workers")
+        raise UsageError(f"torchrun starts one number of workers: give one, such as --workers {last}")
     place = layout_of(tuning.outcomes[0].workers, tuning.cluster.gpus_per_node)
     if place.fullest != place.emptiest:
         raise UsageError(
@@ -155,7 +155,7 @@ HEAD = """\
 # {name} on {cluster}, {workers} workers.
 # collective,min,max,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff
 # Predicted from a data sheet, not measured, and NCCL chooses by itself by much the same figures: use a line only where
-# nccl-tests has shown it to be faster (NCCL_ALGO and NCCL_PROTO set one). Sizes are bytes, least to most of the plan.
+# nccl-tests has shown it to be faster (NCCL_ALGO and NCCL_PROTO set one). Sizes are bytes of messages.
 # NCCL_TUNER_PLUGIN names the plugin of NCCL's ext-tuner/example, NCCL_TUNER_CONFIG_FILE this file.
 """
 

@@ -1,6 +1,7 @@
 """FSDP2: a model under PyTorch's ``fully_shard``, by the rules of a plan.
 
-It is the user's, or a replay of a workload as a tree of modules, so that ``fully_shard`` can group them as a plan says.
+The model is the user's, or a replay of a workload as a tree of modules, so that ``fully_shard`` can group them as a
+plan says.
 
 Computation of a replay is simulated by sleeping; parameters have the shapes of the profile, and all that communicates
 is real. The input needs no gradient, as tokens and images need none, so that the groups that begin with it are reduced
