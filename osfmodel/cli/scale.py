@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -33,7 +33,7 @@ from osfmodel.entities.errors import OsfError, PlanError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.scaling.curve import ScaleCurve, combined
+from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, combined
 from osfmodel.planning.scaling.goals import UNPRICED, Answer, Goals
 from osfmodel.planning.scaling.inverse import answers, cheapest
 from osfmodel.planning.scaling.layouts import scale_layouts
@@ -241,15 +241,25 @@ def _scaled(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> 
     listed = len({*asked["plan_names"]}) > 1
     curve = combined(curves, listed) if several or listed else curves[0]
     curve = replace(curve, warnings=(*(f"left out: {error}" for error in errors), *curve.warnings))
-    arguments = click.get_current_context().meta[ARGUMENTS]
-    options = replace(options, what_if=curve.what_if, groups=curve.groups)
-    rescues = Rescuer(curve, options, (str(subject.cluster_name), price, arguments)).rescues()
+    tuning, unmet = None, ""
     try:
         tuning = None if asked["target"] is None else settings(curve, asked["target"])
     except PlanError as error:
-        fitting = [one.command for one in rescues if one.workers == curve.points[-1].workers]
-        raise PlanError(f"{error}; this fits: {fitting[0]}" if fitting else str(error)) from None
+        unmet = str(error)
+    arguments = click.get_current_context().meta[ARGUMENTS]
+    options = replace(options, what_if=curve.what_if, groups=curve.groups)
+    rescues = Rescuer(curve, options, (str(subject.cluster_name), price, arguments)).rescues()
+    if unmet:
+        raise PlanError("; this fits: ".join([unmet, *_fitting(rescues, curve, asked["target"])[:1]]))
     return Scaled(curve, said, tuning, None if tuning is None else tuned_lines(tuning), rescues), named
+
+
+def _fitting(rescues: Sequence[Rescue], curve: ScaleCurve, target: str) -> list[str]:
+    """The commands of changes with which a framework's settings for the largest number of workers fit."""
+    strategy, last = CONFIG_TARGETS[target].objective.strategy, curve.points[-1]
+    there = (one for one in rescues if one.workers == last.workers)
+    those = (one for one in there if one.point.best.prediction.plan.strategy == strategy)
+    return [one.command for one in those if {target, f"--for={target}"} & {*shlex.split(one.command)}]
 
 
 def _laid_out(subject: Subject, price: float | None, asked: Mapping[str, Any]) -> tuple[Scaled, list[ScaleCurve]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from statistics import median
 from zlib import crc32
 
 from osfmodel.entities.display import brief, how_many, show_bytes, show_time
@@ -153,6 +152,8 @@ class Measurement:
 
         if not self.samples:
             raise DataError(f"the measurement of {self.workload!r} is one of memory: it has no iteration times")
+        from statistics import median  # loads what a command's help does not need
+
         return median(self.samples)
 
     @property

@@ -183,6 +183,7 @@ def test_settings_say_what_they_can_and_warn_of_the_rest(target):
     ]
     done = CliRunner().invoke(main, ["scale", *asked, "--json"])
     missing = "activations" if target in TARGETS else "optimizer+activations"
+    assert done.exit_code == 0, done.output
     assert f"cannot say offload={missing}" in done.output
     if target in TARGETS:
         without = CliRunner().invoke(main, ["scale", WORDS, *asked[1:], "--json"]).stdout

@@ -79,12 +79,16 @@ def test_cells_are_predicted_from_what_was_measured(tmp_path):
 
 
 def test_the_kept_draws_are_what_intervals_and_bands_are_learned_from():
-    """Every cell is there, sent what was planned, and is of that kind; the doubt of gains is what they teach now."""
+    """Every cell is there, sent what was planned, and is of that kind; no planned groups lost beyond the spread.
+
+    The doubt of gains is what they teach now.
+    """
     for seed, cells in live_sharded.kept():
         assert {cell.setting for cell in cells} == set(live_sharded.drawn(seed))
         assert all(run.condition("buckets_as_planned") == "yes" for cell in cells for run in cell.runs)
         rows = [row for cell in cells for row in live_sharded.judged(cell, seed)]
         assert {row.kind for row in rows} == {SHARDED_GLOO}
+        assert not any(live_sharded.gain_of(*pair).slower for pair in live_sharded.pairs_of(cells))
     assert bundled_bands().gains[SHARDED_GLOO] == pytest.approx(gains(list(live_pairs()))[SHARDED_GLOO], abs=1e-3)
 
 

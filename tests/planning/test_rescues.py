@@ -32,6 +32,10 @@ def points(*words):
         [f"{WIDE}:h100,seq8192,bf16", "--cluster", H100, "--workers", "8", "--plan", "zero-3", "--for", "zero-3"],
         ["olmoe-1b-7b:h100,seq4096,bf16", "--cluster", H100, "--workers", "16", "--plan", "ddp"],
         ["resnet50-memory", "--cluster", "v100-10gbe", "--workers", "16", "--plan", "ddp", "--memory", "2.7GiB"],
+        pytest.param(
+            [f"{WIDER}:h100,seq8192,bf16", "--cluster", H100, "--workers", "16", "--pp", "2", "--accumulate", "8"],
+            marks=pytest.mark.long,
+        ),
     ],
 )  # fmt: skip
 def test_each_remedy_fits_when_it_is_run_and_keeps_the_samples_of_a_gpu(asked):
@@ -99,3 +103,16 @@ def test_the_host_is_a_remedy_that_adds_to_what_it_has(words, asked, changes):
     for one in said:
         (point,) = points(*shlex.split(one["command"])[2:])["points"]
         assert point["fits"] == "yes"
+
+
+def test_settings_that_cannot_fit_are_refused_with_a_command_whose_settings_do():
+    asked = [f"{WIDE}:h100,seq8192,batch2", "--cluster", H100, "--workers", "8", "--for=torchtitan"]
+    refused = CliRunner().invoke(main, ["scale", *asked])
+    assert refused.exit_code != 0
+    _, _, command = refused.stderr.partition("; this fits: osf ")
+    done = CliRunner().invoke(main, shlex.split(command))
+    assert done.exit_code == 0, done.output
+    assert "[activation_checkpoint]" in done.stdout
+    assert "do not fit" not in done.stderr
+    other = CliRunner().invoke(main, ["scale", *asked[:-1], "--for", "hsdp"])  # remedies are of FSDP2
+    assert "; this fits:" not in other.stderr

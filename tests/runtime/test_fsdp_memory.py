@@ -18,7 +18,7 @@ from osfmodel.engine import simulate  # noqa: E402
 from osfmodel.engine.memory import memory_of  # noqa: E402
 from osfmodel.entities.modules import wrapped  # noqa: E402
 from osfmodel.entities.sharding import ParameterGroup, Sharding  # noqa: E402
-from tests.draws import DRAWS  # noqa: E402
+from tests.draws import DRAWS, every  # noqa: E402
 from tests.runtime.fsdp_models import Language, pretended, sharded  # noqa: E402
 
 MODELS = {
@@ -109,6 +109,6 @@ def test_peaks_are_those_of_torch(workloads, draw):
         found = memory_of(workload, plan, timeline, world).peak
         errors[number, name, shape, groups[0].reshard, rules.gather_dtype, found.during] = found.bytes / there - 1
     sizes = sorted(map(abs, errors.values()))
-    assert len(sizes) >= 5
+    assert len(sizes) >= (30 if draw is every else 5)
     assert median(sizes) <= 0.02
     assert sizes[-1] <= 0.08

@@ -343,6 +343,7 @@ def scale_layouts(
         notes.append(
             f"{len(layouts):,} layouts of {gpus} GPUs for {samples:,} samples a step: {search.counted} counted, "
             f"{search.predicted} predicted, the others cannot be faster or do not fit"
+            + ("" if "batch" in space.limits else "; micro-batches are powers of two (--layout 'batch<=16' tries all)")
             + (": --global-batch asks for another" if options.what_if.global_batch is None else "")
         )
     workload, task = search.again(found[taken][0])
