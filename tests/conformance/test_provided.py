@@ -160,6 +160,7 @@ def test_a_name_that_is_taken(each, package):
     """One of osfmodel's own stays as it is; two packages with one name are refused."""
     (listed,) = each(["list", "targets"], others=[package("osfmodel.targets", "ddp", "import no_such_module")])
     assert "osf-other 2.0: its entry point 'ddp' in osfmodel.targets is not used" in listed.stderr
+    assert "no_such_module" not in listed.stderr  # it is not even loaded
     other = package("osfmodel.targets", "example-ddp", distribution="osf-third")
     subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
     (refused,) = each(["tune", *subject, "--for", "example-ddp"], others=[other])

@@ -78,3 +78,9 @@ def test_files_for_horovod_say_what_python_has_to(tmp_path, ending):
     target = tmp_path / f"horovod{ending}"
     tuned("--for", "horovod", "--accumulate", "4", "-o", str(target))
     assert "backward_passes_per_step=4" in target.read_text()
+
+
+@pytest.mark.parametrize("target", CONFIG_TARGETS)
+def test_what_lines_cannot_accumulate_is_said(target):
+    note = CONFIG_TARGETS[target].text.accumulation.note(4)
+    assert note == "" or "4" in note
