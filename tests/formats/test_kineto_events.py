@@ -1000,3 +1000,15 @@ def test_a_union_in_bounded_memory_is_the_union(monkeypatch):
 
 def test_a_count_is_one_or_more():
     assert [kineto._whole(value) for value in (0, 1, True, "1", None)] == [None, 1, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [([], "has no work of a device and no operators"), ([30], "has steps but no work in them")]
+)
+def test_a_rank_without_work_is_refused_with_its_file(tmp_path, more, said):
+    """With a collective alone, and with a step in which nothing is."""
+    steps = [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": ts, "dur": 9} for ts in more]
+    for number in (0, 1):
+        (tmp_path / f"{number}.json").write_text(rank(number, [*EVENTS, *steps]))
+    with pytest.raises(DataError, match=rf"0\.json: {said}"):
+        load_trace([tmp_path / "0.json", tmp_path / "1.json"])
