@@ -264,9 +264,7 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
         ]
     another = 1 - outcomes[0].optimal_time / outcomes[0].tuned_time
     if outcomes[0].chance is None:
-        return [
-            f"the best plan at exactly these prices would save {show_share(another)}, but not on plausible networks"
-        ]
+        return [f"the best plan at these prices would save {show_share(another)}, but not on plausible networks"]
     return [f"the ideal plan would save another {show_share(another)} over what was found for this framework"]
 
 

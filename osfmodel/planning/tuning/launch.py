@@ -63,7 +63,7 @@ def places(tuning: Tuning) -> tuple[int, int]:
         raise UsageError(f"torchrun does not start {tuning.target}: {launcher}")
     if len(tuning.outcomes) > 1:
         last = tuning.outcomes[-1].workers
-        raise UsageError(f"torchrun starts one number of workers: give one, such as --workers {last}")
+        raise UsageError(f"torchrun starts one worker count, such as --workers {last}: give one to --workers")
     place = layout_of(tuning.outcomes[0].workers, tuning.cluster.gpus_per_node)
     if place.fullest != place.emptiest:
         raise UsageError(
