@@ -1,4 +1,4 @@
-"""What people read of nouns and files."""
+"""Nouns and files of defaults, as people read them."""
 
 from __future__ import annotations
 
