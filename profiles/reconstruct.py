@@ -23,7 +23,7 @@ from runs import Published
 from scipy.optimize import nnls
 
 from osfmodel import Layer, Source, Workload
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 FLOAT32 = 4
 RESNEXT_GROUPS = 32

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import grouped_plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve.solution import Question, Solution, Status, allowed, finish, groups_of, rank_of
 

@@ -20,9 +20,9 @@ from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.osf_model import PREFIX as OSF
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.cluster import AlphaBeta, Contention, Pieces
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.modules import SHARDED, SHARDING
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective
 from osfmodel.entities.sharding import EACH
 from osfmodel.solve import SOLVERS

@@ -203,7 +203,7 @@ def _show(drawn: Pictures) -> None:
 
     from rich.console import Console
 
-    from osfmodel.show.report.files import show_pictures
+    from osfmodel.show.report.screen import show_pictures
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     buffer = io.StringIO()

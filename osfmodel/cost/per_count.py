@@ -44,7 +44,7 @@ from osfmodel.cost.shapes import AffineCost, Cost, TableCost, last_slope
 from osfmodel.entities.cluster import AlphaBeta, Cluster, Pieces, Table
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.numbers import just_below
+from osfmodel.entities.rounding import just_below
 from osfmodel.entities.units import show_rate
 
 TOP = 4

@@ -32,8 +32,8 @@ from osfmodel.entities.errors import CostError, require_count
 from osfmodel.entities.executors import DEEPSPEED, EXECUTORS, FSDP, MEGATRON, RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.lookup import require
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, FLAT_SHARDED, OWNERS, SHARDED, ZERO, ZERO_3
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from osfmodel.counting.modules import Model, Module, unnamed
 from osfmodel.counting.roofline import Roofline, Waits, timed
 from osfmodel.counting.training import TrainingSetup, activations
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 
 def folded(model: Model, modules: Sequence[Module]) -> tuple[list[Module], dict[str, int]]:

@@ -23,11 +23,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from osfmodel.counting.recipes import FLOAT8, RECIPES, rate_type
 from osfmodel.entities.display import brief
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.gpus import GPUS, Gpu, generation_of, gpu_called
 from osfmodel.entities.measurement import NO_GPU, Source
-from osfmodel.entities.numbers import element_bytes, plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 FOLDER = "kernels"
 LAUNCH = 3e-6

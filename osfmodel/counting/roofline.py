@@ -31,8 +31,9 @@ from osfmodel.counting.training import (
     repeated_parts,
     update_on_host,
 )
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.gpus import Gpu
-from osfmodel.entities.numbers import element_bytes, plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.savings import OPTIMIZER, Segment
 from osfmodel.entities.workload import Layer, Workload
 

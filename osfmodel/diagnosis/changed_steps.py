@@ -16,7 +16,7 @@ from osfmodel.diagnosis.replay import Replays
 from osfmodel.diagnosis.scene import RankLane, SceneMessage, SeenStep
 from osfmodel.diagnosis.waits import PADDING, LocalClock, Sent, input_waits, reached
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import Interval, common, length
 from osfmodel.entities.trace import Key
 

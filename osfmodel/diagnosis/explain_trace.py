@@ -23,7 +23,7 @@ from osfmodel.diagnosis.waits import LocalClock, Sent, mean, parts_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective, Trace
 from osfmodel.formats.traces import measurement_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES

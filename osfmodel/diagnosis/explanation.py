@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import VIEWED, brief, how_many, show_time
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 COMPUTE = "compute"
 """Key of computation, the limit of a job once all causes are removed."""

@@ -16,7 +16,7 @@ from osfmodel.diagnosis.explanation import GroupParts, bus_factor
 from osfmodel.diagnosis.scene import SeenStep
 from osfmodel.diagnosis.waits import LocalClock, Sent
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import common, without
 from osfmodel.entities.trace import POINT_TO_POINT, Collective, Key, ProcessGroup, RankTrace, Step
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, waits
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import Interval, without
 from osfmodel.entities.trace import Key, Step
 

@@ -10,7 +10,7 @@ from statistics import median
 from osfmodel.diagnosis.explanation import UNEXPLAINED, Explanation
 from osfmodel.diagnosis.waits import used_map
 from osfmodel.entities.display import how_many, show_bus_rate, show_bytes, show_time
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 REPLAY_ERROR = 0.05
 """Relative error of the replay from which the first sentence on a job says so."""

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
-from osfmodel.entities.numbers import holds_gradients, plain_sum
+from osfmodel.entities.dtypes import holds_gradients
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import Interval, common, length, union, without
 from osfmodel.entities.trace import Collective, GradientReady, Key, Step, keys_of
 from osfmodel.formats.traces.network import carried, filled, wire_times

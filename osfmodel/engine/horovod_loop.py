@@ -28,8 +28,8 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import simulate
 from osfmodel.engine.recursion import Compute
 from osfmodel.entities.errors import PlanError, require_count, require_time
-from osfmodel.entities.numbers import ranked
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from osfmodel.entities.compression import require_density, top_k
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.effects import NO_EFFECTS, Effects
-from osfmodel.entities.numbers import element_bytes, plain_sum
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 
 INDEX_BYTES = 4

@@ -13,7 +13,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.engine.program import Layered, Program
 from osfmodel.entities.effects import Effects
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 
 Work: TypeAlias = tuple[Any, ...]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.workload import Layer, Workload
 
 

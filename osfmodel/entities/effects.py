@@ -16,7 +16,7 @@ from typing import NamedTuple
 from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError, require_time
 from osfmodel.entities.lookup import require
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 
 @dataclass(frozen=True, slots=True)

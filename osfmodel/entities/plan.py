@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from osfmodel.entities.compression import require_density
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError, require_count, require_time
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Workload
 

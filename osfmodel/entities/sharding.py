@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from osfmodel.entities.display import brief
+from osfmodel.entities.dtypes import ELEMENT_BYTES, element_bytes
 from osfmodel.entities.errors import PlanError, require_count
-from osfmodel.entities.numbers import ELEMENT_BYTES, element_bytes
 from osfmodel.entities.workload import Layer
 
 

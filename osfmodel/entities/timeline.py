@@ -9,7 +9,7 @@ from typing import overload
 
 from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.errors import DataError, require_time
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 
 @dataclass(frozen=True, slots=True)

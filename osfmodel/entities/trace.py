@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
+from osfmodel.entities.dtypes import element_bytes, holds_gradients
 from osfmodel.entities.errors import DataError, require_count, require_name
-from osfmodel.entities.numbers import element_bytes, holds_gradients, plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import Interval, length, require_interval, union
 
 Key = tuple[Hashable, ...]

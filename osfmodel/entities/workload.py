@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.display import VIEWED, brief, how_many, show_bytes, show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import (
     DataError,
     require_count,
@@ -16,7 +17,7 @@ from osfmodel.entities.errors import (
     require_unique,
 )
 from osfmodel.entities.measurement import Source
-from osfmodel.entities.numbers import element_bytes, plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.savings import Offload, Segment, require_segments, span_of
 from osfmodel.entities.timeline import Span
 

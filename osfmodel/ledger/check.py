@@ -26,8 +26,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.measurement import COMPUTATION, DEFAULTS, OF_ONE_REPEAT, UNKNOWN, Measurement, Source
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import silent
 from osfmodel.formats.trainers import quartile_spread

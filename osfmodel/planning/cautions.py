@@ -275,7 +275,7 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> Iterator[Words]:
 
 UNCOMPARED = " nothing comparable was measured ({why})"
 UNPADDED = "FSDP2's padding of dimension 0 is left out: this profile has no shapes of parameters"
-APART = "groups of ranks apart are taken to send together what all of them do: {cluster} has no other prices"
+APART = "groups of ranks that are not neighbours are priced as neighbours: {cluster} has no other prices"
 SLOWER = "{workers} workers train more slowly than one alone"
 CAUTIONS: Mapping[str, Caution] = {
     "padding": Caution(lambda found: unpadded(found.workload, found.plan), UNPADDED),
@@ -334,7 +334,7 @@ CAUTIONS: Mapping[str, Caution] = {
     "unmeasured-sizes": Caution(_unmeasured_sizes, "messages {side} {size} were not measured; {how}", warns=True),
     "unknown-selection": Caution(
         _unknown_selection,
-        "what selecting entries computes is not known here and left out",
+        "the time to select entries is not known here and left out",
         "measure it with `osf bench`",
         warns=True,
     ),

@@ -13,7 +13,7 @@ from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError
-from osfmodel.entities.numbers import within
+from osfmodel.entities.rounding import within
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import plan_of

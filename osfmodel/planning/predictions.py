@@ -16,8 +16,8 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.modules import SHARDING, step_of
-from osfmodel.entities.numbers import within
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan, Search
+from osfmodel.entities.rounding import within
 from osfmodel.entities.sharding import EACH, Form, Sharding
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload

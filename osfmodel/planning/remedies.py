@@ -30,8 +30,9 @@ from osfmodel.diagnosis.waits import Sent
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.display import show_bytes, show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import OsfError
-from osfmodel.entities.numbers import element_bytes, plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import ProcessGroup, Trace
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.traces import cluster_of, plan_of, workload_of

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from osfmodel.engine.bands import Band, band_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import VIEWED, brief, how_many, little, show_share, show_time
-from osfmodel.entities.numbers import TIE, element_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import TIE
 from osfmodel.entities.sharding import EACH, Form
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload

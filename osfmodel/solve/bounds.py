@@ -38,8 +38,8 @@ from osfmodel.entities.modules import (
     ZERO,
     ZERO_3,
 )
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import PLAIN, REPLICATED, SPLIT, Objective, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import EACH, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.scheduling import Jobs, tails_of

@@ -21,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
-from osfmodel.entities.numbers import TIE, element_bytes, least, within
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import TIE, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.solution import Limits, allowed, finish

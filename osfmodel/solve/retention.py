@@ -27,8 +27,8 @@ from osfmodel.engine.optimizers import update_scratch
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.engine.strategies.holdings import activation_levels
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Block, Bucket
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Status
 from osfmodel.solve.windows import minorants

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import gcd, lcm
 from typing import NamedTuple
 
-from osfmodel.entities.numbers import element_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
 from osfmodel.entities.workload import Workload
 

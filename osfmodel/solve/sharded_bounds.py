@@ -37,8 +37,8 @@ from osfmodel.engine.optimizers import shard_update_time
 from osfmodel.entities.compression import types_of
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.modules import HYBRID_SHARDED, around, blocks
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import EACH, Form, Sharding, exchanged_bytes
 from osfmodel.entities.workload import Layer, Workload
 

@@ -16,8 +16,8 @@ from functools import cache
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.entities.effects import NO_EFFECTS
-from osfmodel.entities.numbers import just_below, least
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
+from osfmodel.entities.rounding import just_below, least
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
@@ -32,7 +32,7 @@ from osfmodel.solve.caps import (
     search_caps,
 )
 from osfmodel.solve.exact import MergeProblem
-from osfmodel.solve.search import fairest
+from osfmodel.solve.search.robust import fairest
 from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status, allowed, finish, narrower
 
 ROUNDS = 3

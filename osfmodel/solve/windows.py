@@ -35,7 +35,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from osfmodel.cost.shapes import AffineCost, Cost
-from osfmodel.entities.numbers import just_below, within
+from osfmodel.entities.rounding import just_below, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 HALVINGS = 40

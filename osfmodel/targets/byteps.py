@@ -20,8 +20,8 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import least, within
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.bounds import messages_bound
 from osfmodel.solve.solution import Limits

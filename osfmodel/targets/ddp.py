@@ -24,8 +24,8 @@ from osfmodel.cost.shapes import Cost
 from osfmodel.entities.compression import hook_of
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError, UsageError
-from osfmodel.entities.numbers import least, ranked, within
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.units import MIB, parse_room
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps

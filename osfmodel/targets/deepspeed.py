@@ -21,8 +21,8 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DEEPSPEED
 from osfmodel.entities.modules import ZERO, as_defined
-from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements

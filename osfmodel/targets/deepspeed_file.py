@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from osfmodel.entities.numbers import SHORT_NAMES
+from osfmodel.entities.dtypes import SHORT_NAMES
 from osfmodel.entities.savings import OPTIMIZER
 from osfmodel.entities.workload import Workload
 from osfmodel.targets.target import Accumulation, Launch, SettingsText

@@ -17,11 +17,12 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.compression import types_of
+from osfmodel.entities.dtypes import SHORT_NAMES
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import FSDP
 from osfmodel.entities.modules import FLAT_SHARDED, blocks, wrapped
-from osfmodel.entities.numbers import SHORT_NAMES, least
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import EACH, LAST, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.sharded_bounds import replicas_in

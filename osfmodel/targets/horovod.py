@@ -21,12 +21,12 @@ from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import read
-from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
+from osfmodel.entities.rounding import least
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import optimal
-from osfmodel.solve.search import fairest
+from osfmodel.solve.search.robust import fairest
 from osfmodel.solve.solution import Case, Limits, Question
 from osfmodel.targets.horovod_search import best_settings
 from osfmodel.targets.target import (
@@ -96,7 +96,9 @@ def exact(plan: Plan, workload: Workload) -> Loop:
     if whole != sorted(whole) or released != sorted(released):
         raise PlanError("Horovod launches a group when it is whole: this plan has them in another order")
     if any(release < submission for release, (submission, _) in zip(released, whole, strict=True)):
-        raise PlanError("Horovod launches a group at a tick of its clock: this plan has no such ticks")
+        raise PlanError(
+            "Horovod sends a group at the end of a cycle, once it is whole: this plan releases one before that"
+        )
     return replace(_grouped(plan), streams=plan.channels)
 
 

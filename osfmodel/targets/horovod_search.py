@@ -26,7 +26,7 @@ from osfmodel.engine.horovod_loop import (
     padded,
     steady_iteration,
 )
-from osfmodel.entities.numbers import just_below, least, within
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.solve.solution import Case, Limits
 

@@ -22,8 +22,8 @@ from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import MEGATRON, MEGATRON_DEGREES, PRECISION, RECOMPUTED
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.modules import DISTRIBUTED_OPTIMIZER, in_one_micro_batch
-from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.savings import OPTIMIZER
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements

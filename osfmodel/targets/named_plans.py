@@ -15,8 +15,8 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import letters, suggestion
-from osfmodel.entities.numbers import least, within
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer

@@ -17,8 +17,8 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError, UsageError
 from osfmodel.entities.executors import CONVERTERS, FSDP, TITAN_DEGREES
 from osfmodel.entities.modules import FULLY_SHARDED, SHARDED, around, blocks, module_of, wrapped
-from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.savings import OPTIMIZER
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload

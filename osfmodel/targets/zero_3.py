@@ -14,8 +14,8 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DEEPSPEED
 from osfmodel.entities.modules import ZERO_3
-from osfmodel.entities.numbers import least
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import Fetching, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bounded_layout, in_elements

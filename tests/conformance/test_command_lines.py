@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import cycle, permutations
+from itertools import permutations, product
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType, group_of
 from tests.conftest import ROOT
+from tests.draws import DRAWS
 from tests.formats.samples import log
 from tests.generated_pages import command_called
 
@@ -99,16 +100,17 @@ def test_each_option_that_names_a_file_says_whether_it_is_written(command):
             assert (param.type is WRITTEN) == bool(WRITES.search(param.help)), named(param)
 
 
+@pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_output_is_an_input(here, command):
+def test_no_output_is_an_input(here, command, draw):
     """For each output and each parameter that may name a file, by every kind of path; nothing is written."""
     before = contents(here)
-    others = cycle(["in.json", "./in.json", "folder/../in.json", "link.json", "hard.json", str(here / "in.json"),
-                    "folder/inside.json", "again/inside.json"])  # fmt: skip
+    others = ["in.json", "./in.json", "folder/../in.json", "link.json", "hard.json", str(here / "in.json"),
+              "folder/inside.json", "again/inside.json"]  # fmt: skip
     for output in written_by(command):
         for param in texts_of(command):
-            for given in ("in.json", "8=in.json", "in.json"):
-                refused(words(command, {param: given, output: next(others)}), "is the file that is read")
+            for given, other in draw(product(("in.json", "8=in.json"), others), command):
+                refused(words(command, {param: given, output: other}), "is the file that is read")
             if param.type.name in ("file", "log"):
                 for folder in ("folder", "again", here / "folder"):
                     line = words(command, {param: str(folder), output: "hard.json"})

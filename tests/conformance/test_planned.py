@@ -13,7 +13,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.numbers import element_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.solve import SOLVERS, Question, Status
 from osfmodel.solve.bounds import objective_bound
@@ -118,7 +118,9 @@ def test_cuts_lie_between_elements(dtype):
         assert all(offset % element_bytes(kind) == 0 for offset, kind in offsets)
 
 
-@pytest.mark.parametrize("workers", [8, 64, 512])
+@pytest.mark.parametrize(
+    "workers", [8, 64, 512, *(pytest.param(one, marks=pytest.mark.long) for one in (16, 32, 128, 256))]
+)
 def test_googlenet_on_ten_gigabit_is_at_the_bound(workers):
     """Next-iteration overlap, one channel: a price on one line is planned exactly, but for whole elements."""
     workload, pricing = osf.load_workload("googlenet-k80"), pricing_of(osf.load_cluster("k80-10gbe-ring"), workers)

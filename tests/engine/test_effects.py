@@ -18,8 +18,8 @@ from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.effects import EFFECTS, effects_of, expected_maximum
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.executors import effects_under
-from osfmodel.entities.numbers import within
 from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.rounding import within
 from osfmodel.solve.under_effects import as_timed
 from tests import kept
 from tests.draws import examples

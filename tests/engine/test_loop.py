@@ -350,4 +350,4 @@ def test_at_the_next_threshold_mostly_something_else_is_sent():
         if here.next_threshold is not None:
             beyond = steady_iteration(replace(loop, threshold=here.next_threshold), workload, pricing, 8)
             changed.append(here.batches != beyond.batches)
-    assert sum(changed) > 0.6 * len(changed) > 10
+    assert sum(changed) > 0.6 * len(changed) > examples(10)

@@ -158,7 +158,7 @@ def test_ranks_that_the_dump_does_not_name_are_asked_for():
         ("collective_seq_id", None, "entry 1: has collective_seq_id None, not a whole number of 0 or more"),
         ("input_sizes", [], "entry 1: has no input_sizes with input_dtypes"),
         ("input_sizes", [["a"]], "entry 1: has input_sizes a list, not the shape of a tensor"),
-        ("process_group", "0", "entry 1: has no process_group of a name with a description"),
+        ("process_group", "0", "entry 1: has no process_group with a name and a description"),
         ("profiling_name", 7, "entry 1: has no profiling_name"),
     ],
 )

@@ -13,8 +13,7 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.ledger.sources import ddl_benchmarks
-from osfmodel.solve import published as regression
-from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published import mg_wfbp, regression
 from tests.conftest import workload_of
 from tests.ledger.test_leaks import leaks
 

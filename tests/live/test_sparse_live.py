@@ -166,7 +166,7 @@ def test_what_does_not_go_together_is_refused(two):
         assert_told(
             rank["refused"],
             {
-                "sparse unused": "UsageError: rank 0: sparse buckets send of every parameter in each step",
+                "sparse unused": "UsageError: rank 0: sparse buckets need the gradient of every parameter in each step",
                 "release unused": "UsageError: rank 0: a plan that releases gradients updates every parameter",
                 "release split": "PlanError: the plan releases gradients in backward, and overlaps forward or splits",
                 "release optimizer": "UsageError: rank 0: release needs SGD, Adam, AdamW of torch.optim, not Adagrad",

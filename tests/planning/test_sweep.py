@@ -22,7 +22,8 @@ from osfmodel.cli.app import main
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.planning.sweep import GIVEN, KEYS, running
 from osfmodel.planning.sweep.grid import load_grid
-from osfmodel.planning.sweep.results import condition, frontier, influences
+from osfmodel.planning.sweep.influences import influences
+from osfmodel.planning.sweep.results import condition, frontier
 from osfmodel.planning.sweep.running import records
 from osfmodel.planning.sweep.stores import STORES, open_store
 from tests.draws import many

@@ -21,7 +21,7 @@ from osfmodel.planning.gathering import ReportRequest, counts_around, gather, si
 from osfmodel.planning.report import TRACED, TUNED, Scaling, SizeCurve
 from osfmodel.show.checks.scatter import scatter
 from osfmodel.show.picture import decade_ticks, even_ticks, time_unit
-from osfmodel.show.report import coarse, files
+from osfmodel.show.report import coarse, screen
 from osfmodel.show.report.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
 from osfmodel.targets import CONFIG_TARGETS
 from tests.kept import judged
@@ -403,7 +403,7 @@ def test_ticks_are_round_and_inside():
 @pytest.mark.parametrize("end", [0.4001, 0.3995, 1e-3, 1.9e-3, 3.0, 123.4])
 def test_the_axis_ends_where_its_chart_does(width, end):
     """The last time has its unit and no two run into each other."""
-    shown = files._axis(width, end)
+    shown = screen._axis(width, end)
     unit, factor = time_unit(end)
     assert len(shown) <= width + 1
     *times, said = shown.split()

@@ -23,13 +23,13 @@ from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.planning.report import Scaling, SizeCurve
 from osfmodel.show import picture as plotting
 from osfmodel.show.checks.scatter import Cloud, Scatter, scatter_plot
-from osfmodel.show.report import Curve
+from osfmodel.show.report import Curve, screen
 from osfmodel.show.report import files as report_files
 from osfmodel.show.report.curves import CURVES
-from osfmodel.show.report.files import show_pictures
 from osfmodel.show.report.gantt import KINDS
 from osfmodel.show.report.iteration import LANE
 from osfmodel.show.report.page import page
+from osfmodel.show.report.screen import show_pictures
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.kept import judged
@@ -354,7 +354,7 @@ def styled(style: str) -> set[str]:
 
 def test_every_form_draws_every_kind_of_bar():
     style = (ROOT / "osfmodel/show/assets/report.css").read_text(encoding="utf-8")
-    assert set(report_files.GLYPHS) == set(report_files.FILLS) == set(KINDS)
+    assert set(screen.GLYPHS) == set(report_files.FILLS) == set(KINDS)
     assert set(KINDS) - styled(style) == set()
     assert styled(".a, .b.odd { fill: red; } .c { cursor: pointer; }") == {"a", "b", "odd"}  # it can fail
 

@@ -17,8 +17,8 @@ from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.effects import Effects
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan, one_by_one
 from osfmodel.solve import SOLVERS, Limits, Question, Status
 from osfmodel.solve import blocks as search

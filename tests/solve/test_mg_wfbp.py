@@ -9,8 +9,7 @@ import pytest
 
 from osfmodel.cost import AffineCost
 from osfmodel.solve import exact as merge
-from osfmodel.solve import published as regression
-from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published import mg_wfbp, regression
 from osfmodel.solve.solution import finish, groups_of
 from tests.conftest import gradients
 

@@ -10,7 +10,7 @@ from osfmodel import Layer
 from osfmodel.cost import AffineCost
 from osfmodel.solve import Limits
 from osfmodel.solve import exact as merge
-from osfmodel.solve.search import robust_ends
+from osfmodel.solve.search.robust import robust_ends
 from osfmodel.solve.solution import allowed, finish, groups_of
 from tests import exhaustive
 from tests.conftest import workload_of

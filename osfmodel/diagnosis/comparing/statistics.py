@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from osfmodel.entities.display import brief, show_share
 from osfmodel.entities.errors import DataError, UsageError, require_time
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 if TYPE_CHECKING:
     import numpy as np

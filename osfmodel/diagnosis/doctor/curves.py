@@ -31,7 +31,7 @@ from osfmodel.cost.shapes import Array
 from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.files import profiles
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 
 
 class KnownMachine(NamedTuple):

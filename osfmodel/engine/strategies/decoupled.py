@@ -15,8 +15,8 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import COMPUTE, Operation, Program
 from osfmodel.engine.strategies.holdings import Holdings
 from osfmodel.engine.strategies.lowering import GatheringStep, Strategy, require_only
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.workload import Workload
 

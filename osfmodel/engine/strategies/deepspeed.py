@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import OWNERS, as_defined, module_of
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Fetching, Sharding
 from osfmodel.entities.workload import Layer, Workload

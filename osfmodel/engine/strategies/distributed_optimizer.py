@@ -22,8 +22,8 @@ from osfmodel.engine.optimizers import moments_bytes, offloaded
 from osfmodel.engine.program import COMPUTE, Hold, Operation, Program
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
 from osfmodel.engine.strategies.lowering import GatheringStep, Strategy, require_only, require_whole
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Layer, Workload

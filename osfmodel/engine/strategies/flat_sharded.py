@@ -26,8 +26,8 @@ from osfmodel.engine.program import CHANNEL, COMPUTE
 from osfmodel.engine.strategies.fully_sharded import ShardedHoldings, ShardedStep
 from osfmodel.engine.strategies.issued import WHOLE
 from osfmodel.engine.strategies.lowering import Strategy
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.modules import as_defined
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.sharding import frozen_bytes
 from osfmodel.entities.workload import Layer, Workload

@@ -34,8 +34,8 @@ from osfmodel.engine.strategies.holdings import BUFFERS, GRADIENTS
 from osfmodel.engine.strategies.issued import COPY_IN, GATHERED, HOST, REDUCED, WHOLE, IssuedHoldings, IssuedStep, turns
 from osfmodel.engine.strategies.lowering import Strategy, require_whole
 from osfmodel.engine.works import Work
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.sharding import exchanged_bytes, frozen_bytes, padded_elements
 from osfmodel.entities.workload import Layer, Workload

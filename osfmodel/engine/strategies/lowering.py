@@ -19,8 +19,8 @@ from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Layered, Operatio
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.engine.strategies.holdings import Holdings
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Layer, Workload
 
 

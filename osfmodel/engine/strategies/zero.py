@@ -34,7 +34,7 @@ from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS, STATE, UPDAT
 from osfmodel.engine.strategies.issued import IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy, completing
 from osfmodel.engine.works import Work
-from osfmodel.entities.numbers import element_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Sharding
 from osfmodel.entities.workload import Layer, Workload

@@ -35,7 +35,7 @@ from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
 from osfmodel.engine.strategies.issued import GATHERED, WHOLE, IssuedHoldings, IssuedStep
 from osfmodel.engine.strategies.lowering import Strategy, require_whole
 from osfmodel.engine.works import Work
-from osfmodel.entities.numbers import element_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.sharding import Fetching
 from osfmodel.entities.workload import Layer, Workload

@@ -15,9 +15,9 @@ from typing import Any
 
 from osfmodel.entities.cluster import COLLECTIVES, LIBRARIES, Cluster
 from osfmodel.entities.display import how_many
+from osfmodel.entities.dtypes import ELEMENT_BYTES
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.documents import parse_json
-from osfmodel.entities.numbers import ELEMENT_BYTES
 from osfmodel.formats.collectives.calls import (
     LARGEST,
     CommunicatorShape,
@@ -161,7 +161,7 @@ def _group(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Name and description of an entry's process group."""
     group = entry.get("process_group")
     if not isinstance(group, list | tuple) or len(group) != 2 or not all(isinstance(word, str) for word in group):
-        raise DataError("has no process_group of a name with a description")
+        raise DataError("has no process_group with a name and a description")
     return str(group[0]), str(group[1] or group[0])
 
 

@@ -20,8 +20,8 @@ from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.measurement import Measurement, Source
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import grouped_plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.horovod.iterations import HorovodTimeline, Reduced, middle, timeline

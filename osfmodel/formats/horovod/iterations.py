@@ -15,7 +15,7 @@ from statistics import median
 
 from osfmodel.entities.cluster import LIBRARIES
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import length, union, without
 from osfmodel.formats.horovod.events import Activity, Cycle, EventReader, TensorSpan
 from osfmodel.formats.source_text import Text

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from osfmodel.entities.dtypes import holds_gradients
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.numbers import holds_gradients
 from osfmodel.entities.timeline import Interval
 from osfmodel.formats.kineto.collectives import Found
 from osfmodel.formats.kineto.recorded import HostSpan, Recorded, launched, unite

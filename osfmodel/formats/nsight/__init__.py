@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import TELLING, checksum_of
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives
 from osfmodel.formats.kineto.events import NO_ARGS, Args, Event

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.entities.cluster import LIBRARIES, AlphaBeta, Cluster, Table
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import UNKNOWN, Measurement
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.trace import GradientReady, Step, Trace
 from osfmodel.entities.workload import Layer, Workload

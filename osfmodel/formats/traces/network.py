@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from osfmodel.entities.cluster import COLLECTIVES, Table
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import common, length, without
 from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
 from osfmodel.formats.traces.usual import usual_steps

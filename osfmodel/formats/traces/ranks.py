@@ -16,8 +16,8 @@ from dataclasses import replace
 from statistics import median
 
 from osfmodel.entities.display import show_time
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.timeline import Interval
 from osfmodel.entities.trace import Collective, GradientReady, Key, RankTrace, Step, Trace, keys_of
 from osfmodel.entities.workload import Gradients

@@ -14,10 +14,11 @@ from itertools import pairwise
 from statistics import median
 
 from osfmodel.entities.cluster import BLOCKING
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED
-from osfmodel.entities.numbers import element_bytes, plain_sum
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.timeline import Interval, common, length, without
 from osfmodel.entities.trace import ROOTS, Collective, ShardedUse, Step, Trace

@@ -29,7 +29,8 @@ from osfmodel.entities.plan import Plan, contiguous_plan, in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.solve.published import linear, mg_wfbp
+from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published.regression import linear
 
 PROFILE = "googlenet-k80-tensors"
 LOG = "k80-10gbe-log"

@@ -37,7 +37,8 @@ from osfmodel.entities.workload import Workload
 from osfmodel.ledger.as_used import Job, at_pace
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.solve.published import linear, mg_wfbp
+from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published.regression import linear
 
 ADAMW_BYTES = 76
 """Bytes of memory traffic per parameter: 19 reads and writes of a float in the 7 kernels of AdamW (transformers 2)."""

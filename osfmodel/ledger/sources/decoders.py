@@ -15,9 +15,9 @@ from math import prod
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.measurement import Measurement, Source
 from osfmodel.entities.modules import OWNERS
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.units import MIB

@@ -25,8 +25,8 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DDP, RUNTIME
-from osfmodel.entities.numbers import just_below, least, within
 from osfmodel.entities.plan import PLAIN, Block, Bucket, Plan, one_by_one
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import Finished
 from osfmodel.planning.memory import Candidate, MemoryBudget, MemoryTuning

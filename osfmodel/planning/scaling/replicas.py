@@ -30,7 +30,7 @@ from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.gpus import gpu_name, same_chip
 from osfmodel.entities.modules import SHARDED, around
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import LAST_KEPT
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.planning.predictions import Given

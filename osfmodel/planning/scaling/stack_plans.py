@@ -14,7 +14,7 @@ from osfmodel.counting.groups import Parallelism
 from osfmodel.counting.kernels import LAUNCHED
 from osfmodel.counting.roofline import PARAMETERS
 from osfmodel.counting.stacks import STACKS
-from osfmodel.entities.numbers import element_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import Given

@@ -5,7 +5,7 @@ FIELDS are the columns of its records, LISTS the lists that a grid may have, eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -81,6 +81,23 @@ Record: TypeAlias = dict[str, Any]
 
 
 Value: TypeAlias = str | int | float | None
+
+
+COST, COST_OF = "cost", "cost_of"
+"""Columns of a cost, and of the amount that it is for."""
+
+
+def comparable(records: Iterable[Record], goals: Sequence[str]) -> Iterator[Record]:
+    """The records that have all of ``goals``. Raises UsageError for costs in different units."""
+    costs: set[str] = set()
+    for record in records:
+        if any(record[goal] is None for goal in goals):
+            continue
+        costs.add(str(record.get(COST_OF)))
+        if COST in goals and len(costs) > 1:
+            units = " and ".join(sorted(costs))
+            raise UsageError(f"{COST} has different units ({units}): add --where '{COST_OF} == \"{max(costs)}\"'")
+        yield record
 
 
 class GridList(NamedTuple):

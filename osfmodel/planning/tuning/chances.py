@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import PART
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import DRAWS, Chance

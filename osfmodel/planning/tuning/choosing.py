@@ -21,7 +21,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.modules import step_of
-from osfmodel.entities.numbers import least
+from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import Form
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import BANDLESS

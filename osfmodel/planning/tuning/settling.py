@@ -15,8 +15,8 @@ from typing import Any
 
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import within
 from osfmodel.entities.plan import Plan, contiguous_plan
+from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
@@ -24,7 +24,7 @@ from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.tuning.chances import TIE, best_of
 from osfmodel.planning.tuning.task import NEGLIGIBLE, SettledTask, TuningProblem
 from osfmodel.solve import SOLVERS
-from osfmodel.solve.search import penalised, robust_ends
+from osfmodel.solve.search.robust import penalised, robust_ends
 from osfmodel.solve.solution import Question, Solution, Status, allowed, groups_of, searched
 from osfmodel.solve.under_effects import as_timed
 

@@ -35,7 +35,7 @@ from typing import Any
 
 from osfmodel.entities.errors import JobError, UsageError
 from osfmodel.entities.plan import Plan
-from osfmodel.runtime.executor.admission import TRAINED, admitted, load_state, send_initial, state_of
+from osfmodel.runtime.executor.admission import TRAINED, admitted
 from osfmodel.runtime.executor.channels import Channels, finish
 from osfmodel.runtime.executor.deferral import Deferral
 from osfmodel.runtime.executor.error_feedback import Mirror, follow
@@ -43,6 +43,7 @@ from osfmodel.runtime.executor.hooks import Ending, Hook, StepHooks, follow_grad
 from osfmodel.runtime.executor.messages import Gradient, Message, messages_of
 from osfmodel.runtime.executor.saving import Recomputation, Release
 from osfmodel.runtime.executor.separate import Groups
+from osfmodel.runtime.executor.state import load_state, send_initial, state_of
 
 LIMIT = 300.0
 """Longest time of a collective in seconds, with the wait for the slowest rank."""

@@ -22,8 +22,8 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import CPU_SHARE, NO_GPU, Measurement, Source
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.horovod.iterations import timeline
 from osfmodel.formats.source_text import Text

@@ -20,8 +20,8 @@ from typing import Any
 
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import SHARDED, inside
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.sharded.communication import ShardedCommunication

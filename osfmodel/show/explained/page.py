@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from osfmodel.diagnosis.explanation import BucketRow, Explanation
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import show_time
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.show.explained.table import (
     COSTS,
     PARTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from osfmodel.entities.display import show_bytes, show_time
-from osfmodel.entities.numbers import plain_sum
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.show.page import Markup, cells, element, percent, rows_table
 from osfmodel.show.picture import even_ticks, time_unit
 from osfmodel.show.report.gantt import KINDS, Bar, Gantt, kinds_of

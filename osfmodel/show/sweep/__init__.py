@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
 from osfmodel.planning.sweep import DEFAULTS
-from osfmodel.planning.sweep.results import Influences, Sweep
+from osfmodel.planning.sweep.influences import Influences
+from osfmodel.planning.sweep.results import Sweep
 from osfmodel.show.document import Result
 from osfmodel.show.plans import three_digits
 from osfmodel.show.table import Column, Sheet, amount, column, json_row, listed_rows

@@ -20,8 +20,8 @@ import numpy as np
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Array
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.numbers import least, ranked, within
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.blocks.resize import PROGRESS, Sized, SizingProblem, problem_of, resized, time_of
 from osfmodel.solve.blocks.tape import CostPiece, Cut, Tape, laid_out, line_at, plan_of, tape_of

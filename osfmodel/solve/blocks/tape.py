@@ -18,7 +18,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.program import COMPUTE
 from osfmodel.engine.strategies import strategy_of
-from osfmodel.entities.numbers import element_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
 from osfmodel.entities.workload import Workload
 

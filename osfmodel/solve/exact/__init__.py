@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from osfmodel.cost.shapes import AffineCost, Array, Cost, TableCost
-from osfmodel.entities.numbers import within
 from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.rounding import within
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve.solution import Limits, Question, Solution, Status
 

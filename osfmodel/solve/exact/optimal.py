@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
-from osfmodel.entities.numbers import least, within
 from osfmodel.entities.plan import PLAIN, grouped_plan
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve import exact
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout, distinct

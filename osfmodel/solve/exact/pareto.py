@@ -24,7 +24,7 @@ from operator import le
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.numbers import ranked, within
+from osfmodel.entities.rounding import ranked, within
 from osfmodel.solve.exact import MergeProblem
 
 WIDEST = 64

@@ -12,7 +12,7 @@ from __future__ import annotations
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective, Plan, contiguous_plan
 from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.published import linear
+from osfmodel.solve.published.regression import linear
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 CHANNELS = 2

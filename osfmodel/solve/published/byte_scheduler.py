@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.numbers import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from osfmodel.entities.plan import PLAIN, contiguous_plan
-from osfmodel.solve.published import linear
+from osfmodel.solve.published.regression import linear
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 

@@ -20,10 +20,11 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.numbers import element_bytes, just_below, least, within
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.published import linear
+from osfmodel.solve.published.regression import linear
 from osfmodel.solve.scheduling import tails_of
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 

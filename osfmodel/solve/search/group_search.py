@@ -19,10 +19,11 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.strategies.holdings import activation_levels
 from osfmodel.entities.compression import types_of
 from osfmodel.entities.display import show_bytes
+from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.modules import blocks, wrapped
-from osfmodel.entities.numbers import element_bytes, least, plain_sum, within
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import least, plain_sum, within
 from osfmodel.entities.sharding import EACH, Form, ParameterGroup, Sharding, padded_elements
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.sharded_bounds import AHEAD, GROWTH, block_bytes, block_of

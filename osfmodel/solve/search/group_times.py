@@ -21,8 +21,8 @@ from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies.fully_sharded import ShardedStep
 from osfmodel.engine.works import Clock, Seconds, Work
 from osfmodel.entities.modules import blocks
-from osfmodel.entities.numbers import plain_sum
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.sharding import ParameterGroup, Sharding, exchanged_bytes
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.solve.sharded_bounds import AHEAD, block_of

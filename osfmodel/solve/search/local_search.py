@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.numbers import just_below, within
 from osfmodel.entities.plan import Objective
+from osfmodel.entities.rounding import just_below, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)

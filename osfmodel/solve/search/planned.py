@@ -17,16 +17,17 @@ from functools import cache
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.numbers import just_below, ranked, within
 from osfmodel.entities.plan import Objective, Plan, contiguous_plan
+from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
 from osfmodel.solve.bounds import bound_under, messages_bound
 from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.exact import MergeProblem, optimal, pareto
-from osfmodel.solve.published import asc_wfbp, byte_scheduler, linear, mg_wfbp, us_byte
+from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, us_byte
 from osfmodel.solve.published.byte_scheduler import CREDIT
+from osfmodel.solve.published.regression import linear
 from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
 from osfmodel.solve.search import priority
 from osfmodel.solve.search.local_search import ChunkTimer, improve

@@ -29,8 +29,8 @@ import numpy as np
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
-from osfmodel.entities.numbers import just_below, ranked, within
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import MergeProblem, ends_of, sweep
 from osfmodel.solve.scheduling import Jobs

@@ -15,8 +15,8 @@ import osfmodel as osf
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
-from osfmodel.entities.numbers import TIE, just_below, least, plain_sum, ranked, within
 from osfmodel.entities.plan import PLAIN, Objective
+from osfmodel.entities.rounding import TIE, just_below, least, plain_sum, ranked, within
 from osfmodel.solve import SOLVERS, Question
 from osfmodel.solve import exact as merge
 from osfmodel.solve.exact import optimal, pareto

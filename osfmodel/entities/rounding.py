@@ -1,9 +1,9 @@
-"""Numbers: sums and choices that rounding does not decide, the same on every Python; bytes of element types."""
+"""Sums and choices that are the same on every Python, because rounding decides none of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache, reduce
+from functools import reduce
 from math import isfinite
 from operator import add
 from typing import Any, TypeVar
@@ -63,19 +63,3 @@ def least(
     rows = [(value(item), item) for item in items]
     most = within(min(row[0] for row in rows), tie)
     return min((item for found, item in rows if found <= most), key=rank)
-
-
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
-SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-"""Names of types in settings of several frameworks."""
-
-
-@lru_cache(maxsize=256)
-def element_bytes(dtype: str) -> int:
-    """Bytes of one element; a tensor may be cut at multiples of it. 8, which suits all, for an unknown type."""
-    return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
-
-
-def holds_gradients(dtype: str | None) -> bool:
-    """Whether tensors of this type can be gradients: floating-point numbers, or an unknown type."""
-    return dtype is None or "float" in dtype
