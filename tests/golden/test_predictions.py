@@ -9,9 +9,9 @@ import pytest
 
 from tests.golden import predictions
 
-FORMED, SEARCHED = 300, {"optimal": 12, "planned": 2}
+FORMED, SEARCHED = 240, {"optimal": 12}
 """Rows of plans that are formed in milliseconds, and rows of a plan that is searched, of which others have one."""
-FEW = 100
+FEW = 60
 """Tensors of the workloads for which plans are searched here: some searches of more take seconds."""
 
 

@@ -37,6 +37,21 @@ NOT_RUN = ("python -m pip", "python benchmarks/", "OSFMODEL_DATA=", "pip install
 """Beginnings of example commands that install, measure for minutes, or need what is not here."""
 
 
+SLOW = {
+    "commands/report.md", "commands/scale.md", "commands/tune.md", "how-to/audit-a-job.md", "how-to/check-horovod.md",
+    "how-to/fit-into-memory.md", "how-to/launch-a-plan.md", "how-to/run-a-plan.md", "how-to/scale-from-a-name.md",
+    "how-to/show-it.md", "how-to/train-under-a-plan.md",
+}  # fmt: skip
+"""Pages with commands that take seconds: long tests. Options of those on files of the reader are looked up daily."""
+
+
+def shown(pages: Sequence[Path]) -> pytest.MarkDecorator:
+    """The pages as a parameter: long ones where they are slow."""
+    slow = {ROOT / "docs" / name for name in SLOW}
+    marked = [pytest.param(page, marks=[pytest.mark.long] if page in slow else []) for page in pages]
+    return pytest.mark.parametrize("page", marked, ids=lambda page: str(page.relative_to(ROOT)))
+
+
 def text_of(page: Path) -> str:
     """The text of a page."""
     return MADE[page] if page in MADE else page.read_text(encoding="utf-8")
@@ -83,7 +98,7 @@ def matches(expected: str, found: str) -> bool:
     return re.fullmatch("(?:.*\n)*".join(pieces), found) is not None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@shown(PAGES)
 def test_console_examples(page, tmp_path, monkeypatch):
     """Warnings (stderr) are shown in the examples after the output, as a terminal would."""
     monkeypatch.chdir(tmp_path)
@@ -164,11 +179,6 @@ OTHERS = {
     "osf sweep grid.yaml --into sweep.parquet --dask tcp://scheduler:8786": "no scheduler is there",
 }
 """Lines for which no stand-in serves, and why."""
-SLOW = {
-    "commands/report.md", "commands/scale.md", "commands/tune.md", "how-to/check-horovod.md",
-    "how-to/fit-into-memory.md", "how-to/run-a-plan.md", "how-to/show-it.md", "how-to/train-under-a-plan.md",
-}  # fmt: skip
-"""Pages with many commands that take seconds. Every day their options are looked up; as long tests they run."""
 
 
 def left_out(words: Sequence[str]) -> bool:
@@ -177,15 +187,7 @@ def left_out(words: Sequence[str]) -> bool:
     return words[1] in ("profile", "bench") or draws
 
 
-def running(page: Path) -> object:
-    """The page as a parameter: a long one where it is slow."""
-    slow = any(page == ROOT / "docs" / name for name in SLOW)
-    return pytest.param(page, marks=[pytest.mark.long] if slow else [])
-
-
-@pytest.mark.parametrize(
-    "page", [running(page) for page in PAGES if lines_of(page)], ids=lambda page: str(page.relative_to(ROOT))
-)
+@shown([page for page in PAGES if lines_of(page)])
 def test_commands_on_files_of_the_reader_run_on_stand_ins(page, tmp_path, monkeypatch):
     """All of a page in turn, so that what one writes the next reads."""
     monkeypatch.chdir(tmp_path)

@@ -15,6 +15,7 @@ def test_there_are_notebooks():
     assert stems >= {"predict-and-tune", "scale-and-sweep", "layout-and-settings", "explain-and-compare"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_gives_the_outputs_that_it_shows(path):
     stored = json.loads(path.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 
+import pytest
 from click.testing import CliRunner
 
 from osfmodel.cli import main
@@ -15,6 +16,7 @@ from osfmodel.entities.files import profiles
 from tests.conftest import ROOT
 
 
+@pytest.mark.long
 def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
     pack = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
