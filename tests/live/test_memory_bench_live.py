@@ -27,6 +27,9 @@ from tests.live.test_memory_live import Block
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 nn = torch.nn
 NARROW, WIDE = 32, 64
+OTHERS = (memory.PLANNED, memory.PUBLISHED)
+PARTS = {"sparse, mirror", "sparse, recompute all", "release, recompute all", "recompute all"}
+"""Options that are part of another: long tests."""
 
 
 def maker(batch_size):
@@ -47,11 +50,12 @@ def workload():
     return measure("tower", maker, 64, Driving(steps=1, warm_up=2), lambda *_: None).workload
 
 
-@pytest.mark.parametrize(
-    "option",
-    [option for option in memory.OPTIONS if option.plan not in (memory.PLANNED, memory.PUBLISHED)],
-    ids=lambda option: option.name,
-)
+def of_the_day(option):
+    marks = [pytest.mark.long] if option.name in PARTS else []
+    return pytest.param(option, marks=marks, id=option.name)
+
+
+@pytest.mark.parametrize("option", [of_the_day(option) for option in memory.OPTIONS if option.plan not in OTHERS])
 def test_predictions_from_one_profile_hold_at_another_batch_size(workload, option):
     """Tensors without data take as much memory as real ones."""
     plan = memory.plan_of(option, workload, 640)
