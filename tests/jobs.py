@@ -226,7 +226,7 @@ def _end(job, rank, mark, place, told):
 
 HEALTHY = Job()
 TINY = replace(
-    HEALTHY, gradients=(2000, 4000) * 100, buckets=tuple((i,) for i in range(200)), backward=0.3 * MILLI,
+    HEALTHY, gradients=(2000, 4000) * 20, buckets=tuple((i,) for i in range(40)), backward=0.3 * MILLI,
     latency=0.5 * MILLI,
 )  # fmt: skip
 GIANT = replace(HEALTHY, buckets=(tuple(range(10)),))

@@ -13,7 +13,7 @@ import osfmodel as osf
 from osfmodel.diagnosis import Explanation
 from osfmodel.entities.files import usual_effects
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
-from osfmodel.planning.gathering import ReportRequest, gather
+from osfmodel.planning.gathering import ReportRequest
 from osfmodel.show.report import Pictures, pictures
 from tests.kept import gathered, judged
 from tests.live.explained import paths_of
@@ -87,7 +87,7 @@ def hostile() -> Pictures:
         traces=(trace(f"t {HOSTILE}"),),
         inputs=(("workload", HOSTILE),),
     )
-    return pictures(gather(request))
+    return pictures(gathered(request))
 
 
 @cache

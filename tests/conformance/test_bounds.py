@@ -42,7 +42,7 @@ def drawn(rng):
 
 def cases():
     """Workloads, and the prices between two nodes or more."""
-    for seed in range(examples(4)):
+    for seed in range(examples(3)):
         rng = np.random.default_rng(seed)
         yield drawn(rng), int(rng.choice([8, 16, 96]))
 

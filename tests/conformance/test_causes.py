@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -27,13 +28,19 @@ def test_every_cause_has_a_job_that_it_limits():
     assert set(PLANTED) == {*CAUSES, COMPUTE}
 
 
-@pytest.mark.parametrize("ahead", [{}, {"lead": 5.0, "backend": "nccl"}], ids=["cpu", "gpu"])
+@cache
+def explained(cause, device="cpu", **ahead):
+    """The explanation of the job that a cause limits."""
+    trace = trace_of(replace(PLANTED[cause], **ahead))
+    return explain_trace(replace(trace, ranks=tuple(replace(rank, device=device) for rank in trace.ranks)))
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("ahead", [{}, {"device": "GPU", "lead": 5.0, "backend": "nccl"}], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("cause", PLANTED)
 def test_the_planted_cause_is_named(cause, ahead):
     """A host ahead of its device is no exception."""
-    trace = trace_of(replace(PLANTED[cause], **ahead))
-    devices = tuple(replace(rank, device="cpu" if not ahead else "GPU") for rank in trace.ranks)
-    found = explain_trace(replace(trace, ranks=devices))
+    found = explained(cause, **ahead)
     assert found.cause == cause
     assert found.verdict.count(". ") == 0  # one sentence
     assert (found.straggler == 1) == (cause != COMPUTE and CAUSES[cause].of_rank)
@@ -64,7 +71,7 @@ def test_a_step_is_never_longer_without_a_cause(job):
 @pytest.mark.parametrize("name", CAUSES)
 def test_it_is_described(name):
     cause = CAUSES[name]
-    found = explain_trace(trace_of(PLANTED[name]))
+    found = explained(name)
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
     assert re.fullmatch(r"[a-z].*[^.]", cause.summary)
     cost = sentences.what_it_costs(found, found.gains[name])

@@ -54,9 +54,10 @@ def test_valid_timed_by_the_engine_above_the_bound_and_no_worse_than_runs_in_ord
 
 LISTED = [
     ("googlenet-k80", "k80-10gbe-ring", 8, 1, "replicated"),
-    ("googlenet-k80", "k80-10gbe-ring", 8, 2, "split"),
+    ("alexnet-pipedream", "k80-10gbe-ring", 8, 2, "split"),
     ("alexnet-pipedream", "v100-10gbe", 64, 4, "replicated"),
     ("googlenet-k80", "emulated-2x5gbit", 2, 1, "replicated"),
+    pytest.param("googlenet-k80", "k80-10gbe-ring", 8, 2, "split", marks=pytest.mark.long),
     pytest.param("resnet50-v100", "v100-10gbe", 32, 2, "replicated", marks=pytest.mark.long),
     pytest.param("resnet50-v100", "v100-10gbe", 32, 4, "replicated", marks=pytest.mark.long),
     pytest.param("resnet50-v100", "v100-10gbe", 64, 2, "replicated", marks=pytest.mark.long),
@@ -90,7 +91,7 @@ def test_no_plan_that_is_listed_is_faster(workload, cluster, workers, channels, 
 
 def test_a_split_that_costs_more_is_not_forced():
     """Reduce-scatter and all-gather dearer than the all-reduce: permitted, they are left alone, and the bound holds."""
-    workload, line = osf.load_workload("alexnet-pipedream"), AffineCost(((1e-3, 1e-9),))
+    workload, line = workload_of([0.01, 0.02, 0.03], [10**7, 10**6, 2 * 10**7]), AffineCost(((1e-3, 1e-9),))
     dear = AffineCost(((5e-3, 2e-9),))
     pricing = Pricing({"all_reduce": line, "reduce_scatter": dear, "all_gather": dear})
     for objective in (Objective(1, False, "split"), Objective(2, True, "split")):
@@ -137,7 +138,7 @@ def test_the_same_question_gets_the_same_answer():
 
 def test_dtypes_and_nothing_to_send():
     rng = np.random.default_rng(73)
-    mixed = workload_of([float(i + 1) for i in range(8)], rng.integers(1, 50, 8).tolist(), ["a", "b"] * 4)
+    mixed = workload_of([float(i + 1) for i in range(6)], rng.integers(1, 50, 6).tolist(), ["a", "b"] * 3)
     empty = workload_of([1.0], [0])
     for objective in RULES:
         planned(mixed, Pricing.of(affine(rng)), objective).require()[0].require_valid(mixed)
@@ -157,7 +158,7 @@ def test_effects_only_add_time(objective):
     """The bound holds with all effects on, and a launch latency counts in it where there is one channel."""
     rng = np.random.default_rng(74)
     effects = osf.Effects(0.5, 0.1, 0.01, 0.01, 0.01, 0.2, 0.1)
-    for _ in range(4):
+    for _ in range(2):
         workload, costs = tiny_workload(rng, 20), Pricing.of(affine(rng)).costs
         solution = planned(workload, Pricing(costs, workers=4, effects=effects), objective)
         assert solution.gap >= 0
@@ -167,7 +168,8 @@ def test_effects_only_add_time(objective):
 @pytest.mark.parametrize("channels", [1, 2])
 def test_permitting_a_split_never_slows_the_executors_plan(channels):
     """Permitting a split never slows a plan: the executor's fixed order may cost a split plan more than it gains."""
-    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("v100-10gbe")
+    workload = workload_of([0.01, 0.02, 0.03], [10**7, 10**6, 2 * 10**7])
+    cluster = osf.load_cluster("v100-10gbe")
     whole, split = (
         osf.tune(workload, cluster, 64, "runtime", objective=Objective(channels, strategy=strategy)).outcomes[0]
         for strategy in ("replicated", "split")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import pytest
@@ -35,27 +36,42 @@ class Ran(NamedTuple):
 
 
 IN_TURN = """
-import json, sys
+import json, os, sys
 from click.testing import CliRunner
 from osfmodel.cli import main
-for words in json.load(sys.stdin):
+for line in sys.stdin:
+    folder, words = json.loads(line)
+    os.chdir(folder)
     done = CliRunner().invoke(main, words)
-    print(json.dumps([done.exit_code, done.stdout, done.stderr]))
+    print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)
 """
 
 
+def begun(*packages):
+    """A process that runs commands where these packages are installed."""
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*packages, ROOT]))}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", IN_TURN], env=given, **pipes)
+
+
+@pytest.fixture(scope="module")
+def usual(installed):
+    """One process for all commands where no other package is installed."""
+    with begun(installed) as process:
+        yield process
+
+
 @pytest.fixture
-def each(installed, tmp_path):
+def each(installed, usual, tmp_path):
     """Run commands, in turn in one process, where the example package and perhaps others are installed."""
 
     def run(*commands, others=()):
-        path = os.pathsep.join(map(str, [installed, *others, ROOT]))
-        asked = json.dumps([[str(word) for word in words] for words in commands])
-        done = subprocess.run(
-            [sys.executable, "-c", IN_TURN], input=asked, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return [Ran(*json.loads(line)) for line in done.stdout.splitlines()]
+        found = []
+        with begun(installed, *others) if others else nullcontext(usual) as process:
+            for words in commands:
+                print(json.dumps([str(tmp_path), [str(word) for word in words]]), file=process.stdin, flush=True)
+                found.append(Ran(*json.loads(process.stdout.readline())))
+        return found
 
     return run
 
@@ -158,12 +174,14 @@ def test_a_broken_entry_is_refused_in_one_line_where_it_is_used(each, package):
 
 def test_a_name_that_is_taken(each, package):
     """One of osfmodel's own stays as it is; two packages with one name are refused."""
-    (listed,) = each(["list", "targets"], others=[package("osfmodel.targets", "ddp", "import no_such_module")])
+    others = [
+        package("osfmodel.targets", "ddp", "import no_such_module"),
+        package("osfmodel.targets", "example-ddp", distribution="osf-third"),
+    ]
+    subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
+    listed, refused = each(["list", "targets"], ["tune", *subject, "--for", "example-ddp"], others=others)
     assert "osf-other 2.0: its entry point 'ddp' in osfmodel.targets is not used" in listed.stderr
     assert "no_such_module" not in listed.stderr  # it is not even loaded
-    other = package("osfmodel.targets", "example-ddp", distribution="osf-third")
-    subject = ["googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
-    (refused,) = each(["tune", *subject, "--for", "example-ddp"], others=[other])
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "both provide 'example-ddp' in osfmodel.targets: uninstall one of them" in refused.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from random import Random
 
 import pytest
 import yaml
@@ -22,6 +23,7 @@ from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import stock_targets
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
 from tests.problems import asked
+from tests.read_back import workload as small
 
 CASES = [
     ("googlenet-k80", "k80-10gbe-ring", 16),
@@ -119,7 +121,7 @@ def _sets(text):
 @pytest.mark.usefixtures("kept_tuning")
 def test_files_of_other_names_are_what_their_readers_want(tmp_path):
     """DeepSpeed's without comments; horovodrun's with the figures of the environment, in its units."""
-    asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for"]
+    asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--for"]
     written = {}
     for name, file in (("deepspeed", "d.json"), ("horovod", "h.yaml")):
         CliRunner().invoke(main, [*asked, name, "-o", str(tmp_path / file)])
@@ -203,7 +205,7 @@ GIVEN = {"--max-bucket": Limits(1 << 30), "--max-buckets": Limits(max_buckets=10
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_limits_are_kept_or_refused_by_name(name):
-    workload, cluster = osf.load_workload("alexnet-pipedream"), osf.load_cluster("k80-10gbe-ring")
+    workload, cluster = small(Random(1)), osf.load_cluster("k80-10gbe-ring")
     for option, limits in GIVEN.items():
         if option in CONFIG_TARGETS[name].limits:
             assert limits.allow(osf.tune(workload, cluster, 4, name, limits).plan)

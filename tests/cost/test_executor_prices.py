@@ -17,11 +17,19 @@ def workload():
     return load_workload("resnet50-v100")
 
 
+@pytest.fixture(scope="module")
+def convolutions():
+    """The first layers of AlexNet."""
+    whole = load_workload("alexnet-pipedream")
+    return replace(whole, layers=whole.layers[:10])
+
+
 @pytest.mark.parametrize(
     "rules", [Objective(strategy="split"), Objective(2, strategy="split"), Objective(1, True, "split")], ids=str
 )
-def test_tuning_gives_what_the_executor_carries_out(rules):
-    found = tune(load_workload("alexnet-pipedream"), load_cluster("v100-10gbe"), 64, "runtime", objective=rules)
+def test_tuning_gives_what_the_executor_carries_out(convolutions, rules):
+    """Also where the best plan that was found has priorities, as for these layers."""
+    found = tune(convolutions, load_cluster("v100-10gbe"), 64, "runtime", objective=rules)
     assert found.plan.credit is None
     assert not any(bucket.release_time for bucket in found.plan.buckets)
 
@@ -36,9 +44,9 @@ def test_so_many_in_flight_as_a_plan_has_channels_whatever_the_library_does(work
         assert predict(workload, cluster, plan, 4).iteration_time == predict(workload, alone, plan, 4).iteration_time
 
 
-def test_what_the_executor_gains_is_gained_over_ddp():
+def test_what_the_executor_gains_is_gained_over_ddp(convolutions):
     """The default is what DDP does, with two in flight; the tuned plan is the executor's."""
-    workload = load_workload("googlenet-k80")
+    workload = convolutions
     cluster = load_cluster("emulated-4x2500mbit")
     (stock,) = tune(workload, cluster, 4).outcomes
     found = tune(workload, cluster, 4, "runtime", objective=Objective(1, forward_overlap=True))

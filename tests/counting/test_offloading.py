@@ -170,23 +170,14 @@ TARGETS = {
 
 @pytest.mark.parametrize("target", [*TARGETS, "ddp", "megatron"])
 def test_settings_say_what_they_can_and_warn_of_the_rest(target):
-    asked = [
-        f"{WORDS},offload=optimizer+activations",
-        "--cluster",
-        CLUSTER,
-        "--workers",
-        "8",
-        "--plan",
-        "ddp",
-        "--for",
-        target,
-    ]
-    done = CliRunner().invoke(main, ["scale", *asked, "--json"])
+    shallow = WORDS.replace(":", "+num_hidden_layers=2:")
+    asked = ["--cluster", CLUSTER, "--workers", "8", "--plan", "ddp", "--for", target, "--json"]
+    done = CliRunner().invoke(main, ["scale", f"{shallow},offload=optimizer+activations", *asked])
     missing = "activations" if target in TARGETS else "optimizer+activations"
     assert done.exit_code == 0, done.output
     assert f"cannot say offload={missing}" in done.output
     if target in TARGETS:
-        without = CliRunner().invoke(main, ["scale", WORDS, *asked[1:], "--json"]).stdout
+        without = CliRunner().invoke(main, ["scale", shallow, *asked]).stdout
         assert TARGETS[target] in json.loads(done.stdout)["rendered"]
         assert TARGETS[target] not in json.loads(without)["rendered"]
 

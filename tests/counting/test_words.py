@@ -207,7 +207,7 @@ def test_rotary_positions_reach_as_far_as_they_are_stretched(tmp_path, changed, 
     assert f"{path} has positions for {most} tokens" in said
 
 
-@pytest.mark.parametrize("words", ["llama3-8b:h100,seq32768,bf16", "gpt2:h100,seq2048", "bert-large:h100,seq1024"])
+@pytest.mark.parametrize("words", ["llama3-8b:h100,seq32768,bf16", "gpt2:h100,seq2048", "bert-base:h100,seq1024"])
 def test_samples_beyond_the_positions_are_counted_with_a_note(words):
     """Attention grows by the square of the tokens; a learned table of positions gets as many rows."""
     model, cluster = model_of(parse_words(words)), osf.load_cluster("nccl:h100x8,400Gbps")

@@ -39,7 +39,6 @@ def step_time(job: Job) -> float:
     return trace_of(job).ranks[0].steps[-1].time
 
 
-FEW_TINY = replace(TINY, gradients=TINY.gradients[:40], buckets=TINY.buckets[:40])
 REMOVED = {
     "imbalance": replace(HEALTHY, slowness=(1.0, 1.0)),
     "latency": replace(TINY, latency=0.0),
@@ -165,13 +164,15 @@ def test_the_straggler_and_the_network_are_both_named():
     assert "Imbalance: rank 2 takes 94.00 ms longer" in found.verdict
 
 
-@pytest.mark.parametrize("places", [(10, 90, 170), (11, 91, 171), (10, 91, 150, 171)])
+@pytest.mark.parametrize("places", [(2, 18, 34), (3, 19, 35), (2, 19, 30, 35)])
 def test_a_small_message_that_was_held_up_is_no_sign_of_bandwidth(places):
-    job = replace(TINY, stuck=dict.fromkeys(places, 40 * MILLI))
+    job = replace(TINY, stuck=dict.fromkeys(places, 8 * MILLI))
     found = explain_trace(trace_of(job))
     assert found.cause == "latency"
     assert found.gains["bandwidth"] < 0.01 * found.gains["latency"]
-    # Large ones are held up in what they send.
+
+
+def test_a_large_message_is_held_up_in_what_it_sends():
     large = replace(HEALTHY, gradients=(4_000_000, 1_000_000) * 5, stuck={2: 200 * MILLI})
     found = explain_trace(trace_of(large))
     assert found.gains["latency"] < 0.1 * found.gains["bandwidth"]
@@ -207,13 +208,13 @@ def test_start_ups_of_a_table_are_not_the_time_of_its_smallest_message():
     assert explain_trace(trace, cluster_of(trace)).cause == "bandwidth"
     said = "the smallest message's time (1.907 MiB, 40.00 ms) counts as start-up"
     assert any(remark.startswith(said) for remark in osf.explain(trace).remarks)
-    assert not any("smallest message" in remark for remark in osf.explain(trace_of(FEW_TINY)).remarks)
+    assert not any("smallest message" in remark for remark in osf.explain(trace_of(TINY)).remarks)
 
 
 @pytest.mark.parametrize("times", [(0.0, 1e-5), (0.0, 0.0)])
 def test_a_table_of_times_too_short_to_print_has_no_start_ups(times):
     cluster = osf.Cluster("short", "tabulated", tables=(osf.Table(2, (8, 16), times),))
-    found = osf.explain(trace_of(FEW_TINY), cluster)
+    found = osf.explain(trace_of(TINY), cluster)
     assert found.gains["latency"] == pytest.approx(0.0, abs=1e-9)
     assert found.cause == "bandwidth"
 
@@ -221,7 +222,7 @@ def test_a_table_of_times_too_short_to_print_has_no_start_ups(times):
 def test_a_faster_cluster_does_not_make_start_ups_bytes():
     """Messages that take ten times what it says do so in start-up and bytes alike, as remedies price them."""
     small = osf.load_cluster("ring:25us,10Gbps")
-    assert explain_trace(trace_of(FEW_TINY), small).cause == "latency"
+    assert explain_trace(trace_of(TINY), small).cause == "latency"
     large = osf.load_cluster("ring:25us,100Gbps")
     assert explain_trace(trace_of(replace(HEALTHY, per_byte=2e-8)), large).cause == "bandwidth"
 
@@ -263,7 +264,7 @@ def test_a_cluster_says_what_could_be():
     assert explain_trace(trace_of(HEALTHY)).buckets[0].possible == pytest.approx(4e6 / 4.1e-3)
     # With start-ups known, messages all of one size no longer leave them open.
     cluster = osf.load_cluster("ring:250us,100Gbps")
-    tiny = replace(TINY, gradients=(3000,) * 200)
+    tiny = replace(TINY, gradients=(3000,) * 40)
     assert explain_trace(trace_of(tiny), cluster).cause == "latency"
     unsure = explain_trace(trace_of(tiny))
     assert unsure.cause == "bandwidth"
@@ -285,7 +286,7 @@ def test_a_message_is_compared_with_the_fastest():
     st.lists(st.tuples(st.floats(0.5, 2), st.floats(0, 0.02)), min_size=1, max_size=9),
     st.sampled_from([(), (0,)]),
 )
-@settings(max_examples=examples(18))
+@settings(max_examples=examples(8))
 def test_rows_of_messages_add_up_whatever_the_steps_are(steps, traced):
     """On steps that each take another time, and begin to send at another."""
     trace = trace_of(replace(HEALTHY, steps=len(steps), slowness=(1.0, 1.3), traced=traced))
@@ -664,7 +665,7 @@ def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():
         assert other[name].step_time == pytest.approx(without[name].step_time + 0.02 / factor, abs=0.001)
 
 
-@pytest.mark.parametrize("job", [SLOW, GIANT, TINY, HEALTHY, BACKWARDS, *PLANTED.values()])
+@pytest.mark.parametrize("job", [SLOW, BACKWARDS, *PLANTED.values()])
 def test_what_a_faster_network_saves_agrees_with_what_causes_cost(job):
     """One replay prices both: bandwidth cost 10.55 ms a step where a ten times faster network saved 1.8 ms."""
     found = osf.explain(with_others(trace_of(job), 0.02))

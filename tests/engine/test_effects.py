@@ -188,10 +188,12 @@ def test_a_cluster_carries_its_effects_into_predict_and_tune(small_workload, tmp
 )
 def test_plans_are_made_with_the_effects_in_view(effects):
     """Tuned with effects is no slower than tuned without them, both timed with them; and no slower than the default."""
-    workload, plain = osf.load_workload("googlenet-k80"), osf.load_cluster("v100-10gbe")
+    workload, plain = osf.load_workload("alexnet-pipedream"), osf.load_cluster("v100-10gbe")
     cluster = replace(plain, effects=effects)
     aware = osf.tune(workload, cluster, 64)
-    blind = osf.predict(workload, cluster, kept.tuned("googlenet-k80", "v100-10gbe", 64, "ddp").plan, 64).iteration_time
+    blind = osf.predict(
+        workload, cluster, kept.tuned("alexnet-pipedream", "v100-10gbe", 64, "ddp").plan, 64
+    ).iteration_time
     ours = aware.outcomes[0]
     assert ours.tuned_time <= blind * 1.001
     assert ours.tuned_time <= ours.default_time * 1.001

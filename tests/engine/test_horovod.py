@@ -209,7 +209,7 @@ def test_groups_of_one_time_are_formed_in_the_order_of_their_last_gradients():
 
 def test_no_groups_by_names_that_are_made_up():
     """A trace without names calls gradients gradient0, gradient1 ...: no model has parameters of those names."""
-    workload, cluster = load_workload("googlenet-k80"), load_cluster("v100-10gbe")
+    workload, cluster = load_workload("alexnet-pipedream"), load_cluster("v100-10gbe")
     known = tune(workload, cluster, 16, "horovod")
     assert known.knobs.groups
     assert "named_parameters=" in known.rendered

@@ -112,7 +112,7 @@ def test_the_loop_does_what_the_ranks_do(seed):
     assert_alike(*instance(random.Random(seed)))
 
 
-@settings(max_examples=examples(18))
+@settings(max_examples=examples(9))
 @given(st.randoms(use_true_random=False))
 def test_the_loop_does_what_the_ranks_do_wherever_one_looks(rng):
     assert_alike(*instance(rng))

@@ -180,7 +180,10 @@ def test_a_hundred_megabytes_are_refused_and_never_held(tmp_path):
     assert most[0] < 80 * MEGABYTE
 
 
-@pytest.mark.parametrize("line", ["2,1\n", "2," * 400 + "2\n", "\n"])
+@pytest.mark.parametrize(
+    "line",
+    [pytest.param("2,1\n", marks=pytest.mark.long), "2," * 400 + "2\n", pytest.param("\n", marks=pytest.mark.long)],
+)
 def test_a_table_below_the_limit_of_bytes_takes_bounded_memory(tmp_path, line):
     """60 MiB of short, wide and empty lines, in a process that may not have more than 1.5 GiB."""
     path = tmp_path / "rows.csv"
@@ -461,8 +464,11 @@ def test_the_samples_that_are_damaged_are_good(fuzz, tmp_path):
             assert import_file(path, told, tell=silent)
 
 
-def test_damaged_files_through_the_command_line(fuzz):
+@pytest.mark.parametrize("published", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_damaged_files_through_the_command_line(fuzz, monkeypatch, published):
     """As ``python benchmarks/fuzz.py``, which takes 100,000, with a few."""
+    if not published:
+        monkeypatch.delenv("OSFMODEL_DATA", raising=False)
     command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "24", "--jobs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

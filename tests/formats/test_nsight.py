@@ -339,7 +339,7 @@ def test_damaged_databases_are_read_or_refused_in_one_line(tmp_path):
     path = tmp_path / "broken.sqlite"
     chance = random.Random(7)
     outcomes = set()
-    for _ in range(examples(100)):
+    for _ in range(examples(50)):
         damaged = bytearray(content)
         for _ in range(chance.choice((1, 3, 20))):
             place = chance.randrange(16, len(damaged))

@@ -14,7 +14,7 @@ from osfmodel.cost.model import layout_of
 from osfmodel.cost.nccl import ways
 from osfmodel.planning.scaling.anchors import DOUBTS, NONE, AnchoredStep, learn, with_factors
 
-WORDS = "llama3-8b+num_hidden_layers=8:h100,seq8192,batch1,bf16"
+WORDS = "llama3-8b+num_hidden_layers=2:h100,seq8192,batch1,bf16"
 CLUSTER = "nccl:h100x8,400Gbps"
 
 

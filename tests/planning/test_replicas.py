@@ -220,13 +220,13 @@ def test_groups_that_lie_unevenly_on_nodes_pay_for_the_one_that_lies_worst(clust
 
 def test_a_faster_network_shortens_groups_that_span_nodes(cluster):
     """The search for a bandwidth prices the messages of the groups anew."""
-    groups, goals = Parallelism(tensor=16), Goals(time=0.8)
+    words, groups, goals = WORDS.replace(":", "+num_hidden_layers=4:"), Parallelism(tensor=16), Goals(time=0.12)
     options = ScaleOptions(("fsdp2",), groups=groups)
-    curve = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options)
+    curve = scale(replica_workload(words, cluster, groups), cluster, [64], options)
     factor = next(one.values["predicted"] for one in answers(curve, options, goals) if one.asks == "bandwidth")
     faster = osf.load_cluster(f"nccl:h100x8,{400 * factor:.6f}Gbps")
-    (point,) = scale(replica_workload(WORDS, faster, groups), faster, [64], options).points
-    assert point.time == pytest.approx(0.8, rel=0.03)
+    (point,) = scale(replica_workload(words, faster, groups), faster, [64], options).points
+    assert point.time == pytest.approx(0.12, rel=0.03)
 
 
 def test_a_cluster_that_was_measured_between_consecutive_ranks_serves_groups_too():
@@ -357,7 +357,8 @@ def test_settings_leave_room_for_what_pytorch_reserves(cluster):
 def test_settings_name_the_groups(cluster):
     groups = Parallelism(tensor=2, pipeline=2)
     options = ScaleOptions(("fsdp2",), what_if=WhatIf(accumulate=8), groups=groups)
-    curve = scale(replica_workload(WORDS, cluster, groups), cluster, [64], options)
+    words = WORDS.replace(":", "+num_hidden_layers=4:")
+    curve = scale(replica_workload(words, cluster, groups), cluster, [64], options)
     titan = settings(curve, "torchtitan")
     assert titan.config["parallelism"]["tensor_parallel_degree"] == 2
     assert titan.config["parallelism"]["fsdp_reshard_after_forward"] == "default"
@@ -389,7 +390,7 @@ def test_settings_name_the_groups(cluster):
 )  # fmt: skip
 def test_settings_say_the_type_and_the_compilation_of_the_words(cluster, words, titan, megatron):
     groups = Parallelism(tensor=2)
-    made = replica_workload(f"llama3.2-1b:h100,seq4096,{words}", cluster, groups)
+    made = replica_workload(f"llama3.2-1b+num_hidden_layers=2:h100,seq4096,{words}", cluster, groups)
     curve = scale(made, cluster, [16], ScaleOptions(("fsdp2",), groups=groups))
     found = settings(curve, "torchtitan")
     assert {name: found.config[name] for name in ("compile", "model") if name in found.config} == titan

@@ -165,10 +165,10 @@ def test_every_named_strategy_has_an_error_band(cluster, plan, workers, groups):
 
 def test_every_answer_is_met_by_what_it_says():
     """Fed back into scale, an answer meets the goal with a strategy that fits."""
-    words, options = "llama3-8b:h100,seq8192,batch1,bf16,ac=full", ScaleOptions(("fsdp2", "hsdp"))
+    words, options = "llama3-8b+num_hidden_layers=8:h100,seq8192,batch1,bf16,ac=full", ScaleOptions(("fsdp2", "hsdp"))
     workload, slow = osf.load_workload(words), osf.load_cluster("nccl:h100x8,100Gbps")
     curve = scale(workload, slow, [256], options)
-    found = {one.asks: one.values["predicted"] for one in answers(curve, options, Goals(scaling=0.935))}
+    found = {one.asks: one.values["predicted"] for one in answers(curve, options, Goals(scaling=0.85))}
     changes = {
         "bandwidth": osf.WhatIf(bandwidth=found["bandwidth"]),
         "batch": osf.WhatIf(batch_size=int(found["batch"])),
@@ -180,20 +180,20 @@ def test_every_answer_is_met_by_what_it_says():
             more = replace(options, what_if=what_if)
             (point,) = scale(workload, what_if.of_cluster(slow), [256], more).points
             assert point.best.fits == "yes", asks
-            assert point.scaling_factor >= 0.935, asks
+            assert point.scaling_factor >= 0.85, asks
 
 
 def test_an_answer_without_an_error_band_says_so():
     workload, fast = (
-        osf.load_workload("llama3.2-1b+num_hidden_layers=3:h100,seq4096,batch2,bf16,ac=full"),
+        osf.load_workload("llama3.2-1b+num_hidden_layers=1:h100,seq4096,batch2,bf16,ac=full"),
         osf.load_cluster(CLUSTER),
     )
     options = ScaleOptions(plans=("blocks",), limit=MemoryLimit(2**38))
-    curve = scale(workload, fast, [1024], options)
+    curve = scale(workload, fast, [256], options)
     assert curve.points[0].band is None
     found = answers(curve, options, Goals(tokens_per_s=1e6))
     assert all(one.values["fast"] is None and one.values["slow"] is None for one in found)
-    assert found[0].words == "For 1,000,000 tokens/s: 1024 GPUs (no error band)."
+    assert found[0].words == "For 1,000,000 tokens/s: 256 GPUs (no error band)."
 
 
 def test_a_profile_has_no_tokens_and_no_room():
@@ -232,11 +232,11 @@ def test_goals_are_met_by_their_answers_and_by_nothing_less():
 
 def test_the_band_of_a_scaling_factor_leaves_the_doubt_of_computation_out():
     """If computation takes longer than counted, perfect scaling does too."""
-    workload = osf.load_workload("llama3-8b:h100,seq4096,batch2,bf16,ac=full")
+    workload = osf.load_workload("llama3-8b+num_hidden_layers=4:h100,seq4096,batch2,bf16,ac=full")
     cluster = osf.load_cluster("nccl:h100x8,100Gbps")
     assert workload.doubt > 0
     options = ScaleOptions(plans=("fsdp2",))
-    counts = [16, 64, 256]
+    counts = [16, 64]
     found, sure = (
         answers(scale(one, cluster, counts, options), options, Goals(scaling=0.9))
         for one in (workload, replace(workload, doubt=0))
@@ -279,7 +279,7 @@ def test_beyond_a_few_micro_batches_each_adds_as_much_as_the_last():
 
 
 def test_the_batch_that_meets_a_goal_is_the_least_that_fits():
-    words, options = "llama3-8b:h100,seq2048,batch1,bf16,ac=full", ScaleOptions(("fsdp2", "hsdp"))
+    words, options = "llama3-8b+num_hidden_layers=8:h100,seq2048,batch1,bf16,ac=full", ScaleOptions(("fsdp2",))
     workload, slow = osf.load_workload(words), osf.load_cluster("nccl:h100x8,100Gbps")
     curve = scale(workload, slow, [256], options)
     (found,) = (one for one in answers(curve, options, Goals(scaling=0.9)) if one.asks == "batch")
@@ -296,19 +296,19 @@ def test_the_batch_that_meets_a_goal_is_the_least_that_fits():
 
 
 def test_a_rate_asks_for_few_workers_and_a_budget_for_many(curve):
-    options = ScaleOptions(training=TrainingLength(1e9 / 4096, 2.0))
+    options = ScaleOptions(("fsdp2",), training=TrainingLength(1e9 / 4096, 2.0))
     small, large = curve.points
     rate, price = (small.tokens_per_s + large.tokens_per_s) / 2, (small.cost + large.cost) / 2
     found = [one.values["predicted"] for one in answers(curve, options, Goals(tokens_per_s=rate, budget=price))]
     assert found[0] == 64
     assert found[4] == (8 if small.cost < large.cost else 64)
-    bare = scale(osf.load_workload(WORDS), osf.load_cluster(CLUSTER), [8])
+    bare = scale(osf.load_workload(WORDS), osf.load_cluster(CLUSTER), [8], ScaleOptions(("fsdp2",)))
     with pytest.raises(osf.UsageError, match="--budget: give --price"):
         answers(bare, ScaleOptions(), Goals(budget=5))
 
 
 def test_a_time_of_hours_is_of_the_training_where_its_length_is_known(curve):
-    options = ScaleOptions(training=TrainingLength(1e9 / 4096, 2.0))
+    options = ScaleOptions(("fsdp2",), training=TrainingLength(1e9 / 4096, 2.0))
     small, large = curve.points
     found = answers(curve, options, Goals(hours=(small.hours + large.hours) / 2))
     assert (found[0].asks, found[0].values["predicted"]) == ("workers", 64)
@@ -520,9 +520,9 @@ MACHINES = ("--cluster", "nccl:h100x8,400Gbps", "--cluster", "nccl:a100x8,200Gbp
 
 
 def test_the_cheapest_of_several_machines_is_found_by_hand():
-    words = "llama3-8b+num_hidden_layers=4:h100,seq4096,batch1,bf16,ac=full"
+    words = "llama3-8b+num_hidden_layers=2:h100,seq4096,batch1,bf16,ac=full"
     args = (words, *MACHINES, "--plan", "fsdp2", "--price", "2.5", "--price", "1.3")
-    done = run(*args, "--workers", "8..64", "--target-tokens-per-s", "150k", "--json")
+    done = run(*args, "--workers", "8,16,32", "--target-tokens-per-s", "240k", "--json")
     assert done.exit_code == 0, done.output
     made = json.loads(done.stdout)
     assert [one["workload"] for one in made["machines"]] == [words, words.replace("h100", "a100")]
@@ -530,19 +530,19 @@ def test_the_cheapest_of_several_machines_is_found_by_hand():
         (price * point["workers"], one["cluster"], point["workers"])
         for one, price in zip(made["machines"], (2.5, 1.3), strict=True)
         for point in one["points"]
-        if point["tokens_per_s"] >= 150e3
+        if point["tokens_per_s"] >= 240e3
     ]
     (found,) = made["cheapest"]
     price, cluster, workers = min(meeting)
     assert found["predicted"] == {"cluster": cluster, "workers": workers, "price": pytest.approx(price)}
     assert found["price_per"] == "hour"
-    asked = ("--workers", "16..64", "--target-tokens-per-s", "150k", "--tokens", "1T", "--json")
+    asked = ("--workers", "16,32", "--target-tokens-per-s", "240k", "--tokens", "1T", "--json")
     trained = json.loads(run(*args, *asked).stdout)
     costs = [
         point["training_cost"]
         for one in trained["machines"]
         for point in one["points"]
-        if point["tokens_per_s"] >= 150e3
+        if point["tokens_per_s"] >= 240e3
     ]
     (found,) = trained["cheapest"]
     assert found["predicted"]["price"] == pytest.approx(min(costs))

@@ -205,17 +205,21 @@ def test_tables_give_back_what_was_written_and_resume(tmp_path, serial, ending):
     assert list(osf.load_sweep(path)) == serial
 
 
-@pytest.mark.parametrize("ending", STORES)
-def test_two_sweeps_do_not_write_one_table(tmp_path, ending):
-    path = tmp_path / f"table{ending}"
-    store = open_store(path)
-    writer = "import sys; from osfmodel.planning.sweep.stores import open_store; open_store(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", writer, str(path)], capture_output=True, text=True)
-    assert done.returncode
-    assert "DataError" in done.stderr
-    assert ("Could not set lock" if ending == ".duckdb" else "another sweep is writing there: wait") in done.stderr
-    store.close()
-    open_store(path).close()
+def test_two_sweeps_do_not_write_one_table(tmp_path):
+    """A second process tries each kind of table in turn."""
+    stores = {str(tmp_path / f"table{ending}"): open_store(tmp_path / f"table{ending}") for ending in STORES}
+    writer = (
+        "import sys; from osfmodel import DataError; from osfmodel.planning.sweep.stores import open_store\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n        open_store(path)\n        print('open')\n"
+        "    except DataError as error:\n        print(*str(error).splitlines())"
+    )
+    done = subprocess.run([sys.executable, "-c", writer, *stores], capture_output=True, text=True, check=True)
+    for (path, store), said in zip(stores.items(), done.stdout.splitlines(), strict=True):
+        database = path.endswith(".duckdb")
+        assert ("Could not set lock" if database else "another sweep is writing there: wait") in said, path
+        store.close()
+        open_store(path).close()
 
 
 def test_a_database_that_cannot_be_written_is_said_in_one_line(tmp_path, serial):
@@ -266,15 +270,16 @@ def test_another_file_is_not_touched(tmp_path, ending):
 def test_executors_give_the_same_records_in_the_same_order(tmp_path, serial):
     with ThreadPoolExecutor(3) as pool:
         assert list(osf.sweep(GRID, executor=pool)) == serial
-    assert list(osf.sweep(GRID, jobs=2)) == serial
 
 
-def test_lost_processes_are_replaced(tmp_path, monkeypatch, serial):
+def test_lost_processes_are_replaced(tmp_path, monkeypatch):
     """A process that kills itself on the first batch, once."""
+    grid = {**SEARCHED, "accumulate": 1, "workers": [16, 32], "plans": ["ddp", "wfbp"]}
+    serial = list(osf.sweep(grid))
     flag = tmp_path / "flag"
     monkeypatch.setenv("OSF_TEST_FLAG", str(flag))
     monkeypatch.setattr(running, "records", _killed_once)
-    assert list(osf.sweep(GRID, jobs=2)) == serial
+    assert list(osf.sweep(grid, jobs=2)) == serial
     assert flag.exists()
 
 
@@ -291,7 +296,7 @@ def test_processes_that_are_lost_again_and_again_are_an_error(monkeypatch):
     monkeypatch.setattr(running, "records", _killed)
     monkeypatch.setattr(running, "LOSSES", 2)
     with pytest.raises(osf.JobError, match="lost 2 times: is there too little memory"):
-        osf.sweep({**GRID, "workloads": "vgg16-pipedream", "plans": "ddp"}, jobs=2)
+        osf.sweep(SEARCHED, jobs=2)
 
 
 def _killed(batch):
@@ -317,7 +322,9 @@ def large(tmp_path_factory):
     return path, found, time.monotonic() - start
 
 
-@pytest.mark.parametrize("ending", STORES)
+@pytest.mark.parametrize(
+    "ending", [pytest.param(one, marks=[pytest.mark.long] * (one in {".jsonl", ".parquet"})) for one in STORES]
+)
 @many(1, 5)
 def test_a_sweep_that_is_killed_goes_on_and_the_table_is_that_of_an_undisturbed_one(tmp_path, large, ending, many):
     """kill -9 at random moments of each kind of table."""

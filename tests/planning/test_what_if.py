@@ -324,7 +324,7 @@ def test_the_changes_in_words_and_as_data():
 @pytest.mark.parametrize("how", ["fp16", "bf16", "powersgd:4"])
 def test_ddp_fills_buckets_with_gradients_as_they_are_held(how):
     """A hook is given what DDP has put into a bucket, so the tensors in it are those of a run without the hook."""
-    workload = load_workload("resnet50-v100")
+    workload = load_workload("alexnet-pipedream")
     smaller, pricing = compressed(workload, how), pricing_of(RING, 16)
 
     def tensors(plan: Plan) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -165,6 +166,7 @@ def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_sho
         drawn(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,))
 
 
+@cache
 def job_of(cluster=None):
     """A traced job on the cluster that its trace holds, or another, with the workload of its trace."""
     seen = load_trace([*paths_of("tiny-buckets")])
@@ -339,8 +341,7 @@ def test_the_curve_is_timed_by_the_engine_and_its_best_is_the_best():
 @pytest.mark.parametrize("target", CONFIG_TARGETS)
 def test_the_curve_is_of_the_framework_that_the_report_is_about(target):
     """Under its own rules, with its own setting; where it has none that is said."""
-    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
-    shown = drawn(workload, cluster, 8, target=target, plans=())
+    shown = drawn(many(4), osf.load_cluster("k80-10gbe-ring"), 8, target=target, plans=())
     curves = [one for one in shown.curves if isinstance(one, SizeCurve)]
     missing = [about for note, about in shown.report.notes if note.startswith("no curve over bucket sizes")]
     knob = CONFIG_TARGETS[target].size
@@ -360,7 +361,7 @@ def test_the_curve_of_horovod_is_predicted_as_its_settings_are():
 
 
 def test_a_curve_in_elements_has_the_best_number():
-    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+    workload, cluster = osf.load_workload("alexnet-pipedream"), osf.load_cluster("v100-10gbe")
     for target in ("deepspeed", "megatron"):
         found = curve(drawn(workload, cluster, 16, target=target, plans=()), SizeCurve)
         assert sum(workload.gradients.sizes) == 4 * found.caps[-1]

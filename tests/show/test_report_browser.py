@@ -42,7 +42,7 @@ def test_the_page_fits_and_is_quiet(chromium, pages, name, scheme, width):
     assert chromium.run(CONTRAST) == []
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [pytest.param(390, marks=pytest.mark.long), 1200])
 def test_every_colour_is_drawn(chromium, pages, width):
     """A screenshot beside each page, to be looked at; each colour of the chart covers something of it."""
     numpy, image = pytest.importorskip("numpy"), pytest.importorskip("matplotlib.image")
@@ -214,7 +214,7 @@ HIDDEN_ROWS = (
 )
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [390, pytest.param(1200, marks=pytest.mark.long)])
 def test_every_row_of_an_explanation_is_seen(chromium, pages, width):
     """In full height, and on a narrow page with the words of a row below its figures, not out of sight beside them."""
     chromium.open(pages / "explained.html", width, "light")

@@ -200,6 +200,7 @@ def run(*arguments):
     return CliRunner().invoke(main, ["sweep", *map(str, arguments)])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("ending", [".html", ".png", ".svg"])
 @pytest.mark.parametrize("asked", [(), ("--best", "samples_per_s,cost"), ("--where", "workers > 100")])
 def test_the_command_writes_pages_and_pictures(table, tmp_path, ending, asked):
@@ -285,7 +286,14 @@ def test_the_page_fits_and_is_quiet(chromium, pages, name, scheme, width):
     assert wide == []
 
 
-@pytest.mark.parametrize(("name", "key"), [("step", "step_time_s"), ("GPUs", "workers"), ("cluster", "cluster")])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("step", "step_time_s"),
+        pytest.param("GPUs", "workers", marks=pytest.mark.long),
+        ("cluster", "cluster"),
+    ],
+)
 def test_a_heading_sorts_by_numbers_or_texts(chromium, pages, name, key):
     """Up, down, and the order of the grid again; a point without a value comes last."""
     chromium.open(pages / "plain.html", 1366)
@@ -302,7 +310,7 @@ def test_a_heading_sorts_by_numbers_or_texts(chromium, pages, name, key):
     assert_quiet(chromium)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [WIDTHS[0], pytest.param(WIDTHS[1], marks=pytest.mark.long)])
 def test_words_and_choices_filter(chromium, pages, width):
     """Together; the plot follows; and all comes back."""
     chromium.open(pages / "plain.html", width)

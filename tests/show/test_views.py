@@ -19,7 +19,7 @@ from osfmodel.show.views import SHOWN, VIEWS
 from tests.live.explained import paths_of
 from tests.reports import HOSTILE, Page, explanation, hostile_explanation, many
 
-WORKLOAD, CLUSTER = "resnet50-v100", "v100-10gbe"
+WORKLOAD, CLUSTER = "alexnet-pipedream", "v100-10gbe"
 SUBJECT = [WORKLOAD, "--cluster", CLUSTER, "--workers"]
 GRID = {"workloads": WORKLOAD, "clusters": CLUSTER, "workers": [2, 4], "plans": ["ddp", "wfbp"]}
 
@@ -55,6 +55,7 @@ def results() -> dict[str, tuple[object, list[str]]]:
     }
 
 
+@cache
 def nouns() -> dict[str, object]:
     """A noun of every type that has views."""
     workload, cluster = subject()

@@ -148,12 +148,13 @@ def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, o
     """Two tensors in two pieces each: all 75 groupings and orders. On one channel lines attain it now and then."""
     rng = np.random.default_rng(14)
     gaps = []
-    for _ in range(examples(3)):
+    attained = make_cost is affine and objective.channels == 1 and not objective.split
+    for _ in range(examples(3 if attained else 1)):
         workload, pricing = small_workload_of(rng), random_pricing(rng, make_cost, objective)
         best = min(carry_out(workload, plan, pricing).iteration_time for plan in every_plan(PIECES, objective))
         gaps.append(best / bound_under(workload, pricing, objective) - 1)
     assert min(gaps) >= -1e-12
-    if make_cost is affine and objective.channels == 1 and not objective.split:
+    if attained:
         assert min(gaps) < 1e-9
 
 

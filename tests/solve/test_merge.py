@@ -47,7 +47,7 @@ def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
 
 @pytest.mark.parametrize("narrow", [merge.NARROW, 0])
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
-@many(60, 600)
+@many(30, 600)
 def test_equals_exhaustive_search(make_cost, narrow, monkeypatch, many):
     """Random instances of each kind of cost, with choices ruled out only in long problems, and always."""
     monkeypatch.setattr(merge, "NARROW", narrow)

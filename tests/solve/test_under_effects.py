@@ -74,7 +74,7 @@ def command(*words):
 @pytest.mark.usefixtures("kept_tuning")
 def test_what_settings_alone_would_take_is_the_best_plan_of_that_name():
     """On GPUs the slowdown of computation holds the host as well, for a host in step with the device."""
-    where = ["resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16"]
+    where = ["alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16"]
     tuned = " ".join(command("tune", *where, "--for", "horovod").split())
     best = command("predict", *where, "--plan", "horovod:best", "--format", "json")
     (row,) = json.loads(best)["predictions"]

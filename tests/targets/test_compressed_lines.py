@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -18,10 +19,12 @@ CLUSTER = osf.load_cluster("v100-10gbe")
 OF_DDP = ("ddp", "accelerate", "lightning")
 
 
+@cache
 def lines(workload: Workload, target: str = "ddp") -> str:
     return osf.tune(workload, CLUSTER, 4, target).rendered
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("target", [*OF_DDP, "horovod"])
 @pytest.mark.parametrize("name", ["bert-fp16", "bert-bf16", "bert-powersgd", "bert-powersgd4"])
 def test_a_name_says_nothing_of_how_gradients_are_sent(name, target):

@@ -237,6 +237,7 @@ def test_a_setting_that_is_nearly_one_is_suggested(name, meant):
         make_plan(name, made(4), PRICING)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("target", ["fsdp2", "hsdp", "fsdp1"])
 @pytest.mark.parametrize(("how", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16")])
 def test_a_cast_of_what_is_sent_is_a_policy(target, how, dtype):

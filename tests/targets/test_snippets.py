@@ -127,9 +127,12 @@ def matching(text, size, nodes, ranks):
     return None
 
 
-@pytest.mark.parametrize(("cluster", "workers"), [("nccl-h100-ndr", 32), ("nccl-h100-node", 8), ("nccl-v100-dgx1", 8)])
+@pytest.mark.parametrize(
+    ("cluster", "workers"),
+    [("nccl-h100-ndr", 32), ("nccl-v100-dgx1", 8), pytest.param("nccl-h100-node", 8, marks=pytest.mark.long)],
+)
 def test_every_message_finds_what_the_model_prices(cluster, workers):
-    tuning, shape = tuned(cluster, workers, "byteps", "googlenet-k80"), osf.load_cluster(cluster)
+    tuning, shape = tuned(cluster, workers, "byteps"), osf.load_cluster(cluster)
     text, place = SNIPPETS["nccl-tuner"].write(tuning), layout_of(workers, shape.gpus_per_node)
     price, ways = cost_of(shape, workers), nccl.ways(shape.nccl, place)
     sizes = {bucket.size for bucket in tuning.plan.buckets}
