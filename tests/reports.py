@@ -76,8 +76,8 @@ def curve(shown: Pictures, kind: type[Shown]) -> Shown:
 
 @cache
 def hostile() -> Pictures:
-    """400 tensors, names that would break out of a page, and a measured job beside the predictions."""
-    workload = many(400, f"w {HOSTILE}", "{} " + HOSTILE)
+    """200 tensors, names that would break out of a page, and a measured job beside the predictions."""
+    workload = many(200, f"w {HOSTILE}", "{} " + HOSTILE)
     cluster = osf.load_cluster("ring:50us,10Gbps")
     request = ReportRequest(
         workload,

@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import ROOT
 
 
+@pytest.mark.long
 def test_a_planted_difference_is_noticed(tmp_path):
     """A word of every error in the copy: of two commands the one that is refused differs, and the answer does not."""
     shutil.copytree(ROOT / "osfmodel", tmp_path / "osfmodel")

@@ -66,6 +66,7 @@ def test_every_cluster_prices_its_worker_counts(name):
         assert osf.cost_of(cluster, workers)(2**20) > 0
 
 
+@pytest.mark.long
 def test_profiles_are_what_the_converter_makes(data_folder, tmp_path):
     """Byte for byte, so every figure can be traced to the published file."""
     environment = {**os.environ, "OSFMODEL_DATA": str(data_folder)}

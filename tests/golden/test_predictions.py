@@ -9,7 +9,7 @@ import pytest
 
 from tests.golden import predictions
 
-FORMED, SEARCHED = 240, {"optimal": 12}
+FORMED, SEARCHED = 150, {"optimal": 12}
 """Rows of plans that are formed in milliseconds, and rows of a plan that is searched, of which others have one."""
 FEW = 60
 """Tensors of the workloads for which plans are searched here: some searches of more take seconds."""

@@ -60,6 +60,7 @@ def cluster(tmp_path):
         one.wait()
 
 
+@pytest.mark.long
 def test_what_dies_costs_nothing_but_time(cluster, serial, tmp_path):
     """A worker; then the scheduler, which leaves a table from which the next one goes on."""
     address, scheduler, workers = cluster("first", 2)

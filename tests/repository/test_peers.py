@@ -46,6 +46,7 @@ def test_the_roofline_is_three_lines(peers, runs):
     assert answer.memory == 16 * row.model.parameters / 2
 
 
+@pytest.mark.long
 def test_ours_beside_a_roofline_make_the_tables(peers, runs):
     found = {name: peers.ask(peers.PEERS[name], runs) for name in ("osfmodel", "roofline")}
     assert [bool(one) for one in found["osfmodel"].answers] == [True] * len(runs)

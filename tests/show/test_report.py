@@ -67,7 +67,7 @@ def test_the_policy_of_the_page_names_its_own_script_and_style():
 
 
 def test_names_cannot_break_out_of_the_page():
-    """Every name carries markup, quotes and ends of scripts; 400 tensors, one collective each, stay below 1 MB."""
+    """Every name carries markup, quotes and ends of scripts; 200 tensors, one collective each, stay below 1 MB."""
     text = page(hostile(), "1")
     assert len(text.encode()) < 1e6
     found = Page(text)
