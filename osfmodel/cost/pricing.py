@@ -84,7 +84,7 @@ class Pricing:
     usual: bool = False
     alone: Mapping[str, Cost] = field(default_factory=dict)
     slowest: Mapping[str, Cost] = field(default_factory=dict)
-    parts: Callable[[int, int], Pricing] | None = field(default=None, compare=False, repr=False)
+    parts: Callable[[int, int], Pricing] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         require_count(self.in_flight, "collectives in flight", least=1)

@@ -99,7 +99,7 @@ class Timeline:
     compute_time: float
     iteration_time: float
     engine: str = "recursion"
-    run: object = field(default=None, compare=False, repr=False)
+    run: object = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         times = f"{show_time(self.iteration_time)}, {show_time(self.compute_time)} of them computation"

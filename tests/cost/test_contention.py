@@ -41,6 +41,13 @@ def test_the_law():
     assert together(1, 7) == 1
 
 
+def test_prices_between_fewer_workers_make_no_difference():
+    """They are functions, made anew for each pricing: prices are equal where their figures are."""
+    one, other = (pricing_of(load_cluster("v100-10gbe"), 8).slower(factor) for factor in (2, 2))
+    assert one.parts != other.parts
+    assert one == other != one.slower(2)
+
+
 def test_one_parameter_per_node_count_reproduces_the_measurements(measured):
     """49 rows with two or more at once: median at most 6 %, worst at most 10 % (the targets; found: 0.9 %, 5.6 %)."""
     errors = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import sqrt
 
 import numpy as np
@@ -190,7 +190,10 @@ def test_halves_are_nvls_where_rings_are_long():
     assert {fastest(ways(H100, eight, "all_gather"), 2**k)[0] for k in range(10, 34)} == {"ring"}
     assert fastest(ways(NVL72, many, "all_gather"), 2**20) == ("NVLS", "Simple")
     assert fastest(ways(NVL72, many, "all_gather"), 2**33) == ("ring", "Simple")
-    assert choices(ways(NVL72, many, "all_gather"))[0].algorithm == "NVLS"
+    rows = choices(ways(NVL72, many, "all_gather"))
+    taken = [(row.algorithm, row.protocol) for row in rows]
+    assert taken[0] == ("NVLS", "Simple")
+    assert all(one != other for one, other in pairwise(taken)), "a row for each change"
 
 
 @pytest.mark.parametrize("nodes", [2, 16, 100])

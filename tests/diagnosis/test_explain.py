@@ -20,7 +20,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.timeline import union, without
 from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
 from osfmodel.formats.traces import cluster_of, measurement_of, workload_of
-from osfmodel.formats.traces.cautions import own_step
+from osfmodel.formats.traces.cautions import cautions, own_step
 from osfmodel.formats.traces.network import wire_times
 from osfmodel.planning.remedies import BEYOND
 from osfmodel.show.explained.table import costs, others, whose_messages
@@ -648,6 +648,13 @@ def with_others(trace, seconds):
         other = Collective("all_to_all", step.end, end, step.end, 10**6, "float32", workers=len(trace.ranks))
         ranks.append(replace(rank, steps=(replace(step, end=end, collectives=(*step.collectives, other)),)))
     return replace(trace, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.02, True), (1e-4, False)])
+def test_other_collectives_that_keep_the_device_waiting_are_a_caution(seconds, told):
+    """From a hundredth of a step: SLOW takes 242 ms."""
+    found = cautions(with_others(trace_of(SLOW), seconds))
+    assert any("exposed in collectives other than all-reduces" in one for one in found) == told
 
 
 def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():

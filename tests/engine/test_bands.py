@@ -115,7 +115,8 @@ def test_a_band_adds_distances_to_the_doubts_and_holds_the_prediction():
     distances = Distances(NODES, "", (0.1,) * len(LEVELS), (0.2,) * len(LEVELS), 9, ("a",))
     band = around(2.0, 1.8, 2.4, distances)
     assert (band.low, band.high) == pytest.approx((1.8 * math.exp(-0.1), 2.4 * math.exp(0.2)))
-    assert band.below < 0 < band.above != -band.below
+    assert (band.below, band.above) == pytest.approx((0.9 * math.exp(-0.1) - 1, 1.2 * math.exp(0.2) - 1))
+    assert band.half_width == pytest.approx((band.above - band.below) / 2)
     narrow = around(2.0, 2.0, 2.0, distances._replace(below=(-0.5,) * len(LEVELS), above=(-0.5,) * len(LEVELS)))
     assert (narrow.low, narrow.high) == pytest.approx((2.0 / (1 + LEAST), 2.0 * (1 + LEAST)))
 

@@ -9,6 +9,8 @@ import pytest
 from osfmodel import load_workload
 from osfmodel.entities.errors import DataError
 from osfmodel.formats.jobs import JOB_FORMATS, job_at
+from osfmodel.formats.jobs.deepspeed import precision
+from osfmodel.formats.jobs.job import FileKeys
 from osfmodel.formats.jobs.shell import arguments
 from osfmodel.planning.scaling.jobs import words_of
 from osfmodel.targets import CONFIG_TARGETS
@@ -77,6 +79,29 @@ def test_a_file_is_read_as_its_framework_means_it(name):
     assert bool(said) == bool(notes), notes
 
 
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [
+        ({"bf16": "auto"}, ""), ({"fp16": "auto"}, ""), ({}, ""), ({"fp16": False}, "float32"),
+        ({"fp16": True, "bf16": "auto"}, "float16"),
+    ],
+)  # fmt: skip
+def test_a_type_that_deepspeed_leaves_to_the_trainer_is_none(said, dtype):
+    assert precision(FileKeys({f"{name}.enabled": value for name, value in said.items()})) == dtype
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [
+        ("mixed_precision: bf16", "bfloat16"), ("mixed_precision: 'no'", "float32"), ("mixed_precision: fp8", "float8"),
+        ("bf16: true", "bfloat16"), ("tf32: true", "tf32"), ("mixed_precision: fp16\nbf16: true", "float16"),
+    ],
+)  # fmt: skip
+def test_types_of_hugging_face_are_named_as_everywhere(said, dtype, tmp_path):
+    (tmp_path / "a.yaml").write_text(f"distributed_type: FSDP\n{said}\n", encoding="utf-8")
+    assert job_at(str(tmp_path / "a.yaml")).parts["type"] == dtype
+
+
 def test_every_format_has_files_here():
     assert {path.name for path in DATA.iterdir()} == set(READ)
     assert {job_at(str(DATA / name)).framework for name in READ} == set(JOB_FORMATS)
@@ -90,6 +115,7 @@ def test_every_format_has_files_here():
         ("a.toml", "[tool]\nname = 1\n", "states no job of torchtitan, megatron"),
         ("a.toml", "[parallelism]\ntensor_parallel_degree = 0\n", "tensor_parallel_degree is 0"),
         ("a.sh", "echo hello\n", "states no job"),
+        ("a.sh", "echo h\udce9\n", "is not text"),
         ("a.sh", "A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 8, "expands to more than"),
         ("a.args", "--num-layers 2.5", "num_layers is '2.5'"),
         ("a.json", '{"zero_optimization": {"stage": 5}}', "zero_optimization.stage is 5: it must be from 0 to 3"),
@@ -99,7 +125,7 @@ def test_every_format_has_files_here():
     ],
 )  # fmt: skip
 def test_a_file_that_states_no_job_is_refused_in_a_line(name, text, said, tmp_path):
-    (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(DataError) as found:
         job_at(str(tmp_path / name))
     assert said in str(found.value)
@@ -121,6 +147,7 @@ def test_files_of_other_kinds_are_left_to_their_readers(name, tmp_path):
         ("A=(--a 1)\nA+=(--b '2 3')\nrun x.py ${A[@]} --c", {"a": "1", "b": "2", "c": True}),
         ("N=${1:-${2:-8}}\nrun x.py --n ${N} --rest $3", {"n": "8", "rest": "$3"}),
         ("if [ $X -gt 1 ]; then Y=1; elif [ 2 -ge 2 ]; then Y=2; else Y=3; fi\nrun x.py --y $Y", {"y": "2"}),
+        ("if [ 10 -gt 9 ]; then Y=1; fi\nrun x.py --y ${Y:-0}", {"y": "1"}),
         ("if [ -z $X ] && [ a != b ]; then Y=1; fi\nif ! [ a = a ]; then Y=4; fi\nrun x.py --y $Y", {"y": "1"}),
         ("case $1 in a) Y=1;; esac\nfor i in 1 2; do Y=3; done\nrun x.py --y ${Y:=5}", {"y": "5"}),
         ("Y=1\nif grep -q z f; then Y=2; if [ 1 = 1 ]; then Y=3; fi; else Z=4; fi\nrun x.py --y $Y$Z", {"y": "14"}),

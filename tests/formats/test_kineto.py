@@ -315,6 +315,7 @@ def test_the_workload_has_every_gradient_when_the_last_rank_has_it():
     assert list(workload.gradients.ready_times) == times(*((t - steps[1].start) * MICRO for t in steps[1].ready))
     assert workload.update_time == pytest.approx(80e-6)
     assert "GPU X, nccl, 2 workers; rank 1, 1 of 3 steps" in workload.source.conditions
+    assert workload.source.conditions.endswith("a layer per gradient")
     assert workload.source.gpu == "GPU X"
 
 
@@ -324,6 +325,7 @@ def test_sizes_that_a_trace_lacks():
     workload = workload_of(read(bare))
     assert workload.gradients.names == ("bucket0", "bucket1", "bucket2")
     assert workload.grain == "bucket"
+    assert "a layer per bucket, since sizes of single gradients are not recorded" in workload.source.conditions
     assert workload_of(read(replace(bare, shapes=True))).grain == "gradient"
     assert workload.gradients.sizes == (1200, 1200, 720)
     assert any("record_shapes=True" in remark for remark in read(bare).remarks)

@@ -115,6 +115,12 @@ def test_steps_may_be_chosen(tmp_path):
     assert [step.number for step in load_trace([path], Hints("job", steps=(6, 7))).pace.steps] == [6, 7]
 
 
+def test_ranks_of_different_steps_are_refused(tmp_path):
+    paths = [write(tmp_path / "a.sqlite", JOB, (0,)), write(tmp_path / "b.sqlite", JOB, (1,), "step 10{}")]
+    with pytest.raises(DataError, match=r"no step is on the record of all ranks: rank 0 has 5..7, rank 1 has 105..107"):
+        load_trace(paths, Hints("job"))
+
+
 def since_the_first(trace):
     """The steps with times counted from the first of them, in whole nanoseconds."""
     begin = trace.ranks[0].steps[0].start

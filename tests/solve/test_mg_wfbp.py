@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from osfmodel.cost import AffineCost
+from osfmodel.cost import AffineCost, TableCost
 from osfmodel.solve import exact as merge
 from osfmodel.solve.published import mg_wfbp, regression
 from osfmodel.solve.solution import finish, groups_of
@@ -117,3 +117,10 @@ def test_runs_below_the_least_size_take_the_next_gradient_in_any_case():
     assert mg_wfbp.merge(ready, sizes, ["f"] * 4, 1.0, 0.01) == (1, 2, 3, 4)
     assert mg_wfbp.merge(ready, sizes, ["f"] * 4, 1.0, 0.01, least=50) == (2, 3, 4)
     assert mg_wfbp.merge(ready, sizes, ["f", "g", "g", "g"], 1.0, 0.01, least=50) == (1, 2, 3, 4)
+
+
+def test_a_line_through_rising_prices_has_no_start_up_below_zero():
+    """A hundred times the time for twice the bytes: the regression's own start-up is negative."""
+    startup, per_byte = regression.linear(TableCost((1024, 2**20, 2**21), (1e-6, 1e-5, 1e-3)))
+    assert startup == 0
+    assert per_byte > 0

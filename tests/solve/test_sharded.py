@@ -353,6 +353,16 @@ def test_the_bound_of_several_micro_batches_counts_what_each_sends(form, least):
     assert plan_bound(workload, plan, slow) > least * seconds(workload, plan, slow)
 
 
+def test_the_bound_counts_copies_out_of_gathered_messages():
+    """The second block is copied out while forward waits for the first, so the bound is near the step."""
+    layers = [Layer(f"layers.{block}.up", 2e-3, 3e-3, 40_000) for block in range(2)]
+    workload = Workload("two", tuple(layers), update_time=1e-3)
+    pricing = Pricing.of(AffineCost(((1e-3, 1e-8),)), Effects(copy_out=2e-8), workers=4)
+    plan = plan_of(workload, [(name,) for name in blocks(workload)], group_search.SETTINGS[0])
+    step = seconds(workload, plan, pricing)
+    assert 0.94 * step < plan_bound(workload, plan, pricing) <= step
+
+
 def test_the_bound_counts_what_is_gathered_again():
     """A slow network: nearly all of the step is three collectives for each block, and the bound knows."""
     workload, pricing = drawn(np.random.default_rng(8), 12)

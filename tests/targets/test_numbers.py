@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from osfmodel.cost import AffineCost
@@ -36,10 +36,12 @@ def test_a_bucket_is_sent_before_it_would_exceed_the_bound(sizes, bound):
 
 
 @rules
-@given(SIZES, st.integers(1, 300))
-def test_a_layout_is_found_again_by_its_number(rule, sizes, number):
+@given(SIZES, st.lists(st.sampled_from(["float32", "float16"]), min_size=8, max_size=8), st.integers(1, 300))
+@example([2, 8, 8], ["float16", "float32", "float32"], 20)
+def test_a_layout_is_found_again_by_its_number(rule, sizes, dtypes, number):
+    """Of one type or of two, whose last buckets close or just end."""
     rule = RULES[rule]
-    found = gradients(range(len(sizes)), sizes)
+    found = gradients(range(len(sizes)), sizes, (dtypes * len(sizes))[: len(sizes)])
     groups = rule.layout(found, number)
     again = cap_forming(groups, found, rule)
     assert again is not None

@@ -246,7 +246,7 @@ def sharded_plan(trace: Trace, workload: str, layers: Sequence[Layer]) -> Plan:
     step = usual_steps(trace)[0]
     groups = groups_of(step)
     ranks = groups[0].ranks
-    between = next((one.workers for one in step.sharded if one.kind == "all_reduce" and one.workers), 1) or 1
+    between = next((one.workers for one in step.sharded if one.kind == "all_reduce" and one.workers), 1)
     own, gathered = groups[0].dtype, groups[0].gathered
     spans = [one.interval for one in step.sharded]
     hidden = length(common(spans, step.compute)) > OVERLAPS * plain_sum(end - start for start, end in spans)
@@ -342,7 +342,7 @@ def doubts_of(trace: Trace) -> Iterator[str]:
     if frozen := [group.module or "the root" for group in groups if group.module not in reduced]:
         yield f"{', '.join(frozen)}: gathered and not reduced, so that all parameters count as trained"
     shards = groups[0].ranks
-    between = next((one.workers for one in step.sharded if one.kind == "all_reduce" and one.workers), 1) or 1
+    between = next((one.workers for one in step.sharded if one.kind == "all_reduce" and one.workers), 1)
     if (trace.workers or 1) != shards * between:
         told = shards * between
         yield f"parameters are sharded between {told} of {trace.workers} ranks: predict the plan for {told} workers"
