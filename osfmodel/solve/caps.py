@@ -134,15 +134,15 @@ def in_elements(gradients: Gradients) -> Gradients:
 def cap_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: Closing) -> int | None:
     """A cap, in the unit of ``gradients``, that forms exactly these buckets in this order; None if there is none.
 
-    If any does, one of these does: the largest bucket, or of several tensors; the smallest that another of its dtype
-    follows, or more than all where none is; the last of each dtype, which closes or just ends.
+    If any does, one of these sizes does: that of the largest bucket, of the largest of several tensors, of the smallest
+    that another of its dtype follows (without one: a byte more than the largest), or of the last of a dtype.
     """
     sizes = [sum(gradients.sizes[i] for i in group) for group in groups]
     last = {gradients.dtypes[group[0]]: place for place, group in enumerate(groups)}
     ended = [size for place, size in enumerate(sizes) if place not in last.values()]
     fused = [size for group, size in zip(groups, sizes, strict=True) if len(group) > 1]
-    least, lasts = min(ended, default=max(sizes) + 1), [sizes[place] for place in last.values()]
-    tried = dict.fromkeys([max(sizes), min(sizes), least, max(fused, default=1), *lasts])
+    closed, lasts = min(ended, default=max(sizes) + 1), [sizes[place] for place in last.values()]
+    tried = dict.fromkeys([max(sizes), min(sizes), closed, max(fused, default=1), *lasts])
     wanted = [list(group) for group in groups]
     return next((cap for cap in tried if closing.layout(gradients, cap) == wanted), None)
 

@@ -41,8 +41,8 @@ def test_the_law():
     assert together(1, 7) == 1
 
 
-def test_prices_between_fewer_workers_make_no_difference():
-    """They are functions, made anew for each pricing: prices are equal where their figures are."""
+def test_pricings_are_equal_whatever_function_prices_fewer_workers():
+    """The function is made anew for each pricing."""
     one, other = (pricing_of(load_cluster("v100-10gbe"), 8).slower(factor) for factor in (2, 2))
     assert one.parts != other.parts
     assert one == other != one.slower(2)

@@ -228,7 +228,7 @@ def test_repeats_of_real_runs_are_no_change(name):
 
 
 def test_runs_of_a_job_on_a_busy_machine_are_no_change():
-    """24 runs between two processes on two cores that other work kept busy, as benchmarks/compare_runs.py records."""
+    """Half of 24 runs between two processes on two cores kept busy, as benchmarks/compare_runs.py records."""
     found = json.loads((Path(__file__).parent / "data/busy-runs.json").read_text(encoding="utf-8"))
     for steps in (3, 40):
         runs = [series(times[:steps]) for name in ("job", "again") for times in found[name][::2]]

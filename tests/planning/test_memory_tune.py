@@ -138,7 +138,7 @@ def test_fewer_permissions_are_not_faster():
 
 
 @settings(max_examples=examples(6))
-@given(st.integers(1, 36))
+@given(st.integers(1, 37))
 def test_what_fits_with_all_saved_is_found(size):
     """A batch for which one by one fits has a plan, whatever the programme sets aside for buckets."""
     assert tuned(GIB, batch_size=size).after.batch_size == size

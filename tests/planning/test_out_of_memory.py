@@ -5,24 +5,24 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from osfmodel.cli import main
-from tests.draws import many
 
 REPORTS = Path(__file__).parents[2] / "profiles/published/out-of-memory.csv"
 
 
-@many(3, 1)
-def test_most_reports_are_said_not_to_fit_or_to_be_tight(monkeypatch, many):
-    """One of so ``many``; without remedies, which test_rescues.py has."""
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_most_reports_are_said_not_to_fit_or_to_be_tight(monkeypatch, every):
+    """One report of so many; without remedies, which test_rescues.py has."""
     monkeypatch.setattr("osfmodel.cli.scale.Rescuer.rescues", lambda self: [])
     with REPORTS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) >= 20
     assert all(row["source"].startswith("https://github.com/") and row["stated"] for row in rows)
     said = []
-    for row in rows[::many]:
+    for row in rows[::every]:
         asked = [row["words"], "--cluster", row["cluster"], "--workers", row["gpus"], "--plan", row["plan"]]
         done = CliRunner().invoke(main, ["scale", *asked, *shlex.split(row["options"]), "--json"])
         assert done.exit_code == 0, (row, done.output)

@@ -108,6 +108,16 @@ LARGE = [
 ]
 
 
+def test_collectives_are_joined_on_a_page_that_would_be_too_large(monkeypatch):
+    whole = page(hostile(), "1")
+    monkeypatch.setattr("osfmodel.show.report.page.LARGEST", len(whole.encode()) // 2)
+    joined = page(hostile(), "1")
+    assert len(joined.encode()) < len(whole.encode())
+    bars = [sum("data-row" in attributes for _, attributes in Page(text).elements) for text in (whole, joined)]
+    assert bars[0] > bars[1] > 0
+    assert ["Too many collectives for a page" in text for text in (whole, joined)] == [False, True]
+
+
 @pytest.mark.parametrize(("workload", "asked"), LARGE)
 def test_a_page_is_below_a_megabyte(workload, asked):
     """With hundreds of collectives under each of several plans; and what was joined for that is said."""

@@ -37,12 +37,12 @@ def test_every_kind_of_file_has_a_schema_that_is_one():
         jsonschema.Draft202012Validator.check_schema(schema_of(kind))
 
 
-@pytest.mark.parametrize("each", [8, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", FILES)
-def test_bundled_files_pass(kind, each):
-    """One of so many."""
+def test_bundled_files_pass(kind, every):
+    """One file of so many."""
     assert FILES[kind]
-    wrong = {path.name: faults(kind, json.loads(path.read_text(encoding="utf-8"))) for path in FILES[kind][::each]}
+    wrong = {path.name: faults(kind, json.loads(path.read_text(encoding="utf-8"))) for path in FILES[kind][::every]}
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
