@@ -652,7 +652,7 @@ def with_others(trace, seconds):
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.02, True), (1e-4, False)])
 def test_other_collectives_that_keep_the_device_waiting_are_a_caution(seconds, told):
-    """Where they take a hundredth of a step or more; a step of SLOW takes 242 ms."""
+    """From a hundredth of a step on: a step of SLOW is 242 ms long."""
     found = cautions(with_others(trace_of(SLOW), seconds))
     assert any("exposed in collectives other than all-reduces" in one for one in found) == told
 
