@@ -108,6 +108,18 @@ def test_the_host_is_a_remedy_that_adds_to_what_it_has(words, asked, changes):
         assert point["fits"] == "yes"
 
 
+def test_settings_of_a_step_that_is_tight_are_given():
+    """More live bytes than a GPU has, by less than their doubt: the table takes FSDP2, and so do the settings."""
+    asked = ["llama2-13b:a100,seq4096,batch2,bf16", "--cluster", "nccl:a100x8,200Gbps", "--workers", "32"]
+    done = CliRunner().invoke(main, ["scale", *asked, "--for", "torchtitan", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    (point,) = found["points"]
+    assert (point["strategy"], point["fits"]) == ("fsdp2", "tight")
+    assert point["peak_memory_bytes"] > found["limit_bytes"]
+    assert 'fsdp_reshard_after_forward = "default"' in json.dumps(found).replace('\\"', '"')
+
+
 def test_settings_that_cannot_fit_are_refused_with_a_command_whose_settings_do():
     words = f"{WIDE}:h100,seq8192,batch2"
     asked = [words, "--cluster", H100, "--workers", "8", "--for=torchtitan"]

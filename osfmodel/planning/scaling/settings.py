@@ -22,7 +22,7 @@ from osfmodel.planning.scaling.strategies import StrategyRow
 from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategy_row
 from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule
-from osfmodel.solve.verdicts import NO
+from osfmodel.solve.verdicts import NO, TIGHT
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
 from osfmodel.targets.target import JobSettings
@@ -55,7 +55,14 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
         (predicted,) = compare(workload, cluster, last.ranks, [rule]).predictions
         return found, strategy_row(predicted, last.ranks, curve.limit, True, curve.groups)
 
-    found, row = judged(curve.limit if chosen.objective.strategy in SHARDED else None)
+    limit = curve.limit if chosen.objective.strategy in SHARDED else None
+    try:
+        found, row = judged(limit)
+    except PlanError:
+        if limit is None or last.fits != TIGHT or last.best.peak is None:
+            raise
+        # As tight as the plan in the table.
+        found, row = judged(replace(limit, bytes=max(limit.bytes, last.best.peak.bytes)))
     if chosen.objective.strategy in SHARDED and curve.limit is not None and (reserved := _too_much(row)):
         with suppress(PlanError):  # live bytes for which PyTorch reserves no more than there is
             found, row = judged(replace(curve.limit, bytes=curve.limit.bytes**2 // reserved))

@@ -223,7 +223,7 @@ def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryL
         one for one in possible(choice.rows) if one.name in CONFIG_TARGETS and (one.fits == YES or row.fits == NO)
     ]
     names = ", ".join(one.name for one in better)
-    remedy = "nothing else surely fits: osf scale says what would"
+    remedy = "no other framework's settings surely fit: osf scale has changes that do"
     if better:
         remedy = f"{names} fit{'s' * (len(better) == 1)}" if better[0].fits == YES else f"{names} may, which is tight"
     said = "are tight in memory" if row.fits == TIGHT else "do not fit"
