@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def place(folder: Path) -> None:
     for name, content in _texts().items():
         (folder / name).write_text(content, encoding="utf-8")
     (folder / "snapshot.pickle").write_bytes(memory_snapshots.pickled(memory_snapshots.trained()))
+    shutil.copy(ROOT / "tests/formats/data/jobs/titan-8b.toml", folder / "train.toml")
     (folder / "traces").mkdir()
     with tarfile.open(folder / "traces.tar.gz", "w:gz") as archive:
         for rank in (0, 1):
