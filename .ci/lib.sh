@@ -7,8 +7,8 @@ fi
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 CI=true # CI: the same examples of property tests each time
-export PIP_NO_COMPILE=no # pip's way to ask for it: Python compiles what is imported, a fraction of what is installed,
-unset PYTHONDONTWRITEBYTECODE # and keeps it
+export PIP_NO_COMPILE=no # "no" turns compiling off in pip: only a fraction of what is installed is imported
+unset PYTHONDONTWRITEBYTECODE # what is imported is then compiled once
 
 step() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 

@@ -135,7 +135,7 @@ def cap_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: 
     """A cap, in the unit of ``gradients``, that forms exactly these buckets in this order; None if there is none.
 
     If any does, one of these sizes does: that of the largest bucket, of the largest of several tensors, of the smallest
-    that another of its dtype follows (without one: a byte more than the largest), or of the last of a dtype.
+    that another of its dtype follows (without one: one more than the largest), or of the last of a dtype.
     """
     sizes = [sum(gradients.sizes[i] for i in group) for group in groups]
     last = {gradients.dtypes[group[0]]: place for place, group in enumerate(groups)}

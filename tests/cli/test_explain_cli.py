@@ -57,10 +57,10 @@ SAID = ["slow-link", "slow-rank", "fsdp2-slow-rank"]
 )
 def test_the_command_says_what_is_found(name):
     found = document(*paths_of(name))
-    seen_there = seen(name)
-    assert (found["cause"], found["straggler_rank"]) == (seen_there.cause, seen_there.straggler)
+    library = seen(name)
+    assert (found["cause"], found["straggler_rank"]) == (library.cause, library.straggler)
     first = explained(*paths_of(name)).stdout.partition(".")[0]
-    assert " ".join(first.split()) in found["verdict"] == seen_there.verdict
+    assert " ".join(first.split()) in found["verdict"] == library.verdict
 
 
 @pytest.mark.parametrize("name", EXPECTED)

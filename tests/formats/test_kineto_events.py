@@ -266,9 +266,11 @@ def test_numbers_that_no_float_holds_are_left_out(number):
     assert "holds a number with too many digits" in fault(content.replace("777", "9" * 5000))
 
 
-def test_the_older_spelling_of_external_id():
-    events = read(trace([{**EVENTS[3], "args": {"external id": 9}}] * 4))[1]
-    assert [event.args.external_id for event in events] == [9] * 4
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_older_spelling_of_external_id(count):
+    """A lone event is decoded by another way than those of a long file."""
+    events = read(trace([{**EVENTS[3], "args": {"external id": 9}}] * count))[1]
+    assert [event.args.external_id for event in events] == [9] * count
 
 
 def test_missing_values_and_words_for_no_number_are_null():
