@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,15 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import READ, GroupedCommand, OptionGroup
-from osfmodel.cli.options import Subject, load_subject, parse_workers, plan_files, plan_option, subject_options
+from osfmodel.cli.options import (
+    Subject,
+    load_subject,
+    parse_workers,
+    plan_files,
+    plan_option,
+    scale_command,
+    subject_options,
+)
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.counting import in_words, load_workload
 from osfmodel.counting.groups import Parallelism
@@ -183,7 +190,9 @@ def memory_command(
         reserved,
         chances,
         fits,
-        "" if sure else _scaled(subject, counts[0], groups, {"--batch-size": batch_size, "--memory": memory}),
+        ""
+        if sure
+        else scale_command(subject, counts[0], {"--batch-size": batch_size, "--memory": memory}, groups.words),
     )
     emit(style, as_json, output, predicted)
 
@@ -205,15 +214,6 @@ def _judged(
             needs = (one.memory.peak, one.plan, limit.bytes, repeated, reserved[name], workload.batch_size)
             lacking[name] = shortfall(*needs)
     return reserved, chances, lacking
-
-
-def _scaled(subject: Subject, workers: int, groups: Parallelism, options: Mapping[str, int | str | None]) -> str:
-    """The command that compares what fits and costs remedies, for the same question."""
-    several = subject.what_if.accumulate if subject.what_if.accumulate > 1 else None
-    given = {"--workers": workers, "--accumulate": several, **options}
-    said = [f"{option} {value}" for option, value in given.items() if value is not None]
-    names = f"{shlex.quote(subject.workload_name)} --cluster {shlex.quote(subject.cluster_name or '')}"
-    return " ".join(["osf scale", names, *said, *groups.words.split()])
 
 
 def expected_memory(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,6 +90,15 @@ def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[s
                 require(plan.strategy, STRATEGIES, f"strategy in {name}:")
                 require(plan.executor or DDP.name, EXECUTORS, f"executor in {name}:")
     return files
+
+
+def scale_command(subject: Subject, workers: int, options: Mapping[str, int | str | None], groups: str = "") -> str:
+    """The command that compares what fits and costs remedies, for the same question."""
+    several = subject.what_if.accumulate if subject.what_if.accumulate > 1 else None
+    given = {"--workers": workers, "--accumulate": several, **options}
+    said = [part for option, value in given.items() if value is not None for part in (option, str(value))]
+    where = [] if subject.cluster_name is None else ["--cluster", subject.cluster_name]
+    return shlex.join(["osf", "scale", subject.workload_name, *where, *said, *groups.split()])
 
 
 def parse_workers(text: str, cluster: Cluster) -> list[int]:

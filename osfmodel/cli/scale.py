@@ -109,7 +109,7 @@ def _group(name: str, said: str) -> Decorator:
     help="A measured step with N GPUs: 64=0.61s, 64=5762tok/s/gpu, 64=210samples/s, or 64=FILE, a trainer's log; or a "
     "CSV of runs. One replaces computed times; several also teach the network.",
 )
-@MEMORY.option("--memory", metavar="SIZE", help="Of a GPU (80GB). Default: what CUDA and NCCL leave of it.")
+@MEMORY.option("--memory", metavar="SIZE", help="Of a GPU (76GiB). Default: what CUDA and NCCL leave of it.")
 @MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the workload's.")
 @TRAINING.option("--tokens", metavar="N", help="Also show the hours for training on N tokens (300B, 15T).")
 @TRAINING.option("--samples", metavar="N", help="Also show the hours for training on N samples (1.28M).")
@@ -207,7 +207,7 @@ def scale_command(
 
 def _require_same_gpu(subject: Subject) -> None:
     """Raise UsageError for a workload and a cluster in words that name different GPUs."""
-    there = on_gpu_of(subject.workload_name, cluster := str(subject.cluster_name))
+    there = on_gpu_of(subject.workload_name, cluster := str(subject.cluster_name), chip=True)
     if there != subject.workload_name:
         gpu = gpu_in_words(cluster)
         raise UsageError(f"{subject.workload_name!r} is not for {gpu}, the GPU of {cluster}: write {there}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,15 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import LIMITS, OUTPUT, READ, RULES, GroupedCommand, OptionGroup, group_of, is_given
-from osfmodel.cli.options import ANY, Subject, load_subject, parse_workers, subject_options, target_option
+from osfmodel.cli.options import (
+    ANY,
+    Subject,
+    load_subject,
+    parse_workers,
+    scale_command,
+    subject_options,
+    target_option,
+)
 from osfmodel.cli.tune_live import live_options, tune_live_command
 from osfmodel.counting import in_words, load_workload
 from osfmodel.engine.optimizers import OPTIMIZERS
@@ -195,6 +203,8 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
         if others and free and not is_given(click.get_current_context(), "target"):
             tuning = tuned(others[0])
             said += f": these are settings of {others[0]}; for those of {target}: --for {target}"
+        elif said and not others:
+            said += f": {_remedies(subject, counts, asked)}"
         tuning = replace(tuning, warnings=(*tuning.warnings, *([said] if said else [])))
     style, as_json = asked["style"], asked["as_json"]
     if lines is not None:
@@ -253,7 +263,16 @@ def _tune_any(subject: Subject, asked: Mapping[str, Any]) -> None:
         counts = list(counts_up_to(cluster, counts[0]))
     limit = _memory_limit(asked) or _room(workload, subject, asked)
     made = tune_any(workload, cluster, sorted(counts), limit, subject.what_if)
+    if made.last.chosen is None and in_words(workload.name):
+        said = f"what fits, and what that costs: {_remedies(subject, counts, asked)}"
+        made = replace(made, warnings=(*made.warnings, said))
     emit(asked["style"], asked["as_json"], asked["output"], StrategiesTuned(made, _tuned_options(subject, asked)))
+
+
+def _remedies(subject: Subject, counts: Sequence[int], asked: Mapping[str, Any]) -> str:
+    """The command that has changes with which the same step fits."""
+    options = {"--batch-size": "batch_size", "--memory": "memory", "--optimizer": "optimizer"}
+    return scale_command(subject, max(counts), {option: asked[name] for option, name in options.items()})
 
 
 def _room(workload: Workload, subject: Subject, asked: Mapping[str, Any]) -> MemoryLimit | None:

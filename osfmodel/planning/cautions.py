@@ -6,13 +6,13 @@ add one: a row, and where it needs figures a generator of the words in its sente
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from osfmodel.cost import COST_MODELS, network_rates, worker_counts
 from osfmodel.cost.clusters import cpu_share
+from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
@@ -22,7 +22,7 @@ from osfmodel.entities.compression import INSTEAD, SPARSE
 from osfmodel.entities.display import show_bytes, show_share, show_time
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.files.usual_effects import gpu_unknown
-from osfmodel.entities.gpus import generation_of
+from osfmodel.entities.gpus import GPUS, generation_of, gpu_on_data_sheet
 from osfmodel.entities.measurement import NO_GPU
 from osfmodel.entities.modules import FULLY_SHARDED, HYBRID_SHARDED, SHARDED, unsharded
 from osfmodel.entities.plan import Plan
@@ -186,13 +186,13 @@ def _network(found: Finished) -> list[Words]:
     return once(rates and used, rates=rates)
 
 
-def _other_device(found: Finished) -> Iterator[Words]:
-    words = re.match(r"nccl:\s*([^,]+)x[0-9]+", found.cluster.name)
-    mine, theirs = found.workload.source.gpu, words[1] if words else found.cluster.source.gpu
-    if mine == NO_GPU and generation_of(theirs):
-        yield {"mine": "CPU", "theirs": theirs}
-    elif generation_of(mine) and generation_of(theirs) and generation_of(mine) != generation_of(theirs):
-        yield {"mine": mine, "theirs": theirs}
+def _other_device(found: Finished) -> list[Words]:
+    words, mine = gpu_in_words(found.cluster.name), found.workload.source.gpu
+    theirs = GPUS[words].called if words else found.cluster.source.gpu
+    exactly = words and gpu_on_data_sheet(mine)
+    another = mine != theirs if exactly else generation_of(mine) not in ("", generation_of(theirs))
+    known = generation_of(theirs) and (another or mine == NO_GPU)
+    return once(known, mine="CPU" if mine == NO_GPU else mine, theirs=theirs)
 
 
 def _in_words(found: Finished) -> Iterator[Words]:
@@ -295,8 +295,8 @@ CAUTIONS: Mapping[str, Caution] = {
     "network": Caution(_network, NETWORK + " {rates}"),
     "other-device": Caution(
         _other_device,
-        "the profile was measured on {mine}, the cluster has {theirs}",
-        "times are those of {mine} unless --compute xF scales them",
+        "times are those of {mine}, the cluster has {theirs}",
+        "memory is judged for {mine} too; --compute xF scales the times",
     ),
     "in-words": Caution(_in_words, "{said}"),
     "unsharded": Caution(lambda found: ({"said": one} for one in unsharded(found.workload, found.plan)), "{said}"),

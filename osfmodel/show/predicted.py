@@ -139,7 +139,10 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 def _alone(comparison: Comparison) -> str:
     """The time to which scaling factors are relative, in a sentence."""
     if comparison.what_if.global_batch is None:
-        return f"Single-worker time: {show_predicted_time(comparison.workload.compute_time)}."
+        workload = comparison.workload
+        update = f", {show_predicted_time(workload.update_time)} of it the update, which sharded workers divide"
+        above = any(one.scaling_factor > 1 for one in comparison.predictions) and workload.update_time
+        return f"Single-worker time: {show_predicted_time(workload.compute_time)}{update if above else ''}."
     whole = comparison.predictions[0].alone * comparison.workers
     return f"Single-worker time with the whole global batch: {show_predicted_time(whole)}."
 

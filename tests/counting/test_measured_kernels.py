@@ -163,6 +163,8 @@ def test_a_file_is_for_its_own_gpu(surface, tmp_path):
     assert on_gpu_of(f"gpt2:{surface},batch2", "nccl:h200x8") == f"gpt2:{surface},batch2"
     assert on_gpu_of(f"gpt2:{surface},batch2", "nccl:b200x8") == "gpt2:b200,batch2"
     assert on_gpu_of(f"gpt2:{other},batch2", "nccl:b200x8") == f"gpt2:{other},batch2"
+    assert on_gpu_of("gpt2:a100,batch2", "nccl:a100-40gbx8") == "gpt2:a100-40gb,batch2"
+    assert on_gpu_of("gpt2:a100,batch2", "nccl:a100-40gbx8", chip=True) == "gpt2:a100,batch2"
 
 
 @pytest.mark.parametrize(

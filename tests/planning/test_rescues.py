@@ -66,9 +66,13 @@ def test_checkpointing_is_no_remedy_where_all_is_repeated_already():
     shown = CliRunner().invoke(main, ["scale", *asked]).stdout
     assert "checkpointing" not in shown
     assert not any("ac=" in one["change"] for one in points(*asked)["remedies"])
-    tuned = CliRunner().invoke(main, ["tune", *asked[:-2], "--for", "any"]).stdout
-    assert "Nothing fits" in tuned
-    assert "activation checkpointing" not in tuned
+    tuned = CliRunner().invoke(main, ["tune", *asked[:-2], "--for", "any"])
+    assert "Nothing fits" in tuned.stdout
+    assert "activation checkpointing" not in tuned.stdout
+    remedies = shlex.join(["osf", "scale", *asked[:-2]])
+    assert " ".join(tuned.stderr.split()).endswith(f"what fits, and what that costs: {remedies}")
+    alone = CliRunner().invoke(main, ["tune", *asked[:-2]]).stderr
+    assert " ".join(alone.split()).endswith(f"osf scale has changes that do: {remedies}")
 
 
 def test_experts_are_shared_where_a_model_has_some():

@@ -62,6 +62,17 @@ def test_the_best_is_the_fastest_that_fits_or_a_simpler_one_nearly_as_fast(curve
     assert ddp.fits == "no"  # 16 bytes for each of 8 billion parameters
 
 
+def test_a_tight_step_has_its_chance_and_a_warning(cluster):
+    """Of the best: with the bytes that its step holds a GPU has none for what PyTorch reserves besides."""
+    words, names = osf.load_workload(WORDS), ("fsdp2",)
+    (held,) = scale(words, cluster, [16], ScaleOptions(names)).points
+    curve = scale(words, cluster, [16], ScaleOptions(names, MemoryLimit(round(1.05 * held.best.peak.bytes))))
+    (point,) = curve.points
+    assert point.fits == "tight"
+    assert f"Memory is tight on 16 GPUs ({point.best.chance:.0%}): in brackets is the chance that it fits." in curve.turns
+    assert "A step may then take longer than shown" in curve.turns
+
+
 def test_a_step_is_that_of_predict(curve, cluster):
     point = curve.points[-1]
     (found,) = osf.compare(osf.load_workload(WORDS), cluster, 64, [point.best.name]).predictions
@@ -346,7 +357,7 @@ def test_settings_are_those_of_tune(curve, cluster):
         ("fsdp2", "fsdp2", ""),
         ("hsdp", "torchtitan", ""),
         ("fsdp2", "ddp", "these settings of ddp are not of fsdp2, which the table takes: --plan ddp shows their step"),
-        ("fsdp2", "accelerate", "not of fsdp2, which the table takes: --plan ddp shows"),
+        ("fsdp2", "accelerate", "--plan ddp shows their step, --for fsdp2 has those of fsdp2"),
         ("ddp", "deepspeed", "not of ddp, which the table takes: --plan deepspeed shows"),
         ("ddp", "fsdp2", "not of ddp, which the table takes: --plan fsdp2 shows"),
     ],
@@ -583,7 +594,7 @@ def test_a_workload_and_a_cluster_with_different_gpus_are_refused():
 def test_settings_that_do_not_fit_are_told():
     done = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--for", "megatron")
     assert done.exit_code == 0, done.output
-    assert "the settings of megatron do not fit: they need" in done.output
+    assert "the settings of megatron do not fit: PyTorch reserves about" in done.output
     fits = run(WORDS, "--cluster", CLUSTER, "--workers", "8", "--for", "fsdp2")
     assert "do not fit" not in fits.output
 

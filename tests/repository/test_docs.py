@@ -41,7 +41,7 @@ SLOW = {
     "commands/list.md", "commands/predict.md", "commands/report.md", "commands/scale.md", "commands/tune.md",
     "how-to/audit-a-job.md", "how-to/check-horovod.md", "how-to/fit-into-memory.md", "how-to/launch-a-plan.md",
     "how-to/measure-a-cluster.md", "how-to/run-a-plan.md", "how-to/scale-from-a-name.md", "how-to/show-it.md",
-    "how-to/train-under-a-plan.md",
+    "how-to/train-under-a-plan.md", "ledger.md",
 }  # fmt: skip
 """Pages with commands that take seconds: long tests. Options of those on files of the reader are looked up daily."""
 

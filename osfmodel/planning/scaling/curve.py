@@ -234,11 +234,13 @@ class ScaleCurve:
         spans = [(name, span_of([point.workers for point in run], "GPU")) for name, run in runs]
         taken = ", ".join(f"{name} on {span}" for name, span in spans if name)
         none = ", ".join(span for name, span in spans if not name)
-        tight = [point.workers for point in self.points if point.fits == TIGHT]
+        tight = [point for point in self.points if point.fits == TIGHT]
         said = [f"Nothing fits on {none}." if none else "", f"Take {taken}." if taken else ""]
-        slower = "PyTorch may free and ask again in each step: nine runs of nanotron so close took "
-        slower += f"{RETRY_SLOWDOWN:g} times as long as predicted"
-        said.append(f"Memory is tight on {_listed(tight)}: {slower}." if tight else "")
+        if tight:
+            each = (f"{how_many(point.workers, 'GPU')} ({show_share(point.best.chance or 0.0)})" for point in tight)
+            said.append(f"Memory is tight on {', '.join(each)}: in brackets is the chance that it fits.")
+            slower = f"nine runs of nanotron so near the limit took {RETRY_SLOWDOWN:g} times as long as predicted"
+            said.append(f"A step may then take longer than shown: {slower}.")
         return " ".join(filter(None, said))
 
 
@@ -263,10 +265,6 @@ def combined(curves: Sequence[ScaleCurve], listed: bool) -> ScaleCurve:
 def _rate(point: ScalePoint) -> float:
     """The rate of each GPU to expect; 0 if nothing fits."""
     return 0.0 if point.fits == NO else point.rate_per_gpu * point.time / point.best.expected_time
-
-
-def _listed(counts: Sequence[int]) -> str:
-    return f"{', '.join(map(str, counts))} {'GPU' if counts == [1] else 'GPUs'}"
 
 
 def _preferred(point: ScalePoint) -> tuple[bool, float]:

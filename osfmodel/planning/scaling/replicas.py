@@ -127,14 +127,18 @@ def _staged(model: Model, groups: Parallelism, stack: str) -> tuple[list[Shard],
     return stages_of(model, groups, STACKS[stack].gathers, STACKS[stack].by_cost)
 
 
-def on_gpu_of(workload: str, cluster: str) -> str:
-    """A workload in words for the GPU of a cluster in words, if they name different ones; any other as it is."""
+def on_gpu_of(workload: str, cluster: str, chip: bool = False) -> str:
+    """A workload in words for the GPU of a cluster in words, if they name different ones; any other as it is.
+
+    chip: of the same chip, another memory or slot is no different GPU; nor is it for measured kernels
+    """
     gpu = gpu_in_words(cluster)
     if not gpu or not in_words(workload):
         return workload
     said = gpu_said(workload)
     own = gpu_name(gpu_of(said).called) if in_file(said) else said
-    return workload if not own or same_chip(own, gpu) else on_gpu(workload, gpu)
+    same = same_chip(own, gpu) if chip or in_file(said) else own == gpu
+    return workload if not own or same else on_gpu(workload, gpu)
 
 
 def _workload(shard: Shard, setting: TrainingSetup, words: str, prices: Mapping[str, Price]) -> Workload:

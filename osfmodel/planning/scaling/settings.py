@@ -18,7 +18,7 @@ from osfmodel.planning.predictions import compare
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.curve import ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import in_stages, of_each_gpu
-from osfmodel.planning.scaling.strategies import StrategyRow
+from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near
 from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS, strategy_row
 from osfmodel.solve.solution import Limits, MemoryLimit, PlanRule
@@ -63,18 +63,19 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
             raise
         # As tight as the plan in the table.
         found, row = judged(replace(limit, bytes=max(limit.bytes, last.best.peak.bytes)))
-    if chosen.objective.strategy in SHARDED and curve.limit is not None and (reserved := _too_much(row)):
+    if chosen.objective.strategy in SHARDED and row is not None and row.fits == NO and row.reserved and curve.limit:
         with suppress(PlanError):  # live bytes for which PyTorch reserves no more than there is
-            found, row = judged(replace(curve.limit, bytes=curve.limit.bytes**2 // reserved))
+            found, row = judged(replace(curve.limit, bytes=curve.limit.bytes**2 // row.reserved))
     taken = last.best.prediction.plan
     if last.fits != NO and not _alike(found.plan, taken, last.ranks):
         said = f"these settings of {target} are not of {last.best.name}, which the table takes"
         shown = f"--plan {_name_of(found.plan, target, last.best.name)} shows their step"
-        found = replace(found, warnings=(*found.warnings, f"{said}: {shown}"))
-    if curve.limit is not None and (reserved := _too_much(row)):
-        said = f"the settings of {target} do not fit: they need {show_bytes(reserved)} of "
-        remedy = f"{show_bytes(curve.limit.bytes)}: see the strategies above for what does"
-        found = replace(found, warnings=(*found.warnings, said + remedy))
+        others = f", --for {last.best.name} has those of {last.best.name}" if last.best.name in CONFIG_TARGETS else ""
+        found = replace(found, warnings=(*found.warnings, f"{said}: {shown}{others}"))
+    if curve.limit is not None and row is not None and row.fits == NO:
+        need, room = show_bytes(reserved_near(row, last.ranks) or 0), show_bytes(curve.limit.bytes)
+        said = f"the settings of {target} do not fit: PyTorch reserves about {need} of {room}"
+        found = replace(found, warnings=(*found.warnings, f"{said}: see the strategies above for what does"))
     how = parse_words(curve.workload.name).setting.checkpointing if in_words(curve.workload.name) else NOTHING
     if chosen.text.in_job is None and how != NOTHING:
         said = f"the settings of {target} do not checkpoint: have blocks do so in your code, as ac={how} says"
@@ -85,11 +86,6 @@ def settings(curve: ScaleCurve, target: str) -> Tuning:
             found, knobs=knobs, config=chosen.text.config(knobs), rendered=chosen.text.render(knobs, workload)
         )
     return found.under(replace(curve.what_if, accumulate=last.accumulated))
-
-
-def _too_much(row: StrategyRow | None) -> int:
-    """Bytes that PyTorch reserves where they do not fit, else 0."""
-    return row.reserved or 0 if row is not None and row.fits == NO else 0
 
 
 def _name_of(plan: Plan, target: str, taken: str) -> str:

@@ -33,6 +33,7 @@ from osfmodel.planning.scaling.strategies import (
     StrategyTuning,
     chance_of_room,
     possible,
+    reserved_near,
     shorter,
 )
 from osfmodel.planning.tuning import tune, tuned_rule
@@ -223,11 +224,12 @@ def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryL
         one for one in possible(choice.rows) if one.name in CONFIG_TARGETS and (one.fits == YES or row.fits == NO)
     ]
     names = ", ".join(one.name for one in better)
-    remedy = "no other framework's settings surely fit: osf scale has changes that do"
+    remedy = "no other framework's settings surely fit, and osf scale has changes that do"
     if better:
         remedy = f"{names} fit{'s' * (len(better) == 1)}" if better[0].fits == YES else f"{names} may, which is tight"
     said = "are tight in memory" if row.fits == TIGHT else "do not fit"
-    need = f"they need {show_bytes(row.reserved or 0)} of {show_bytes(limit.bytes)} on {how_many(workers, 'GPU')}"
+    taken, room = show_bytes(reserved_near(row, workers) or 0), show_bytes(limit.bytes)
+    need = f"PyTorch reserves about {taken} of {room} on {how_many(workers, 'GPU')}"
     best = sorted(better, key=lambda one: one is not choice.chosen) if row.fits == NO else []
     return f"the settings of {tuning.target} {said}: {need}: {remedy}", [one.name for one in best]
 
