@@ -61,6 +61,15 @@ def test_each_remedy_fits_when_it_is_run_and_keeps_the_samples_of_a_gpu(asked):
             assert samples == pytest.approx([samples[0]] * len(samples))
 
 
+@pytest.mark.parametrize(("target", "kept"), [("torchtitan", True), ("fsdp2", False)])
+def test_remedies_with_groups_keep_a_framework_whose_settings_say_them(target, kept):
+    asked = ["llama3-8b:h100,seq8192,bf16", "--cluster", H100, "--workers", "8"]
+    commands = [one["command"] for one in points(*asked, "--plan", "fsdp2", f"--for={target}")["remedies"]]
+    with_groups = [f"--for={target}" in one for one in commands if "--tp" in one]
+    assert with_groups == [kept] * len(with_groups) != []
+    assert all(f"--for={target}" in one for one in commands if "--tp" not in one)
+
+
 def test_checkpointing_is_no_remedy_where_all_is_repeated_already():
     asked = [f"{WIDER}:h100,seq8192,bf16,ac=full", "--cluster", H100, "--workers", "8", "--plan", "fsdp2"]
     shown = CliRunner().invoke(main, ["scale", *asked]).stdout

@@ -8,6 +8,7 @@ samples of a step stay, but with more GPUs.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from osfmodel.planning.predictions import PricedSubjects
 from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, ScalePoint
 from osfmodel.planning.scaling.replicas import on_gpu_of, replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
+from osfmodel.planning.scaling.settings import says_groups
 from osfmodel.planning.tuning.choosing import STRATEGY_PLANS
 from osfmodel.solve.verdicts import NO, TIGHT, YES
 
@@ -211,7 +213,9 @@ class Rescuer:
             },
         }
         name = self.curve.workload.name
-        dropped = (*given, *DROPPED, *(("--for",) if tried.groups != Parallelism() else ()))
+        targets = re.findall(r"--for[ =](\S+)", " ".join(arguments))
+        silent = tried.groups != Parallelism() and not all(map(says_groups, targets))
+        dropped = (*given, *DROPPED, *(("--for",) if silent else ()))
         kept = list(_without(arguments, dropped))
         renamed = [tried.name if one == name or _elsewhere(one, cluster) == name else one for one in kept]
         added = [part for name, value in given.items() if value is not None for part in (name, str(value))]
