@@ -787,7 +787,7 @@ def test_library_and_command_line_agree():
 
 @pytest.mark.parametrize(("plan", "divided"), [("fsdp2", True), ("ddp", False)])
 def test_a_factor_above_one_is_explained_by_the_update_that_shards_divide(plan, divided):
-    asked = ["predict", "gpt2-xl:h100,batch1,bf16", "--cluster", "nccl:h100x8,400Gbps", "--workers", "8", "--plan", plan]
+    asked = ["predict", "gpt2-xl:h100,bf16", "--cluster", "nccl:h100x8,400Gbps", "--workers", "8", "--plan", plan]
     (found,) = run_json(*asked)["predictions"]
     assert (found["scaling_factor"] > 1) == divided
     assert ("of it the update, which sharded workers divide." in " ".join(run(*asked).stdout.split())) == divided

@@ -99,8 +99,10 @@ def test_a_profile_of_another_device_than_the_clusters_is_told(gpu, cluster, sai
     ],
 )
 def test_words_of_another_card_than_the_clusters_are_told(gpu, cluster, said):
-    found = osf.compare(osf.load_workload(f"gpt2:{gpu},batch1,bf16"), osf.load_cluster(cluster), 8, ["ddp"]).predictions[0]
-    assert [note.partition(": memory")[0] for note in found.notes if "times are those of" in note] == [said] * bool(said)
+    workload = osf.load_workload(f"gpt2:{gpu},batch1,bf16")
+    (found,) = osf.compare(workload, osf.load_cluster(cluster), 8, ["ddp"]).predictions
+    notes = [note.partition(": memory")[0] for note in found.notes if "times are those of" in note]
+    assert notes == [said] * bool(said)
 
 
 @pytest.mark.parametrize(
