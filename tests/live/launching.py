@@ -89,14 +89,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-BRIEF = """
-from osfmodel.cli import run
-from osfmodel.runtime.bench import computation
-
-computation.SECONDS = 0.05
-run()
+BRIEFLY = """
+import importlib
+computation = importlib.import_module("osfmodel.runtime.bench.computation")
+hosting = importlib.import_module("osfmodel.runtime.bench.hosting")
+computation.SECONDS, computation.ROUNDS, computation.SIZES = 0.05, 2, computation.SIZES[:3]
+computation.TENSORS, computation.MIRRORED, computation.TOGETHER, computation.OTHER = 8, 1 << 16, 1 << 18, 1 << 18
+hosting.STEPS, hosting.ROUNDS = 1, 2
 """
-"""``osf`` that measures for a short time only how much collectives slow computation, as a script of ``python -c``."""
+BRIEF = f"from osfmodel.cli import run{BRIEFLY}run()"
+"""``osf`` whose bench measures computation and hosts for a short time only, as a script of ``python -c``."""
 Rank = Process | subprocess.Popen[str]
 
 

@@ -11,7 +11,7 @@ import pytest
 import osfmodel as osf
 from osfmodel.cost.clusters import pricing_of
 from tests.live import cluster
-from tests.live.launching import BRIEF
+from tests.live.launching import BRIEF, BRIEFLY
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
@@ -21,6 +21,7 @@ BENCH = [sys.executable, "-c", BRIEF, "bench", "--backend", "gloo"]
 QUICK = ["--max-size", "16KiB", "--repeat", "3", "--timeout", "30s", "--network", "none to speak of"]
 AT_FOURTH = """
 import os, signal, sys, threading, time
+BRIEFLY
 from osfmodel.cli import main
 from osfmodel.runtime import bench
 
@@ -35,7 +36,7 @@ def sample(*arguments):
 bench._sample = sample
 sys.argv = ["osf", "bench", "--backend", "gloo", "--repeat", "3", "--timeout", "20s", *sys.argv[1:]]
 main()
-"""
+""".replace("BRIEFLY", BRIEFLY)
 
 
 def told(ended):
@@ -199,17 +200,17 @@ def test_a_port_in_use_and_a_wrong_world_size_are_told(monkeypatch):
 
 
 def test_hosts_apart_on_a_shaped_network(tmp_path):
-    """Two hosts at 100 Mbit/s: 1 MiB cannot take less than its bytes at that rate (tbf lets a burst of 128 kB pass)."""
+    """Two hosts at 400 Mbit/s: 1 MiB cannot take less than its bytes at that rate (tbf lets a burst of 128 kB pass)."""
     reason = cluster.unavailable()
     if reason:
         pytest.skip(reason)
     path = tmp_path / "slow.json"
     sizes = ["--min-size", "512KiB", "--max-size", "1MiB", "--repeat", "1", "--in-flight", "1,2"]
     options = [*sizes, "--collective", "reduce_scatter", "--compute", "none", "-o", str(path)]
-    with cluster.emulated(2, "100mbit") as hosts:
+    with cluster.emulated(2, "400mbit") as hosts:
         ended = hosts.run([*BENCH, *options], timeout=120)
     assert [e.status for e in ended] == [0, 0], ended
     found = osf.load_cluster(path)
     assert (found.gpus_per_node, found.nodes) == (1, 2)
-    assert pricing_of(found, 2).cost()(1 << 20) > ((1 << 20) - 2 * 131072) * 8 / 100e6
+    assert pricing_of(found, 2).cost()(1 << 20) > ((1 << 20) - 2 * 131072) * 8 / 400e6
     assert "interface eth0" in found.source.conditions
