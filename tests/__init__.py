@@ -2,4 +2,8 @@
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is first imported, which is after this
+for name in (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+):  # read when NumPy and PyTorch are imported, which is after this
+    os.environ.setdefault(name, "1")

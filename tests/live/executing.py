@@ -350,7 +350,7 @@ def untouched():
 
 
 def growth():
-    """{rules: how much 400 steps leave behind}: objects of Python, and bytes where the system tells."""
+    """{rules: how much 200 steps leave behind}: objects of Python, and bytes where the system tells."""
     found = {}
     for rule in ("plain", "all"):
         model = model_of(Choosing)
@@ -359,11 +359,11 @@ def growth():
         plan = contiguous_plan(workload, [4, len(workload.gradients)]).under(RULES[rule])
         executor = execute(model, optimizer, plan, limit=60, unused=True)
         images, seen = torch.randn(2, 512), []
-        for number in range(1, 501):
+        for number in range(1, 251):
             model(images).square().sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-            if number in (100, 500):
+            if number in (50, 250):
                 executor.synchronize()
                 seen.append((objects(), resident()))
         executor.close()

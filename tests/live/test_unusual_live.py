@@ -41,24 +41,14 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def two():
-    """The results of each of two ranks: all cases in one start of the processes."""
-    return launching.found("tests.live.unusual", (*GROUPS, "refused"), 2)
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_they_train_as_under_ddp(two, group):
-    assert_same(two, group, GROUPS[group])
-
-
+@pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("groups", [TURNS, pytest.param(GROUPS, marks=pytest.mark.long)], ids=["turns", "all"])
-def test_three_ranks_begin_and_go_on_alike(groups):
-    """The same cases, every day each under one plan."""
-    three = launching.found("tests.live.unusual", tuple(groups), 3)
+def test_they_train_as_under_ddp(groups, world):
+    """Every day each case under one plan."""
+    ranks = launching.found("tests.live.unusual", tuple(groups), world)
     for group, count in groups.items():
-        assert_same(three, group, count)
-    assert len({case.rpartition(": ")[2] for group in groups for case in three[0][group]}) == 6
+        assert_same(ranks, group, count)
+    assert len({case.rpartition(": ")[2] for group in groups for case in ranks[0][group]}) == 6
 
 
 def assert_same(ranks, group, count):
@@ -68,9 +58,9 @@ def assert_same(ranks, group, count):
         assert {case: said for case, said in rank[group].items() if said} == {}
 
 
-def test_models_that_cannot_be_trained_are_named(two):
+def test_models_that_cannot_be_trained_are_named():
     """The model, what of it, and what to do, on every rank."""
-    for rank in two:
+    for rank in launching.found("tests.live.unusual", ("refused",), 2):
         assert set(rank["refused"]) == set(REFUSED)
         for what, words in REFUSED.items():
             assert rank["refused"][what].startswith(words)
