@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from osfmodel.cost import COST_MODELS, network_rates, worker_counts
 from osfmodel.cost.clusters import cpu_share
-from osfmodel.cost.nccl_words import gpu_in_words
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.counting import in_words
@@ -135,11 +134,8 @@ def _one_replica(found: Finished) -> Iterator[Words]:
     asked = found.asked == HYBRID_SHARDED and found.plan.strategy == FULLY_SHARDED
     if not asked or count == 1 or (1 < each < count and not count % each):
         return
-    if count <= each:
-        why = "are on one node"
-    else:
-        why = f"do not fill nodes of {each}" if each > 1 else "are on nodes of one GPU"
-    yield {"workers": count, "why": why}
+    several = f"do not fill nodes of {each}" if each > 1 else "are on nodes of one GPU"
+    yield {"workers": count, "why": "are on one node" if count <= each else several}
 
 
 def _wide(found: Finished) -> Iterator[Words]:
@@ -187,9 +183,12 @@ def _network(found: Finished) -> list[Words]:
 
 
 def _other_device(found: Finished) -> list[Words]:
-    words, mine = gpu_in_words(found.cluster.name), found.workload.source.gpu
-    theirs = GPUS[words].called if words else found.cluster.source.gpu
-    exactly = words and gpu_on_data_sheet(mine)
+    mine, theirs, exactly = found.workload.source.gpu, found.cluster.source.gpu, False
+    if found.cluster.cost_model == "nccl":
+        from osfmodel.cost.nccl_words import gpu_in_words  # not loaded for other clusters
+
+        if named := gpu_in_words(found.cluster.name):
+            theirs, exactly = GPUS[named].called, gpu_on_data_sheet(mine) is not None
     another = mine != theirs if exactly else generation_of(mine) not in ("", generation_of(theirs))
     known = generation_of(theirs) and (another or mine == NO_GPU)
     return once(known, mine="CPU" if mine == NO_GPU else mine, theirs=theirs)
