@@ -11,6 +11,9 @@ import pytest
 
 from tests.live import cluster
 
+if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    pytest.importorskip("torch", reason="torch, which trains between these hosts, is not installed: pip install torch")
+
 pytestmark = pytest.mark.live
 SHOW = "import os; print(*(os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'WORLD_SIZE')))"
 

@@ -9,6 +9,9 @@ import pytest
 
 from tests.live import cluster, far_hosts
 
+if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    pytest.importorskip("torch", reason="torch, which trains between these hosts, is not installed: pip install torch")
+
 pytestmark = pytest.mark.live
 PROBE = """
 import os, socket, time
