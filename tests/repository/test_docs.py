@@ -38,7 +38,8 @@ NOT_RUN = ("python -m pip", "python benchmarks/", "OSFMODEL_DATA=", "pip install
 
 
 SLOW = {
-    "commands/check.md", "commands/list.md", "commands/predict.md", "commands/report.md", "commands/scale.md", "commands/tune.md",
+    "commands/check.md", "commands/list.md", "commands/predict.md", "commands/report.md", "commands/scale.md",
+    "commands/tune.md",
     "how-to/audit-a-job.md", "how-to/check-horovod.md", "how-to/fit-into-memory.md", "how-to/launch-a-plan.md",
     "how-to/measure-a-cluster.md", "how-to/run-a-plan.md", "how-to/scale-from-a-name.md", "how-to/show-it.md",
     "how-to/train-under-a-plan.md", "ledger.md",
