@@ -184,7 +184,7 @@ def _network(found: Finished) -> list[Words]:
 
 def _other_device(found: Finished) -> list[Words]:
     mine, theirs, exactly = found.workload.source.gpu, found.cluster.source.gpu, False
-    if found.cluster.cost_model == "nccl":
+    if found.cluster.nccl is not None:
         from osfmodel.cost.nccl_words import gpu_in_words  # not loaded for other clusters
 
         if named := gpu_in_words(found.cluster.name):
