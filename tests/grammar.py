@@ -20,10 +20,10 @@ from random import Random
 from typing import NamedTuple
 
 import click
-from click.testing import CliRunner
 
 from osfmodel.cli.app import main
 from tests import stand_ins
+from tests.commands import invoke
 
 
 class Noun(NamedTuple):
@@ -443,7 +443,7 @@ class Bench:
         if key not in self.kept:
             with self.folder():
                 for one in earlier:
-                    CliRunner().invoke(main, list(one))
+                    invoke(one)
                 self.kept[key] = answer_of([made_by_earlier(word) if earlier else word for word in words])
         return self.kept[key]
 
@@ -455,7 +455,7 @@ def made_by_earlier(word: str) -> str:
 
 def answer_of(words: Sequence[str]) -> Answer:
     """The answer of ``osf`` in this folder."""
-    result = CliRunner().invoke(main, list(words))
+    result = invoke(words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return Answer("traceback", "".join(traceback.format_exception(result.exception)[-3:]))
     told = result.stderr.splitlines()
@@ -659,7 +659,7 @@ def _range(words: Words, line: str) -> Iterator[Proposal]:
 
 def _list(words: Words, line: str) -> Iterator[Proposal]:
     for kind in re.findall(r"'osf list ([a-z-]+)'", line):
-        told = CliRunner().invoke(main, ["list", kind, "--format", "csv"]).stdout.splitlines()
+        told = invoke(["list", kind, "--format", "csv"]).stdout.splitlines()
         for name in [row.split(",")[1] if row.startswith(kind) else row.split(",")[0] for row in told[1:]]:
             yield from put(words, line.replace(f"'osf list {kind}'", ""), name)
 

@@ -9,11 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from click.testing import CliRunner
-
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.targets import CONFIG_TARGETS
+from tests.commands import invoke
 
 CLUSTERS = (
     "ring:50us,10Gbps", "ring:5us,100Gbps", "hierarchical:4,5us,200GB/s,50us,25Gbps", "nccl:h100x8,400Gbps",
@@ -94,7 +92,7 @@ def _pair(random: Random, target: str, folder: Path) -> Pair | None:
     osf.save(replace(osf.at_batch(made, 20), doubt=0.0), larger)
     subject = [str(profile), "--cluster", random.choice(CLUSTERS), "--workers", random.choice(("4", "8", "16", "8,16"))]
     command = ["tune", *subject, "--for", target, *_options(random, target, made, str(larger))]
-    tuned = CliRunner().invoke(main, [*command, "--format", "json", "-o", str(plan)])
+    tuned = invoke([*command, "--format", "json", "-o", str(plan)])
     if isinstance(tuned.exception, SystemExit):
         return None
     assert tuned.exception is None, (command, tuned.exception)
@@ -103,7 +101,7 @@ def _pair(random: Random, target: str, folder: Path) -> Pair | None:
         return None
     if target == "any":
         subject[-1] = str(document["workers"])
-    read = CliRunner().invoke(main, ["predict", *subject, "--plan", str(plan), "--format", "json"])
+    read = invoke(["predict", *subject, "--plan", str(plan), "--format", "json"])
     if read.exit_code:
         return Pair(tuple(command), target, (read.output or repr(read.exception),))
     found = json.loads(read.stdout)

@@ -13,10 +13,8 @@ import tempfile
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from osfmodel.cli import main
 from osfmodel.ledger.check import check
+from tests.commands import invoke
 from tests.generated_pages import ACCURACY, accuracy_page, index_page, schema_pages
 from tests.notebooks import NOTEBOOKS, executed, text_of
 from tests.repository.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
@@ -50,7 +48,7 @@ def refreshed(text: str) -> str:
         for command, expected in commands(block):
             if command.startswith(NOT_RUN):
                 continue
-            output = CliRunner().invoke(main, shlex.split(command, comments=True)[1:]).output
+            output = invoke(shlex.split(command, comments=True)[1:]).output
             if expected and not matches(expected, output):
                 new = new.replace(expected, excerpt(expected, output) if DOTS in expected else output)
         text = text.replace(block, new)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from osfmodel.cli import main
 from tests.browser import browser
+from tests.commands import invoke
 from tests.conftest import ROOT
 
 COMMAND = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
@@ -30,5 +28,5 @@ if __name__ == "__main__":
     folder = ROOT / "docs" / "how-to"
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "report.html"
-        CliRunner().invoke(main, [*COMMAND, "-o", str(page), "-o", str(folder / "show-it.png")], catch_exceptions=False)
+        invoke([*COMMAND, "-o", str(page), "-o", str(folder / "show-it.png")], catch_exceptions=False)
         photograph(page, folder / "show-it-page.png")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
+from tests.commands import invoke
 
 pytestmark = pytest.mark.usefixtures("ideal")
 
@@ -25,14 +24,14 @@ WHERE = ["resnet50-v100", "--cluster", "v100-10gbe", "--workers"]
     ],
 )
 def test_every_bound_says_that_it_is_of_the_prices(words, said):
-    shown = " ".join(CliRunner().invoke(main, words).stdout.split())
+    shown = " ".join(invoke(words).stdout.split())
     assert said in shown
     assert "no schedule could save" not in shown or "at these prices." in shown
 
 
 def test_the_page_says_so_too(tmp_path):
     page = tmp_path / "page.html"
-    assert CliRunner().invoke(main, ["report", *WHERE, "8,16", "-o", str(page)]).exit_code == 0
+    assert invoke(["report", *WHERE, "8,16", "-o", str(page)]).exit_code == 0
     text = page.read_text()
     assert "is faster at these prices: " in text
     assert "can pass this at these prices" in text

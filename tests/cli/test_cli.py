@@ -19,10 +19,8 @@ from functools import cache
 import numpy as np
 import pytest
 import yaml
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cli.app import WORKLOAD
 from osfmodel.cli.options import parse_workers
 from osfmodel.entities.display import show_bytes
@@ -30,6 +28,7 @@ from osfmodel.entities.files import documents
 from osfmodel.entities.gpus import GPUS
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.targets.named_plans import STOCK_PLANS
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.formats import traces
 
@@ -40,7 +39,7 @@ TUNE = ["tune", "resnet50-v100", "--cluster", "v100-10gbe"]
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return invoke(arguments)
 
 
 def run_json(*arguments):
@@ -139,7 +138,7 @@ def test_what_has_no_gradients_is_not_tuned(tmp_path, target):
     osf.save(osf.Workload("traced", (osf.Layer("input", 1e-3, 1e-3, 0),)), tmp_path / "traced.json")
     settings = tmp_path / "settings.txt"
     words = ["tune", str(tmp_path / "traced.json"), "--cluster", "v100-10gbe", "--workers", "4", "--for", target]
-    result = CliRunner().invoke(main, [*words, "-o", str(settings)])
+    result = invoke([*words, "-o", str(settings)])
     assert result.exit_code == 1
     assert "no gradient of 'traced' has a size, so that there is nothing to tune: record a trace" in result.stderr
     assert not settings.exists()
@@ -282,7 +281,7 @@ def test_the_examples_of_tune_run(tmp_path, monkeypatch):
     ]
     assert examples
     for example in examples[::2]:
-        result = CliRunner().invoke(main, example)
+        result = invoke(example)
         assert result.exit_code == 0, (example, result.output)
 
 
@@ -760,7 +759,7 @@ def test_a_closed_or_full_standard_output_is_one_line(arguments, stdout):
     [(["predict", "googlenet-k80", "--workers", "8"], "--cluster ring:50us,10Gbps"), (PREDICT, "--workers 8")],
 )
 def test_a_missing_option_comes_with_an_example(arguments, example):
-    result = CliRunner().invoke(main, arguments)
+    result = invoke(arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("osf: Missing option '--")
     assert f" For example {example}" in result.stderr

@@ -8,17 +8,16 @@ import json
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
+from tests.commands import invoke
 from tests.live.explained import paths_of
 
 QUIET = [0.1 + 0.0001 * (place % 5) for place in range(30)]
 
 
 def compared(*words):
-    return CliRunner().invoke(main, ["compare", *map(str, words)])
+    return invoke(["compare", *map(str, words)])
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def test_a_table_in_markdown_is_not_broken_by_names(tmp_path):
 
 
 def test_other_commands_have_no_markdown():
-    found = CliRunner().invoke(main, ["list", "plans", "--format", "markdown"])
+    found = invoke(["list", "plans", "--format", "markdown"])
     assert found.exit_code == 2
     assert "markdown" in found.stderr
 
@@ -158,6 +157,6 @@ def test_a_run_that_is_given_twice_is_refused(tmp_path):
     path.write_text("0.1\n0.2\n")
     for files in ([path, path], [path, tmp_path / "times-2.txt", "--baseline", path]):
         (tmp_path / "times-2.txt").write_text("0.1\n0.2\n")
-        done = CliRunner().invoke(main, ["compare", *map(str, files)])
+        done = invoke(["compare", *map(str, files)])
         assert done.exit_code == 2
         assert "is given twice: give another file" in done.stderr

@@ -6,10 +6,9 @@ import json
 import os
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import load_cluster, save
-from osfmodel.cli import main
+from tests.commands import invoke
 
 PREDICT = ["predict", "googlenet-k80"]
 CLUSTER = "k80-10gbe-ring"
@@ -26,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def osf(*words):
-    return CliRunner().invoke(main, list(words))
+    return invoke(words)
 
 
 def told(*words):

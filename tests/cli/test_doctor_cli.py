@@ -9,15 +9,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
+from tests.commands import invoke
 from tests.formats import samples
 
 
 def doctor(*words):
-    return CliRunner().invoke(main, ["doctor", *map(str, words)])
+    return invoke(["doctor", *map(str, words)])
 
 
 SLOW = ("emulated-4x1gbit", "--against", "ring:50us,5Gbps")

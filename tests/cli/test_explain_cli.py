@@ -11,16 +11,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.entities.files.documents import document_of, encode
 from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Text
 from osfmodel.planning.explaining import explain
 from osfmodel.show.explained import Explained
+from tests.commands import invoke
 from tests.formats import traces
 from tests.kept import kept
 from tests.live.explained import EXPECTED, STORED, paths_of
@@ -28,7 +27,7 @@ from tests.live.explained import EXPECTED, STORED, paths_of
 
 @cache
 def explained(*words):
-    return CliRunner().invoke(main, ["explain", *map(str, words)])
+    return invoke(["explain", *map(str, words)])
 
 
 @cache
@@ -178,7 +177,7 @@ def test_all_commands_are_told_the_same_of_traces(reader, tmp_path, monkeypatch)
     Path("ddp.json.gz").write_bytes(gzip.compress(b'{"rebuilt_bucket_sizes": "1200, 1200, 720", "dtypes": "float"}'))
 
     def told(*words):
-        result = CliRunner().invoke(main, list(map(str, [*reader, "rank0.json", *words])))
+        result = invoke(list(map(str, [*reader, "rank0.json", *words])))
         return result.exit_code, result.output
 
     code, output = told("--ddp-logging", "ddp.json.gz", "--steps", "5..6")
@@ -209,7 +208,7 @@ def test_a_trace_says_whether_its_host_computes():
 
 
 def test_what_a_report_is_told_of_a_trace_needs_one():
-    result = CliRunner().invoke(main, [*map(str, REPORT), "--steps", "5"])
+    result = invoke([*map(str, REPORT), "--steps", "5"])
     assert result.exit_code == 2
     assert "give --trace FILE" in result.output
 
@@ -248,7 +247,7 @@ def test_no_trace_is_written_over(tmp_path):
     report = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "2"]
     for given in (trace, tmp_path):
         for words in (["explain", given, "-o", trace], [*report, "--trace", given, "-o", trace]):
-            result = CliRunner().invoke(main, [str(word) for word in words])
+            result = invoke(words)
             assert result.exit_code == 2
             assert "is the file that is read: give another name" in result.output
             assert trace.read_bytes() == before
@@ -257,7 +256,7 @@ def test_no_trace_is_written_over(tmp_path):
 def test_traces_of_two_jobs_are_refused():
     """A healthy rank beside one of a job on a slow link: on no one clock were they in the same collectives."""
     words = ["explain", *(str(STORED / f"{name}.json.gz") for name in ("healthy-0", "slow-link-1"))]
-    result = CliRunner().invoke(main, words)
+    result = invoke(words)
     assert result.exit_code == 1
     assert "slow-link-1.json.gz do not fit together: " in result.output
 
@@ -283,7 +282,7 @@ def test_no_remedy_of_communication_is_faster_than_computation(case):
 
 def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
     words = [*REPORT[:-1], "4", "-o", str(tmp_path / "x.json")]
-    result = CliRunner().invoke(main, [*words, *(f"--trace={path}" for path in paths_of("slow-link"))])
+    result = invoke([*words, *(f"--trace={path}" for path in paths_of("slow-link"))])
     assert result.exit_code == 0
     assert "is of 2 workers, the prediction of 4" in result.output
     assert "has gradients of 2.000 MiB, the workload of 233.1 MiB: check that both are of one job" in result.output

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
+from tests.commands import invoke
 from tests.formats import lightning_logs
 
 WORDS = ("llama3-8b:h100,batch1,bf16,seq8192", "--cluster", "nccl:h100x8,400Gbps", "--plan", "fsdp2")
@@ -32,7 +31,7 @@ LOGS = {"megatron": megatron, "torchtitan": titan, "trainer-state": state, "ligh
 
 
 def run(*words):
-    return CliRunner().invoke(main, [*map(str, words)])
+    return invoke(words)
 
 
 @pytest.fixture

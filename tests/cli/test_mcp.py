@@ -7,17 +7,17 @@ import json
 import sys
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel.cli import main, mcp
 from osfmodel.entities.errors import UsageError
+from tests.commands import invoke
 
 JOB = ("googlenet-k80", "k80-10gbe-ring", "8")
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp.server", None)
-    done = CliRunner().invoke(main, ["mcp"])
+    done = invoke(["mcp"])
     assert done.exit_code == 2
     assert done.stderr == "osf: osf mcp needs the package mcp: pip install 'osfmodel[mcp]'\n"
 
@@ -25,7 +25,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch):
 def test_a_tool_gives_the_document_of_its_command():
     found = mcp.predict(*JOB, options=["--plan", "ddp"])
     words = ["predict", JOB[0], "--cluster", JOB[1], "--workers", JOB[2], "--plan", "ddp", "--json"]
-    done = CliRunner().invoke(main, words)
+    done = invoke(words)
     assert found["document"] == json.loads(done.stdout)
     assert found["warnings"] == done.stderr.strip().splitlines()
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from osfmodel.cli.groups import group_of, grouped
+from tests.commands import invoke
 from tests.generated_pages import command_called
 
 
@@ -19,7 +18,7 @@ def headings(text):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_every_option_under_the_heading_of_its_group(name):
     command, context = command_called(name)
-    text = CliRunner().invoke(main, [name, "--help"]).output
+    text = invoke([name, "--help"]).output
     groups = grouped(command.get_params(context))
     assert headings(text) == list(groups)
     for heading, options in groups.items():
@@ -28,7 +27,7 @@ def test_help_shows_every_option_under_the_heading_of_its_group(name):
 
 
 def test_what_most_people_need_comes_first():
-    shown = headings(CliRunner().invoke(main, ["tune", "--help"]).output)
+    shown = headings(invoke(["tune", "--help"]).output)
     assert shown[:4] == ["Options", "Output", "Limits", "Rules"]
     assert shown[-2:] == ["Within a memory budget", "Measured live, under torchrun"]
 
@@ -56,7 +55,7 @@ def test_an_option_of_a_group_needs_its_switch(switch):
     for option in plain:
         if switch in option.opts or option.name in ("backend", "optimizer"):
             continue
-        result = CliRunner().invoke(main, ["tune", "googlenet-k80", *given(option)])
+        result = invoke(["tune", "googlenet-k80", *given(option)])
         assert result.exit_code == 2
         assert f"{option.opts[0]} works only with {switch}" in result.stderr
         assert f": give both, or leave {option.opts[0]} out" in result.stderr
@@ -71,13 +70,13 @@ def test_a_switch_refuses_excluded_options_with_the_reason():
             option = next(one for one in command.params if name in (*one.opts, group_of(one).heading))
             value = [option.opts[0], "torchrun"] if option.opts == ["--lines"] else given(option)
             words = ["tune", "googlenet-k80", switch.split()[0], "1", *value]
-            result = CliRunner().invoke(main, words)
+            result = invoke(words)
             assert f"{max(option.opts, key=len)} does not work with {switch.split()[0]}: {reason}\n" in result.stderr
 
 
 def test_live_and_memory_tune_for_pytorch_alone():
     asked = ["tune", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--for", "horovod"]
-    live = CliRunner().invoke(main, [*asked, "--live", "folder"])
+    live = invoke([*asked, "--live", "folder"])
     assert "--for horovod does not work with --live, which trains with PyTorch alone" in live.stderr
-    memory = CliRunner().invoke(main, [*asked, "--workers", "4", "--memory", "1GiB"])
+    memory = invoke([*asked, "--workers", "4", "--memory", "1GiB"])
     assert "--memory works with --for fsdp2, hsdp, torchtitan, runtime or any, not with horovod" in memory.stderr

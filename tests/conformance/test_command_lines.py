@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from osfmodel.cli.groups import OUTPUT, WRITTEN, FileType, group_of
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.draws import DRAWS
 from tests.formats.samples import log
@@ -66,7 +65,7 @@ def words(command, given):
 
 def refused(line, said):
     """Run a command line that must be refused in one line."""
-    result = CliRunner().invoke(main, list(map(str, line)))
+    result = invoke(list(map(str, line)))
     assert (result.exit_code, result.stdout) == (2, ""), (line, result.output)
     assert said in result.stderr, (line, result.stderr)
     assert result.stderr.count("\n") == 1, (line, result.stderr)
@@ -134,7 +133,7 @@ def test_an_option_of_one_value_is_refused_twice(command):
         if not isinstance(param, click.Option) or param.multiple or param.is_flag:
             continue
         for first in param.opts:
-            result = CliRunner().invoke(main, [command, first, "1", named(param), "1"])
+            result = invoke([command, first, "1", named(param), "1"])
             assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
             assert f"osf: {named(param)} takes one value" in result.stderr
 
@@ -142,9 +141,9 @@ def test_an_option_of_one_value_is_refused_twice(command):
 def test_a_default_of_a_file_is_no_second_value(here, monkeypatch):
     monkeypatch.delenv("OSFMODEL_NO_CONFIG", raising=False)
     Path("osf.toml").write_text('cluster = "c.json"\nworkers = 4\n')
-    assert CliRunner().invoke(main, ["predict", "in.json", "--workers", "8"]).exit_code == 0
+    assert invoke(["predict", "in.json", "--workers", "8"]).exit_code == 0
     for output in ("osf.toml", "c.json"):
-        result = CliRunner().invoke(main, ["predict", "in.json", "--workers", "8", "-o", output])
+        result = invoke(["predict", "in.json", "--workers", "8", "-o", output])
         assert (result.exit_code, "is the file that is read" in result.stderr) == (2, True)
     assert Path("osf.toml").read_text().startswith("cluster")
 
@@ -155,7 +154,7 @@ def test_files_that_an_input_names_are_inputs(here):
     grid = here / "grid.yaml"
     grid.write_text(GRID.format(workload="in.json", cluster="c.json", plan="ddp"))
     runs = here / "runs.json"
-    result = CliRunner().invoke(main, ["sweep", "grid.yaml", "--into", "t.csv"])
+    result = invoke(["sweep", "grid.yaml", "--into", "t.csv"])
     assert result.exit_code == 0, result.output
     for output in ("in.json", "c.json", "hard.json"):
         refused(["sweep", "grid.yaml", "-o", output], "is the file that is read")
@@ -165,7 +164,7 @@ def test_files_that_an_input_names_are_inputs(here):
         '{"schema_version": 1, "kind": "measurements", "name": "runs", "runs": [{"workload": "in.json", '
         '"cluster": "c.json", "plan": "ddp", "workers": 8, "iteration_time_s": [0.1, 0.1, 0.1]}]}'
     )
-    assert CliRunner().invoke(main, ["check", "runs.json", "-o", "checked.json"]).exit_code in (0, 1)
+    assert invoke(["check", "runs.json", "-o", "checked.json"]).exit_code in (0, 1)
     for output in ("in.json", "c.json"):
         refused(["check", "runs.json", "-o", output], "is the file that is read")
         refused(["check", "runs.json", "--plot", output], "is the file that is read")
@@ -195,11 +194,11 @@ def test_words_that_only_look_like_inputs_are_none(here, monkeypatch):
     for folder in ("8", "ddp"):
         (here / folder).mkdir()
         for _ in range(2):
-            assert CliRunner().invoke(main, [*line, f"{folder}/made.json"]).exit_code == 0
+            assert invoke([*line, f"{folder}/made.json"]).exit_code == 0
     (here / "nccl.log").write_text(log())
     for _ in range(2):
         line = ["import", "nccl.log", "--name", "mine", "-o", "own/clusters/mine.json"]
-        result = CliRunner().invoke(main, line)
+        result = invoke(line)
         assert result.exit_code == 0, result.output
 
 
@@ -208,7 +207,7 @@ def test_files_beside_an_output_are_outputs(here):
     kept = here / "measured.partial.json"
     kept.write_bytes(RESNET.read_bytes())
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_RANK": "0"}
-    result = CliRunner().invoke(main, ["bench", "--for", kept.name, "-o", "measured.json"], env=place)
+    result = invoke(["bench", "--for", kept.name, "-o", "measured.json"], env=place)
     assert (result.exit_code, "measured.partial.json: is the file that is read" in result.stderr) == (2, True)
     assert kept.read_bytes() == RESNET.read_bytes()
 
@@ -231,7 +230,7 @@ def test_a_page_may_be_written_again_beside_the_traces_that_it_shows(here):
     trace = here / "folder/rank0.json.gz"
     trace.write_bytes((ROOT / "tests/formats/data/explained/slow-link-0.json.gz").read_bytes())
     for _ in range(2):
-        result = CliRunner().invoke(main, ["explain", "folder", "-o", "folder/why.html"])
+        result = invoke(["explain", "folder", "-o", "folder/why.html"])
         assert result.exit_code == 0, result.output
     refused(["explain", "folder", "-o", str(trace)], "is the file that is read")
 
@@ -240,7 +239,7 @@ def test_a_table_that_is_added_to_stays_one(here):
     """A sweep goes on in its table, again and again, and asks it."""
     Path("grid.yaml").write_text(GRID.format(workload="in.json", cluster="c.json", plan="ddp"))
     for _ in range(2):
-        result = CliRunner().invoke(main, ["sweep", "grid.yaml", "--into", "t.csv", "-o", "best.json"])
+        result = invoke(["sweep", "grid.yaml", "--into", "t.csv", "-o", "best.json"])
         assert result.exit_code == 0, result.output
     assert len(Path("t.csv").read_text().splitlines()) == 3
     refused(["sweep", "t.csv", "-o", "t.csv"], "is the file that is read")

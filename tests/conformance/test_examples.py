@@ -10,12 +10,11 @@ import sys
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS
-from osfmodel.cli import main
 from osfmodel.formats import IMPORT_FORMATS, reading
 from osfmodel.targets.named_plans import NAMED_PLANS, named_rule
+from tests.commands import invoke
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
 
@@ -70,7 +69,7 @@ def test_a_line_in_the_table_is_all_that_commands_need(example, monkeypatch):
     cluster = ["googlenet-k80", "--cluster", "example-switch:100us,5Gbps", "--workers", "16", "--json"]
 
     def ran(command, *words):
-        result = CliRunner().invoke(main, [command, *cluster, *words])
+        result = invoke([command, *cluster, *words])
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
@@ -130,7 +129,7 @@ def examples_are_formats(example, monkeypatch):
 def asked(folder, command, name, content, *words):
     """The result of a command on a file."""
     (folder / name).write_text(content, encoding="utf-8")
-    return CliRunner().invoke(main, [command, str(folder / name), *words])
+    return invoke([command, str(folder / name), *words])
 
 
 @pytest.mark.usefixtures("examples_are_formats")

@@ -8,10 +8,8 @@ from dataclasses import fields, replace
 from importlib import import_module
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import Layer, Plan, Workload
-from osfmodel.cli import main
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
@@ -25,6 +23,7 @@ from osfmodel.entities.plan import in_one
 from osfmodel.runtime.horovod import run as horovod_bench
 from osfmodel.runtime.training import run as training_run
 from osfmodel.targets import CONFIG_TARGETS
+from tests.commands import invoke
 from tests.repository.test_architecture import modules
 
 ROWS = list(EXECUTORS.values())
@@ -104,7 +103,7 @@ def parameters(function):
 
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_commands_offer_those_that_they_can_use(command):
-    shown = CliRunner().invoke(main, [command, "--help"]).output
+    shown = invoke([command, "--help"]).output
     wanted = [row.name for row in RUNNING if command == "run" or row.run.bench or row.name == "ddp"]
     assert f"[{'|'.join(wanted)}]" in shown
 
@@ -125,7 +124,7 @@ def test_options_of_other_executors_are_refused(row):
     for other in RUNNING:
         for option in other.run.options - row.run.options:
             words = ["run", "resnet50-v100", "--plan", "wfbp", "--executor", row.name, *GIVEN[option]]
-            result = CliRunner().invoke(main, [*words, "-o", "runs.json"])
+            result = invoke([*words, "-o", "runs.json"])
             assert result.exit_code == 2
             assert other.run.refusal.format(executor=row.called) in result.stderr
 
@@ -134,9 +133,9 @@ def test_options_of_other_executors_are_refused(row):
 def test_what_a_run_needs_is_said_beforehand(row):
     words = ["run", "--plan", "wfbp", "--executor", row.name, "-o", "runs.json"]
     other = "nccl" if row.run.backend == "gloo" else "gloo"
-    wrong = CliRunner().invoke(main, [*words, "resnet50-v100", "--backend", other])
+    wrong = invoke([*words, "resnet50-v100", "--backend", other])
     assert (f"--executor {row.name} runs over {row.run.backend}" in wrong.stderr) == bool(row.run.backend)
-    bare = CliRunner().invoke(main, [*words, "package:make"])
+    bare = invoke([*words, "package:make"])
     assert (f"--executor {row.name} needs the model's profile" in bare.stderr) == row.run.profiled
 
 

@@ -39,10 +39,11 @@ IN_TURN = """
 import json, os, sys
 from click.testing import CliRunner
 from osfmodel.cli import main
+from tests.commands import invoke
 for line in sys.stdin:
     folder, words = json.loads(line)
     os.chdir(folder)
-    done = CliRunner().invoke(main, words)
+    done = invoke(words)
     print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)
 """
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import CONFIG_TARGETS
-from osfmodel.cli import main
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.tuning.launch import SNIPPETS
+from tests.commands import invoke
 from tests.kept import tuned
 
 WORKLOAD = "alexnet-pipedream"
@@ -72,7 +71,7 @@ def test_the_command_writes_the_same_or_refuses_the_same(name, target, case, tmp
     asked = ["tune", WORKLOAD, "--cluster", cluster, "--workers", str(workers), "--for", target, "--lines", name]
     path = tmp_path / "lines"
     text, why = written(name, target, case)
-    printed, kept = CliRunner().invoke(main, asked), CliRunner().invoke(main, [*asked, "-o", str(path)])
+    printed, kept = invoke(asked), invoke([*asked, "-o", str(path)])
     assert printed.exit_code == kept.exit_code == (0 if text else 2)
     assert printed.stdout == text
     assert (path.read_text() if path.exists() else "") == text

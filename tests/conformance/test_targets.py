@@ -9,11 +9,9 @@ from random import Random
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel import CONFIG_TARGETS, PlanError, UsageError, cost_of
-from osfmodel.cli import main
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
@@ -22,6 +20,7 @@ from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import stock_targets
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
+from tests.commands import invoke
 from tests.problems import asked
 from tests.read_back import workload as small
 
@@ -69,22 +68,22 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
 def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tmp_path):
     """Whatever else is called so; and osfmodel's own result, which is a plan, where it is asked for or no such file."""
     asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--for", framework]
-    target, whole = CONFIG_TARGETS[framework], json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    target, whole = CONFIG_TARGETS[framework], json.loads(invoke([*asked, "--json"]).stdout)
     for ending in target.text.endings:
         path = tmp_path / f"settings{ending}"
-        result = CliRunner().invoke(main, [*asked, "-o", str(path)])
+        result = invoke([*asked, "-o", str(path)])
         assert f"settings for {framework}; the plan and its times: --format json" in result.stderr
         assert path.read_text() == (whole["rendered"] if ending == target.text.ending else path.read_text())
         assert {".py": _compiles, ".env": _sets, ".json": json.loads}.get(ending, str.strip)(path.read_text())
-        assert CliRunner().invoke(main, [*asked, "-f", "json", "-o", str(path)]).exit_code == 0
+        assert invoke([*asked, "-f", "json", "-o", str(path)]).exit_code == 0
         assert json.loads(path.read_text()) == whole
     for ending in {".json", ".yaml"} - set(target.text.endings):
         path = tmp_path / f"result{ending}"
-        assert "the plan and its times" in CliRunner().invoke(main, [*asked, "-o", str(path)]).stderr
+        assert "the plan and its times" in invoke([*asked, "-o", str(path)]).stderr
         assert yaml.safe_load(path.read_text()) == whole
     for ending in {".py", ".env", ".sh", ".args", ".hjson"} - set(target.text.endings):
         path = tmp_path / f"wrong{ending}"
-        result = CliRunner().invoke(main, [*asked, "-o", str(path)])
+        result = invoke([*asked, "-o", str(path)])
         known = " or ".join(target.text.endings) or ".json"
         assert (result.exit_code, f"make no {ending}: name it {known}" in result.stderr) == (2, True)
         assert not path.exists()
@@ -94,7 +93,7 @@ def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tm
 def test_what_has_no_lines_to_paste_is_not_written_as_such(ending, tmp_path):
     path = tmp_path / f"result{ending}"
     asked = ["predict", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "-o", str(path)]
-    result = CliRunner().invoke(main, asked)
+    result = invoke(asked)
     assert (result.exit_code, path.exists()) == (2, False)
     assert f"-o {path}: only osf tune has lines to paste: name it .json" in result.stderr
 
@@ -124,9 +123,9 @@ def test_files_of_other_names_are_what_their_readers_want(tmp_path):
     asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--for"]
     written = {}
     for name, file in (("deepspeed", "d.json"), ("horovod", "h.yaml")):
-        CliRunner().invoke(main, [*asked, name, "-o", str(tmp_path / file)])
+        invoke([*asked, name, "-o", str(tmp_path / file)])
         written[name] = yaml.safe_load((tmp_path / file).read_text())
-        configs = json.loads(CliRunner().invoke(main, [*asked, name, "--json"]).stdout)["config"]
+        configs = json.loads(invoke([*asked, name, "--json"]).stdout)["config"]
         written[name] = (written[name], configs)
     assert written["deepspeed"][0] == written["deepspeed"][1]
     said, config = written["horovod"]
@@ -269,7 +268,7 @@ def test_osf_run_asks_for_prices_where_a_plan_needs_them(tmp_path, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     needing = {}
     for name in PLANS:
-        result = CliRunner().invoke(main, ["run", "googlenet-k80", "--plan", name, "-o", str(tmp_path / "r.json")])
+        result = invoke(["run", "googlenet-k80", "--plan", name, "-o", str(tmp_path / "r.json")])
         needing[name] = "needs prices" in result.output
         assert needing[name] or "RANK, WORLD_SIZE" in result.output
     assert {name for name in PLANS if not needing[name]} == NEED_NONE

@@ -22,6 +22,7 @@ from osfmodel.counting.roofline import PACKED
 from osfmodel.counting.words import model_of, parse_words
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.strategies.fully_sharded import ShardedStep
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.counting.libraries import LIBRARIES, kept_by, library_of
 
@@ -296,7 +297,7 @@ def test_a_note_says_which_frozen_parameters_are_not_sharded():
 
 def test_memory_of_other_experts_is_not_called_frozen():
     words = ["scale", "mixtral-8x7b:h100,seq512", "--cluster", "nccl:h100x8,400Gbps", "--workers", "16", "--ep", "8"]
-    assert "frozen" not in CliRunner().invoke(main, words).stdout
+    assert "frozen" not in invoke(words).stdout
 
 
 def test_fine_tuning_is_kept_in_files(tmp_path):

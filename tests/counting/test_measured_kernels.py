@@ -8,10 +8,8 @@ import math
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.counting import in_words
 from osfmodel.counting.kernels import LAUNCHED, attention_work, kernels_in, kernels_of, product_work
 from osfmodel.counting.roofline import Roofline as Clock
@@ -22,6 +20,7 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import NO_GPU
 from osfmodel.planning.scaling.replicas import on_gpu_of
 from osfmodel.planning.scaling.strategies import COMMUNICATOR, CONTEXT, room_of
+from tests.commands import invoke
 
 SIZES, ATTENDED = [[64, 1024, 4096]] * 3, [[128, 2048], [4, 64], [64, 128], [0.5, 1.0], [1, 4]]
 
@@ -237,9 +236,7 @@ def test_a_damaged_file_is_refused_in_one_line_with_its_remedy(fault, tmp_path):
 
 
 def test_a_file_that_is_not_there_says_how_it_is_made(tmp_path):
-    result = CliRunner().invoke(
-        main, ["predict", f"gpt2:{tmp_path}/no.json", "--cluster", "ring:50us,10Gbps", "--workers", "2"]
-    )
+    result = invoke(["predict", f"gpt2:{tmp_path}/no.json", "--cluster", "ring:50us,10Gbps", "--workers", "2"])
     assert result.exit_code == 1
     assert "no.json cannot be read: No such file or directory" in result.stderr
     assert "osf bench --kernels -o" in result.stderr
@@ -249,7 +246,7 @@ def test_a_file_that_is_not_there_says_how_it_is_made(tmp_path):
 @pytest.mark.parametrize("command", ["predict", "tune", "scale", "memory", "report"])
 def test_commands_take_words_with_a_file(command, surface):
     words = [command, f"gpt2:{surface},seq512,batch2", "--cluster", "nccl:h200x8,400Gbps", "--workers", "8"]
-    result = CliRunner().invoke(main, words)
+    result = invoke(words)
     assert result.exit_code == 0, result.output
     assert f"gpt2:{surface}" in result.output
 
@@ -258,7 +255,7 @@ def test_a_sweep_takes_words_with_a_file(surface, tmp_path):
     grid = tmp_path / "grid.yaml"
     words = [f"gpt2:{surface},batch2", "gpt2:h200,batch2"]
     grid.write_text(json.dumps({"workloads": words, "clusters": ["nccl:h200x8,400Gbps"], "workers": [8]}))
-    result = CliRunner().invoke(main, ["sweep", str(grid), "--json"])
+    result = invoke(["sweep", str(grid), "--json"])
     assert result.exit_code == 0, result.output
     assert f"gpt2:{surface},batch2" in result.output
 

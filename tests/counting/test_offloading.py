@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.counting.kernels import gpu_of
 from osfmodel.counting.roofline import Roofline, timed
 from osfmodel.counting.training import CPU_ADAM, activations, activations_away
@@ -19,6 +17,7 @@ from osfmodel.entities.savings import Offload
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.planning.predictions import PricedSubject
 from osfmodel.solve.verdicts import peak_of
+from tests.commands import invoke
 
 RANKS = 8
 CLUSTER = "nccl:h100x8,400Gbps"
@@ -172,12 +171,12 @@ TARGETS = {
 def test_settings_say_what_they_can_and_warn_of_the_rest(target):
     shallow = WORDS.replace(":", "+num_hidden_layers=2:")
     asked = ["--cluster", CLUSTER, "--workers", "8", "--plan", "ddp", "--for", target, "--json"]
-    done = CliRunner().invoke(main, ["scale", f"{shallow},offload=optimizer+activations", *asked])
+    done = invoke(["scale", f"{shallow},offload=optimizer+activations", *asked])
     missing = "activations" if target in TARGETS else "optimizer+activations"
     assert done.exit_code == 0, done.output
     assert f"cannot say offload={missing}" in done.output
     if target in TARGETS:
-        without = CliRunner().invoke(main, ["scale", shallow, *asked]).stdout
+        without = invoke(["scale", shallow, *asked]).stdout
         assert TARGETS[target] in json.loads(done.stdout)["rendered"]
         assert TARGETS[target] not in json.loads(without)["rendered"]
 
@@ -186,7 +185,7 @@ def test_the_host_needs_memory_for_each_share_and_micro_batch_in_flight():
     away = offloaded("optimizer", "activations")
     asked = [away.name, "--cluster", CLUSTER, "--workers", "8", "--plan"]
     for plan, share in (("ddp", 1), ("fsdp2", 8)):
-        notes = " ".join(json.loads(CliRunner().invoke(main, ["scale", *asked, plan, "--json"]).stdout)["notes"])
+        notes = " ".join(json.loads(invoke(["scale", *asked, plan, "--json"]).stdout)["notes"])
         each = -(-away.offload.state_bytes // share) + away.offload.activation_bytes
         size = osf.entities.display.show_bytes(each)
         assert f"{size} of host memory for each GPU" in notes

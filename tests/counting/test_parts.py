@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.counting.remarks import parts_of
 from osfmodel.counting.words import model_of, parse_words
+from tests.commands import invoke
 from tests.conftest import ROOT
 
 
@@ -34,7 +33,7 @@ def test_frozen_norms_are_no_tables(words):
 
 
 def listed(*words):
-    result = CliRunner().invoke(main, ["list", "model", *words])
+    result = invoke(["list", "model", *words])
     assert result.exit_code == 0, result.stderr
     return result.stdout
 
@@ -87,6 +86,6 @@ def test_a_heading_says_what_was_counted(words, heading, columns):
 
 
 def test_a_model_must_be_named():
-    result = CliRunner().invoke(main, ["list", "model"])
+    result = invoke(["list", "model"])
     assert result.exit_code == 2
     assert "give a name of 'osf list architectures'" in result.stderr

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli.app import main
 from osfmodel.counting import library
 from osfmodel.counting.remarks import remarks
 from osfmodel.counting.stacks import STACKS
 from osfmodel.counting.training import CHECKPOINTING
 from osfmodel.counting.words import TYPES, model_of, parse_words
 from osfmodel.entities.gpus import GPUS
+from tests.commands import invoke
 from tests.conftest import ROOT
 
 TINY = {
@@ -283,6 +282,6 @@ def test_models_of_mpt_are_counted_as_composer_ran_them():
 
 
 def test_the_help_of_predict_names_all_words():
-    said = CliRunner().invoke(main, ["predict", "--help"]).output.replace("\n", "").replace(" ", "")
+    said = invoke(["predict", "--help"]).output.replace("\n", "").replace(" ", "")
     for word in (*TYPES, *STACKS, *CHECKPOINTING):
         assert word in said

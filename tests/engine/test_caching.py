@@ -7,13 +7,12 @@ import random
 from itertools import pairwise
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.engine.caching import CachingAllocator
 from osfmodel.engine.memory import peak_as_known, reserved_as_known
 from osfmodel.solve.verdicts import DATA, reserved_of
+from tests.commands import invoke
 
 MIB = 1 << 20
 
@@ -109,7 +108,7 @@ def test_scale_and_memory_say_what_is_simulated_near_the_limit_and_the_usual_far
     asked = ["llama3.2-1b:h100,seq4096,batch1,ac=full", "--cluster", "nccl:h100x8", "--workers", "8", "--plan", "fsdp2"]
     found = []
     for room in ("11GiB", "80GiB"):
-        made = CliRunner().invoke(main, ["scale", *asked, "--memory", room, "--json"])
+        made = invoke(["scale", *asked, "--memory", room, "--json"])
         found.append(json.loads(made.stdout)["points"][0])
     near, far = found
     assert near["peak_memory_bytes"] == far["peak_memory_bytes"] > 0.7 * 11 * 2**30

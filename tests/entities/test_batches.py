@@ -6,13 +6,11 @@ import json
 from statistics import median
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import osfmodel as osf
 from benchmarks import batch_scaling
-from osfmodel.cli import main
 from osfmodel.entities.batches import (
     FIXED_SHARE,
     SPREAD,
@@ -24,6 +22,7 @@ from osfmodel.entities.batches import (
     variation_of,
 )
 from osfmodel.entities.errors import DataError, UsageError
+from tests.commands import invoke
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +55,12 @@ def test_bad_numbers_in_conditions_are_named(stated):
 def test_predictions_at_another_batch_size_take_a_share_as_fixed(workload):
     """35 % of the time with 32 samples: with 64 the other 65 % double. In proportion was up to 45 % too slow."""
     words = ["predict", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "16", "--json"]
-    ended = CliRunner().invoke(main, [*words, "--batch-size", "64"])
+    ended = invoke([*words, "--batch-size", "64"])
     assert "no profile at batch 64: scaled from batch" in ended.stderr
     assert "within 32% on measured models" in ended.stderr
     found = json.loads(ended.stdout)["compute_time_s"]
     assert found == pytest.approx(1.65 * (workload.compute_time - workload.update_time) + workload.update_time)
-    same = CliRunner().invoke(main, [*words, "--batch-size", "32"])
+    same = invoke([*words, "--batch-size", "32"])
     assert same.stderr == ""
     assert json.loads(same.stdout)["compute_time_s"] == pytest.approx(workload.compute_time)
 

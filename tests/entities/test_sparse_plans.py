@@ -7,10 +7,8 @@ import json
 from dataclasses import fields, replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.sparse import part_bytes, sparsely
 from osfmodel.entities.effects import COUNTED, REPLAYED_ON_CPU, Effects
@@ -20,6 +18,7 @@ from osfmodel.entities.plan import one_by_one
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.runtime.bench.computation import SIZES, SparseTiming, fitted
 from osfmodel.targets.named_plans import make_plan, sparse_name
+from tests.commands import invoke
 from tests.conftest import ROOT
 
 WORKLOAD, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
@@ -73,7 +72,7 @@ def test_nonsense_is_refused_in_one_line(name, message):
 def test_predict_shows_them_with_a_bound_of_their_own():
     """Less than any dense plan's bound is possible, and no gap is negative."""
     words = "predict resnet50-v100 --cluster v100-10gbe --workers 16 --json --plan sparse:0.1%,wfbp --plan optimal"
-    result = CliRunner().invoke(main, words.split())
+    result = invoke(words.split())
     rows = {row["plan"]: row for row in json.loads(result.stdout)["predictions"]}
     assert rows["sparse:0.1%,wfbp"]["gap"] >= 0
     assert any("compare losses" in note for note in rows["sparse:0.1%,wfbp"]["notes"])
@@ -152,7 +151,7 @@ def test_a_plan_pays_the_same_in_every_command(name, tmp_path):
     osf.save(cluster, tmp_path / "cluster.json")
     words = ["resnet50-memory", "--cluster", str(tmp_path / "cluster.json"), "--workers", "16", "--json"]
     told = [
-        json.loads(CliRunner().invoke(main, [command, *words, "--plan", str(tmp_path / "plan.json")]).stdout)
+        json.loads(invoke([command, *words, "--plan", str(tmp_path / "plan.json")]).stdout)
         for command in ("predict", "memory")
     ]
     end = max(level["end_s"] for level in told[1]["plans"][0]["levels"])

@@ -7,13 +7,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel import DataError
-from osfmodel.cli import main
 from osfmodel.formats import Hints, format_of, import_file, import_job, is_job, load_trace
 from osfmodel.formats.collectives import chakra
+from tests.commands import invoke
 from tests.formats.chakra_traces import (
     COLLECTIVE,
     METADATA,
@@ -106,7 +105,7 @@ def test_without_a_list_of_groups_workers_are_asked_for(tmp_path):
 def test_traces_without_durations_say_where_these_come_from(tmp_path):
     path = tmp_path / "bare.et"
     path.write_bytes(content(replace(JOB, timed=False)))
-    result = CliRunner().invoke(main, ["import", str(path)])
+    result = invoke(["import", str(path)])
     assert result.exit_code == 1
     assert result.stderr == (
         f"osf: {path}: has no durations of its 9 collectives: Chakra's converter takes them from a trace of "

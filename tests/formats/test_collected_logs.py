@@ -9,14 +9,13 @@ import codecs
 import re
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel import DataError
-from osfmodel.cli import main
 from osfmodel.formats import Hints, import_content
 from osfmodel.formats.collectives.nccl_tests import sniff
+from tests.commands import invoke
 from tests.draws import examples
 from tests.formats.samples import DATA, NEW_TEXT, OLD_TEXT, log
 
@@ -200,7 +199,7 @@ def test_rank_tags_that_touch_numbers(tmp_path):
 def test_the_commands_read_what_powershell_wrote(tmp_path):
     """Logs, and the tool's own files, which a shell wrote from its output."""
     (tmp_path / "run.log").write_bytes(NEW_TEXT.replace("\n", "\r\n").encode("utf-16"))
-    done = CliRunner().invoke(main, ["import", str(tmp_path / "run.log"), "-o", str(tmp_path / "c.json")])
+    done = invoke(["import", str(tmp_path / "run.log"), "-o", str(tmp_path / "c.json")])
     assert done.exit_code == 0, done.stderr
     own = (tmp_path / "c.json").read_text()
     for encoding in ("utf-16", "utf-8-sig"):
@@ -210,7 +209,7 @@ def test_the_commands_read_what_powershell_wrote(tmp_path):
             ["predict", "resnet50-v100", "--cluster", str(tmp_path / "c.json"), "--workers", "4"],
             ["compare", str(tmp_path / "c.json"), str(tmp_path / "run.log")],
         ):
-            done = CliRunner().invoke(main, words)
+            done = invoke(words)
             assert done.exit_code == 0, done.stderr
 
 

@@ -8,14 +8,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.entities.errors import DataError
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.traces import measurement_of
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.formats.traces import Job
@@ -57,7 +56,7 @@ def test_ranks_with_other_cycles_are_refused():
 
 @pytest.mark.parametrize("command", ["explain", "import"])
 def test_commands_take_a_folder_of_cycles(command):
-    ran = CliRunner().invoke(main, [command, str(STORED)])
+    ran = invoke([command, str(STORED)])
     assert ran.exit_code == 0
     said = " ".join(ran.output.split())
     assert "2 cycles of the profiler's schedule are read as one trace, steps 3..5, 9..11" in said
@@ -182,7 +181,7 @@ def test_files_that_note_nothing_of_their_process_are_ranks():
 
 @pytest.mark.parametrize("command", ["explain", "import"])
 def test_ranks_that_share_no_step_are_refused(command):
-    ran = CliRunner().invoke(main, [command, str(FILES[0]), str(FILES[3])])
+    ran = invoke([command, str(FILES[0]), str(FILES[3])])
     assert ran.exit_code != 0
     said = " ".join(ran.output.split())
     assert "no step is on the record of all ranks: rank 0 has 3..5, rank 1 has 9..11: give the traces" in said

@@ -10,15 +10,14 @@ import struct
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel import DataError
-from osfmodel.cli import main
 from osfmodel.formats import IMPORT_FORMATS, Hints, format_of, import_file, import_job
 from osfmodel.formats.collectives import flight_recorder
 from osfmodel.formats.source_text import Files, Text
 from osfmodel.formats.streams.pickles import OPERATIONS, plain_data
+from tests.commands import invoke
 from tests.formats import samples
 from tests.formats.flight_dumps import Dumped, dump, pickled, text
 
@@ -91,7 +90,7 @@ def test_real_dumps_of_a_gloo_job_that_hangs():
     """Gloo records no durations; the collective that another rank did not join is named, from pickle and JSON."""
     for path in (HUNG, HUNG.with_suffix(".json")):
         assert format_of(path) == "flight-recorder"
-        result = CliRunner().invoke(main, ["import", str(path)])
+        result = invoke(["import", str(path)])
         assert result.exit_code == 1
         assert result.stderr.splitlines() == [
             f"osf: warning: {path.name}: 1 collective had not ended when dumped; the first: 'all_reduce' number 5 of "

@@ -6,17 +6,16 @@ import csv
 import gzip
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel import DataError, OsfError
-from osfmodel.cli import main
 from osfmodel.cli.importing import fitted
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, layers, recognise
 from osfmodel.formats.collectives import tables
 from osfmodel.formats.source_text import Text
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.draws import examples
 from tests.formats import samples
@@ -89,9 +88,9 @@ def test_the_gpu_can_be_told(tmp_path):
     table.write_text("n_gpus,bytes,time_us\n4,1024,20\n4,2048,21\n")
     log.write_text(samples.NEW_TEXT)
     for words in ([table, "--gpu", "L40S"], [log, "--gpu", "a100"]):
-        assert CliRunner().invoke(main, ["import", *map(str, words), "-o", str(written)]).exit_code == 0
+        assert invoke(["import", *map(str, words), "-o", str(written)]).exit_code == 0
         assert osf.load_cluster(written).source.gpu == ("L40S" if words[0] is table else "NVIDIA A100-SXM4-40GB")
-    result = CliRunner().invoke(main, ["import", str(log), "--gpu", "H100"])
+    result = invoke(["import", str(log), "--gpu", "H100"])
     assert result.exit_code == 2
     assert "says that it was measured on 'NVIDIA A100-SXM4-40GB'" in result.stderr
 
@@ -356,20 +355,20 @@ def test_binary_files_are_refused(tmp_path_factory, content):
 def test_the_command(tmp_path):
     source = tmp_path / "run.log"
     source.write_text(samples.NEW_TEXT)
-    shown = CliRunner().invoke(main, ["import", str(source)])
+    shown = invoke(["import", str(source)])
     assert shown.stdout == "cluster run: all_reduce with 4 workers, 1.000 MiB to 4.000 MiB\n"
     target = tmp_path / "cluster.json"
-    assert CliRunner().invoke(main, ["import", str(source), "-o", str(target)]).exit_code == 0
-    result = CliRunner().invoke(main, ["predict", "resnet50-v100", "--cluster", str(target), "--workers", "4"])
+    assert invoke(["import", str(source), "-o", str(target)]).exit_code == 0
+    result = invoke(["predict", "resnet50-v100", "--cluster", str(target), "--workers", "4"])
     assert result.exit_code == 0
     several = tmp_path / "several.csv"
     several.write_text(samples.GROUPED_CSV)
-    refused = CliRunner().invoke(main, ["import", str(several), "-o", str(tmp_path / "one.json")])
+    refused = invoke(["import", str(several), "-o", str(tmp_path / "one.json")])
     assert refused.exit_code == 2
     assert "holds 3 clusters" in refused.stderr
     folder = tmp_path / "clusters"
     folder.mkdir()
-    assert CliRunner().invoke(main, ["import", str(several), "-o", str(folder)]).exit_code == 0
+    assert invoke(["import", str(several), "-o", str(folder)]).exit_code == 0
     assert sorted(path.name for path in folder.iterdir()) == [
         "several-a-1.json",
         "several-a-4.json",
@@ -384,7 +383,7 @@ def test_a_fit_instead_of_the_table(tmp_path):
     rows = [(n, 2**k, 20 + n + 2**k * (3 if n == 8 and k == 18 else 1) / 1e4) for n in (2, 4, 8) for k in range(10, 24)]
     source.write_text("n_gpus,bytes,time_us\n" + "".join(f"{n},{size},{time}\n" for n, size, time in rows))
     jump = "256.0 KiB is slower than 512.0 KiB at 8 workers"
-    plain = CliRunner().invoke(main, ["import", str(source)])
+    plain = invoke(["import", str(source)])
     assert jump in plain.stderr
     assert "2 workers" in plain.stdout
     for model, counts in (
@@ -392,12 +391,12 @@ def test_a_fit_instead_of_the_table(tmp_path):
         ("protocols", "protocols, for any worker count"),
     ):
         arguments = ["import", str(source), "--gpus-per-node", "8", "--fit", model]
-        shown = CliRunner().invoke(main, arguments)
+        shown = invoke(arguments)
         assert counts in shown.stdout
         assert jump in shown.stderr
         assert f"{model} fitted: median residual" in shown.stderr
         assert "1.000 KiB to 8.000 MiB; 2, 4, 8 workers" in shown.stderr
-        assert CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / f"{model}.json")]).exit_code == 0
+        assert invoke([*arguments, "-o", str(tmp_path / f"{model}.json")]).exit_code == 0
         cluster = osf.load_cluster(tmp_path / f"{model}.json")
         assert f"{model} fitted: median residual" in cluster.source.conditions
         assert cluster.tables == ()
@@ -409,10 +408,10 @@ def test_a_fit_instead_of_the_table(tmp_path):
 def test_data_that_cannot_be_fitted_is_refused(tmp_path):
     layers, table = tmp_path / "layers.csv", tmp_path / "table.csv"
     layers.write_text(samples.LAYERS_CSV)
-    refused = CliRunner().invoke(main, ["import", str(layers), "--fit", "hockney"])
+    refused = invoke(["import", str(layers), "--fit", "hockney"])
     assert (refused.exit_code, "'layers' has no all-reduce table to fit" in refused.stderr) == (2, True)
     table.write_text("n_gpus,bytes,time_us\n8,1024,10\n8,2048,11\n")
-    refused = CliRunner().invoke(main, ["import", str(table), "--fit", "protocols"])
+    refused = invoke(["import", str(table), "--fit", "protocols"])
     assert (refused.exit_code, "needs all-reduce times at two worker counts" in refused.stderr) == (1, True)
 
 
@@ -426,10 +425,10 @@ def test_a_folder_that_is_written_as_one_is_made(tmp_path):
     """It gets the nouns in the file, each under its name; a folder inside a missing one is not made."""
     (tmp_path / "run.log").write_text(samples.NEW_TEXT)
     asked = ["import", str(tmp_path / "run.log"), "-o"]
-    assert CliRunner().invoke(main, [*asked, f"{tmp_path}/job/"]).exit_code == 0
+    assert invoke([*asked, f"{tmp_path}/job/"]).exit_code == 0
     assert [path.name for path in (tmp_path / "job").iterdir()] == ["run.json"]
-    assert CliRunner().invoke(main, [*asked, f"{tmp_path}/job/"]).exit_code == 0
-    result = CliRunner().invoke(main, [*asked, f"{tmp_path}/no/such/"])
+    assert invoke([*asked, f"{tmp_path}/job/"]).exit_code == 0
+    result = invoke([*asked, f"{tmp_path}/no/such/"])
     assert (result.exit_code, "give a folder such as job/" in result.stderr) == (2, True)
     assert not (tmp_path / "no").exists()
 
@@ -443,7 +442,7 @@ def test_a_folder_that_is_written_as_one_is_made(tmp_path):
     ],
 )
 def test_what_contradicts_a_trace_is_told(words, told):
-    result = CliRunner().invoke(main, ["import", *map(str, paths_of("slow-link")), *words])
+    result = invoke(["import", *map(str, paths_of("slow-link")), *words])
     assert result.exit_code == 0
     said = [line for line in result.stderr.splitlines() if "warning: --" in line]
     assert said == ([f"osf: warning: {told}"] if told else [])
@@ -461,7 +460,7 @@ def test_what_contradicts_a_trace_is_told(words, told):
 def test_binary_files_are_named(tmp_path, command, content, told):
     path = tmp_path / "trace.json"
     path.write_bytes(content)
-    result = CliRunner().invoke(main, [command, str(path)])
+    result = invoke([command, str(path)])
     assert (result.exit_code, f"{path}: {told}" in result.stderr) == (1, True)
 
 
@@ -471,10 +470,10 @@ def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
     (tmp_path / "run.log").write_text(samples.NEW_TEXT)
     asked = ["import", str(tmp_path / "run.log"), "--name", name, "-o"]
     own = tmp_path / "own.json"
-    assert CliRunner().invoke(main, [*asked, str(own)]).exit_code == 0
+    assert invoke([*asked, str(own)]).exit_code == 0
     assert osf.load_cluster(own).name == name
     for words in ([*asked, f"{tmp_path}/job/"], ["import", str(own), "-o", f"{tmp_path}/job/"]):
-        result = CliRunner().invoke(main, words)
+        result = invoke(words)
         assert (result.exit_code, f"--name {name!r}: it makes the name of a file there" in result.stderr) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own.json", "run.log"]
 

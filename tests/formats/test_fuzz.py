@@ -12,18 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from osfmodel import OsfError, Workload
-from osfmodel.cli import main
 from osfmodel.engine.band_values import decode_bands
 from osfmodel.entities import units
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import documents, profiles
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, load_trace, recognise
 from osfmodel.formats.source_text import LARGEST_JSON, LARGEST_TABLE, Text, silent
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.draws import examples
 from tests.formats import damage, samples, traces
@@ -391,7 +390,7 @@ def test_what_damaged_files_brought_to_light(name, tmp_path, monkeypatch):
     before = {"workload.json": damage.WORKLOAD.encode(), "out.json": b"what was there before\n"} | files
     for file, content in before.items():
         (tmp_path / file).write_bytes(content)
-    result = CliRunner().invoke(main, arguments)
+    result = invoke(arguments)
     assert result.exit_code in (1, 2), result.exception
     told = result.output.removesuffix("\n")
     assert said in told
@@ -410,7 +409,7 @@ def test_a_byte_that_is_no_text_costs_a_trace_nothing(tmp_path, monkeypatch):
         (tmp_path / "rank0.json").write_bytes(content.replace(b'"dtype": "Float"', odd))
         (found,) = load_trace([tmp_path / "rank0.json"]).ranks
         assert found.steps == clean.steps
-        assert CliRunner().invoke(main, ["import", "rank0.json", "-o", "out/"]).exit_code == 0
+        assert invoke(["import", "rank0.json", "-o", "out/"]).exit_code == 0
 
 
 @pytest.mark.parametrize("base", ["1" + "0" * 400, "1e400", "null", '"text"', "-1e308"])
@@ -432,7 +431,7 @@ def test_a_refused_import_leaves_what_was_there(tmp_path, monkeypatch):
     for form, content in whole.items():
         for output in ("out.json", "new.json", "new/"):
             (tmp_path / "broken").write_bytes(content[: len(content) // 2] + b"\0\xff")
-            result = CliRunner().invoke(main, ["import", "broken", "-o", output])
+            result = invoke(["import", "broken", "-o", output])
             assert result.exit_code == 1, (form, result.output)
             assert {path.name: path.is_file() for path in tmp_path.iterdir()} == {"out.json": True, "broken": True}
             assert (tmp_path / "out.json").read_bytes() == b"before"

@@ -8,13 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Workload
-from osfmodel.cli import main
 from osfmodel.entities.errors import ForeignFileError
 from osfmodel.entities.measurement import Measurement
 from osfmodel.formats import Hints
@@ -22,6 +20,7 @@ from osfmodel.formats import horovod as files
 from osfmodel.formats import horovod as horovod_timeline
 from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
+from tests.commands import invoke
 from tests.draws import examples
 from tests.formats import samples
 
@@ -445,13 +444,13 @@ def test_switches_of_the_tuner_in_the_names_of_plans(tmp_path):
         assert torus.plan
     source = tmp_path / "autotune.csv"
     source.write_text(content)
-    result = CliRunner().invoke(main, ["import", str(source)])
+    result = invoke(["import", str(source)])
     assert "the best so far is horovod:64MiB,5ms with torus_allreduce, cache_enabled" in result.stderr
 
 
 def test_the_command(tmp_path):
     def run(*words):
-        return CliRunner().invoke(main, ["import", *map(str, words)])
+        return invoke(["import", *map(str, words)])
 
     source, folder = tmp_path / "run.json", tmp_path / "read"
     source.write_text(samples.HOROVOD_FUSED)
@@ -469,7 +468,7 @@ def test_the_command(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [
         f"run-{kind}.json" for kind in ("cluster", "measurements", "workload")
     ]
-    checked = CliRunner().invoke(main, ["check", str(folder / "run-measurements.json"), "--format", "json"])
+    checked = invoke(["check", str(folder / "run-measurements.json"), "--format", "json"])
     assert checked.exit_code == 0, "the run names the two files beside it"
     assert run(source, "--fit", "hockney").stdout.startswith("cluster run: fits for 2 workers")
     layers = tmp_path / "layers.csv"
@@ -481,7 +480,7 @@ def test_the_command(tmp_path):
 def test_the_tuner_is_told_not_imported(tmp_path):
     source = tmp_path / "autotune.csv"
     source.write_text(samples.HOROVOD_AUTOTUNE)
-    result = CliRunner().invoke(main, ["import", str(source)])
+    result = invoke(["import", str(source)])
     assert result.exit_code == 1
     assert "converged to horovod:8MiB,10ms with cache_enabled (29.52 MB/s; 16 settings tried" in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -492,7 +491,7 @@ def test_several_timelines_become_the_tables_of_one_cluster(tmp_path):
         (tmp_path / f"n{ranks}.json").write_text(steady(ranks=ranks))
     target = tmp_path / "wires.json"
     files = [str(tmp_path / f"n{ranks}.json") for ranks in (2, 4)]
-    assert CliRunner().invoke(main, ["import", *files, "-o", str(target)]).exit_code == 0
+    assert invoke(["import", *files, "-o", str(target)]).exit_code == 0
     cluster = osf.load_cluster(target)
     assert [table.workers for table in cluster.tables] == [2, 4]
     assert cluster.library == "mpi"

@@ -7,11 +7,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.formats import load_trace
+from tests.commands import invoke
 from tests.formats import traces
 
 SAID = "is of inference (no backward, optimizer step or collective of gradients), not of training"
@@ -63,7 +62,7 @@ def test_inference_is_refused_as_training_in_one_line(tmp_path, command, ranks):
         "compare": [mine[0], files(tmp_path / "other", ranks)[0]],
         "report": ["resnet50-v100", "--cluster", "v100-10gbe", "--workers", str(max(ranks, 2)), "--trace", mine[0]],
     }[command]
-    done = CliRunner().invoke(main, [command, *words])
+    done = invoke([command, *words])
     assert done.exit_code == 1, done.output
     (line,) = [line for line in done.stderr.splitlines() if "warning" not in line]
     assert SAID in line
@@ -73,19 +72,19 @@ def test_inference_is_refused_as_training_in_one_line(tmp_path, command, ranks):
 def test_the_network_of_inference_is_read(tmp_path):
     """Its all-reduces are times of a network like any; a model that is trained is not in it."""
     mine = files(tmp_path, 2)
-    done = CliRunner().invoke(main, ["import", *mine, "-o", str(tmp_path / "cluster.json")])
+    done = invoke(["import", *mine, "-o", str(tmp_path / "cluster.json")])
     assert done.exit_code == 0, done.stderr
     assert "is a trace of inference: only the network is read from it" in done.stderr
     assert "of gradients" not in done.stderr
     (table,) = osf.load_cluster(tmp_path / "cluster.json").tables
     assert (table.workers, table.sizes) == (2, (2048, 4096, 8192, 16384))
-    done = CliRunner().invoke(main, ["doctor", mine[0], "--against", "nccl:h100x2", "--json"])
+    done = invoke(["doctor", mine[0], "--against", "nccl:h100x2", "--json"])
     assert done.exit_code == 0, done.stderr
-    done = CliRunner().invoke(main, ["import", *mine, "--kind", "workload"])
+    done = invoke(["import", *mine, "--kind", "workload"])
     assert (done.exit_code, "--kind workload: " in done.stderr) == (1, True)
     alone = files(tmp_path, 1)
     for words in (["import", *alone], ["doctor", *alone, "--against", "nccl:h100x2"]):
-        done = CliRunner().invoke(main, words)
+        done = invoke(words)
         assert (done.exit_code, SAID in done.stderr) == (1, True)
 
 

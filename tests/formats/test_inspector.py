@@ -8,16 +8,15 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel import DataError
-from osfmodel.cli import main
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, import_job, is_job, load_trace
 from osfmodel.formats import streams as line_stream
 from osfmodel.formats.collectives import calls as recorded
 from osfmodel.formats.collectives import inspector
 from osfmodel.formats.source_text import Files, Text
+from tests.commands import invoke
 from tests.formats.damage import memory
 from tests.formats.inspector_logs import Logged, calls, header, metadata, text
 
@@ -204,7 +203,7 @@ def test_a_folder_of_files_is_one_job(folder):
     files = sorted(folder.glob("node*"))
     assert import_job(files, Hints("mine"))[0].tables == cluster.tables
     assert import_job(files)[0].name == "node-0-pid"
-    result = CliRunner().invoke(main, ["import", str(folder)])
+    result = invoke(["import", str(folder)])
     assert result.exit_code == 0
     assert "cluster nccl-inspector-77: all_reduce with 4 workers, 1.000 MiB to 16.00 MiB" in result.output
 
@@ -217,7 +216,7 @@ def test_errors_name_the_file_of_the_folder(folder):
     packed = folder / "node-0-pid1.log.gz"
     packed.write_bytes(packed.read_bytes()[:-40])
     for given in (folder, packed):
-        result = CliRunner().invoke(main, ["import", str(given), "--as", "nccl-inspector"])
+        result = invoke(["import", str(given), "--as", "nccl-inspector"])
         assert result.exit_code == 1
         assert result.stderr.splitlines()[-1] == f"osf: {packed}: is a gzip file that was cut off"
 

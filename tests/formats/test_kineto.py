@@ -12,12 +12,10 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel import Cluster, predict
-from osfmodel.cli import main
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files import profiles
@@ -33,6 +31,7 @@ from osfmodel.formats.traces.network import carried, rising_means
 from osfmodel.formats.traces.usual import unsteady, usual_steps
 from osfmodel.ledger.check import check
 from osfmodel.show.profiles import summary
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.draws import examples
 from tests.formats import traces
@@ -428,7 +427,7 @@ def test_one_step_of_a_host_is_written(tmp_path):
     document["traceEvents"] = [event for event in document["traceEvents"] if not event["name"].startswith(words)]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
-    written = CliRunner().invoke(main, ["import", str(path), "--kind", "measurements", "-o", f"{tmp_path}/runs.json"])
+    written = invoke(["import", str(path), "--kind", "measurements", "-o", f"{tmp_path}/runs.json"])
     assert written.exit_code == 0, written.output
     (run,) = load_measurements(tmp_path / "runs.json")
     assert run.samples == pytest.approx([step.time for step in load_trace([Text("t", path.read_text())]).pace.steps])
@@ -548,7 +547,7 @@ def test_import_gives_all_nouns_of_a_job(tmp_path):
     (tmp_path / "job").mkdir()
     files = [str(tmp_path / f"rank{rank}.json") for rank in (0, 1)]
     hints = ["--ddp-logging", str(tmp_path / "ddp.json"), "--steps", "6..8", "--name", "mine"]
-    result = CliRunner().invoke(main, ["import", *files, *hints, "-o", str(tmp_path / "job")])
+    result = invoke(["import", *files, *hints, "-o", str(tmp_path / "job")])
     assert result.exit_code == 0, result.output
     assert "2 of 2 ranks, 3 steps of" in result.output
     assert "2 of gradients: 300 400 elements" in result.output
@@ -557,7 +556,7 @@ def test_import_gives_all_nouns_of_a_job(tmp_path):
         "mine-measurements.json",
         "mine-workload.json",
     ]
-    checked = CliRunner().invoke(main, ["check", str(tmp_path / "job" / "mine-measurements.json"), "--json"])
+    checked = invoke(["check", str(tmp_path / "job" / "mine-measurements.json"), "--json"])
     (source,) = json.loads(checked.stdout)["sources"]
     assert source["n"] == 1
     assert source["worst_abs_error"] < 1e-6
@@ -571,11 +570,11 @@ def test_two_jobs_whose_traces_are_called_alike_are_no_self_consistency(tmp_path
         job = Job(forward=forward, late=(0, 0), clocks=(0, 0), buckets=((100, 200), (4000,)))
         (tmp_path / name / "trace.json").write_text(traces.text(job))
         told = [str(tmp_path / name / "trace.json"), "-o", f"{tmp_path / name}/job/"]
-        assert CliRunner().invoke(main, ["import", *told]).exit_code == 0
+        assert invoke(["import", *told]).exit_code == 0
     mixed = (tmp_path / "a/job/trace-measurements.json").read_text().replace('"trace-', '"../../b/job/trace-')
     (tmp_path / "a/job/mixed.json").write_text(mixed)
     own, other = (tmp_path / "a/job" / name for name in ("trace-measurements.json", "mixed.json"))
-    found = json.loads(CliRunner().invoke(main, ["check", str(own), str(other), "--json"]).stdout)["sources"]
+    found = json.loads(invoke(["check", str(own), str(other), "--json"]).stdout)["sources"]
     assert [(one["n"], one["self_consistency"]) for one in found] == [(1, True), (1, False)]
 
 
@@ -584,10 +583,10 @@ def test_a_packed_copy_of_a_trace_is_the_same_import(tmp_path):
     (tmp_path / "plain.json").write_bytes(text)
     (tmp_path / "packed.json.gz").write_bytes(gzip.compress(text))
     for name in ("plain.json", "packed.json.gz"):
-        assert CliRunner().invoke(main, ["import", str(tmp_path / name), "-o", f"{tmp_path}/job/"]).exit_code == 0
+        assert invoke(["import", str(tmp_path / name), "-o", f"{tmp_path}/job/"]).exit_code == 0
     run = tmp_path / "job/packed-measurements.json"
     run.write_text(run.read_text().replace('"packed-', '"plain-'))
-    (found,) = json.loads(CliRunner().invoke(main, ["check", str(run), "--json"]).stdout)["sources"]
+    (found,) = json.loads(invoke(["check", str(run), "--json"]).stdout)["sources"]
     assert found["self_consistency"]
 
 
@@ -598,9 +597,9 @@ def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
     for rank, file in enumerate(files):
         file.write_text(traces.text(job, rank))
     folder = tmp_path / "job"
-    assert CliRunner().invoke(main, ["import", *map(str, files), "-o", f"{folder}/"]).exit_code == 0
+    assert invoke(["import", *map(str, files), "-o", f"{folder}/"]).exit_code == 0
     assert sorted(path.name for path in folder.iterdir()) == ["rank-measurements.json", "rank-workload.json"]
-    checked = CliRunner().invoke(main, ["check", str(folder / "rank-measurements.json")])
+    checked = invoke(["check", str(folder / "rank-measurements.json")])
     assert checked.exit_code == 1
     said = " ".join(checked.stdout.split())
     assert "1 run not predicted: it names no cluster, as osf import wrote none beside it (without --kind" in said
@@ -652,8 +651,8 @@ def test_a_trace_that_shows_no_ddp_is_no_run_of_it():
 def test_a_measurement_alone_names_missing_data(tmp_path):
     (tmp_path / "rank0.json").write_text(traces.text(Job()))
     words = ["import", str(tmp_path / "rank0.json"), "--kind", "measurements", "-o", str(tmp_path / "runs.json")]
-    assert CliRunner().invoke(main, words).exit_code == 0
-    said = " ".join(CliRunner().invoke(main, ["check", str(tmp_path / "runs.json")]).stdout.split())
+    assert invoke(words).exit_code == 0
+    said = " ".join(invoke(["check", str(tmp_path / "runs.json")]).stdout.split())
     assert "1 run not predicted: it names no workload and no cluster" in said
 
 

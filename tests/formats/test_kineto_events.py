@@ -15,12 +15,10 @@ import zlib
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from osfmodel import explain
-from osfmodel.cli import main
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError
 from osfmodel.entities.files.profiles import load_workload
 from osfmodel.entities.trace import RankTrace, Step, Trace
@@ -41,6 +39,7 @@ from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams import json_stream
 from osfmodel.formats.streams.archives import streamed
+from tests.commands import invoke
 from tests.draws import examples
 from tests.formats import samples, traces
 from tests.formats.damage import memory
@@ -531,7 +530,7 @@ def test_an_archive_of_nothing_but_such_names_says_how_to_pack_it(tmp_path, name
         DataError, match=r"job\.tar: is a tar archive of files whose names lead out of it .*: pack them"
     ):
         list(on_disk(path))
-    result = CliRunner().invoke(main, ["explain", str(path)])
+    result = invoke(["explain", str(path)])
     assert result.exit_code == 1
     assert "tar -C FOLDER" in result.stderr
 
@@ -894,9 +893,6 @@ def test_ours_are_still_ours_beside_another_format(tmp_path):
 
 def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
     """One call for all ranks; its warnings, its name, and what cannot be mixed."""
-    from click.testing import CliRunner
-
-    from osfmodel.cli import main
 
     seen = []
 
@@ -916,7 +912,7 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, **more):
-        return CliRunner().invoke(main, ["import", *arguments], **more)
+        return invoke(["import", *arguments], **more)
 
     result = run("run_rank0.json", "run_rank1.json", "-o", "out.json")
     assert (result.exit_code, seen.pop()) == (0, ("run_rank", [0, 1])), result.output

@@ -8,9 +8,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.diagnosis import CAUSES
@@ -29,6 +27,7 @@ from osfmodel.formats.traces.network import sharded_tables
 from osfmodel.formats.traces.sharded import doubts_of
 from osfmodel.formats.traces.usual import usual_steps
 from osfmodel.ledger.check import check
+from tests.commands import invoke
 from tests.formats import sharded_traces
 from tests.formats.record_fsdp import FOLDER, HIDDEN, RUNS, WIDTH, WORDS
 from tests.sharded_jobs import PLANTED_SHARDED, REMOVED_SHARDED, times_of
@@ -264,7 +263,7 @@ def test_an_import_says_what_is_missing():
 
 def test_an_import_writes_files_that_predict_and_check(tmp_path):
     job = tmp_path / "job"
-    done = CliRunner().invoke(main, ["import", *map(str, files("reshard")), "-o", f"{job}/", "--name", "small"])
+    done = invoke(["import", *map(str, files("reshard")), "-o", f"{job}/", "--name", "small"])
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in job.iterdir()) == [
         f"small-{kind}.json" for kind in ("cluster", "measurements", "plan", "workload")
@@ -273,7 +272,7 @@ def test_an_import_writes_files_that_predict_and_check(tmp_path):
     (row,) = checked.rows
     assert row.predicted == pytest.approx(row.measured, rel=0.05)
     words = ["predict", f"{job}/small-workload.json", "--cluster", f"{job}/small-cluster.json", "--workers", "2"]
-    done = CliRunner().invoke(main, [*words, "--plan", f"{job}/small-plan.json", "--format", "json"])
+    done = invoke([*words, "--plan", f"{job}/small-plan.json", "--format", "json"])
     (one,) = json.loads(done.stdout)["predictions"]
     assert one["iteration_time_s"] == pytest.approx(row.predicted)
 
@@ -332,11 +331,11 @@ def test_the_step_of_a_gpu_is_predicted_from_its_parts():
 
 
 def test_an_explanation_lists_groups_and_kinds():
-    done = CliRunner().invoke(main, ["explain", *map(str, files("hsdp"))], env={"COLUMNS": "200"})
+    done = invoke(["explain", *map(str, files("hsdp"))], env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     for words in ("all-gather, forward", "all-gather, backward", "0 all-gather root", "reduce-scatter layers.2"):
         assert words in done.stdout
-    done = CliRunner().invoke(main, ["explain", *map(str, files("hsdp")), "--format", "json"])
+    done = invoke(["explain", *map(str, files("hsdp")), "--format", "json"])
     document = json.loads(done.stdout)
     assert [row["kind"] for row in document["collectives"]] == [
         "all_gather",

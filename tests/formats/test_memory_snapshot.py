@@ -10,16 +10,15 @@ import re
 import subprocess
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel import DataError
-from osfmodel.cli import main
 from osfmodel.diagnosis.snapshots import LIBRARY, explain_snapshot
 from osfmodel.formats import memory_snapshot
 from osfmodel.formats.memory_snapshot import SnapshotReader, load_snapshots
 from osfmodel.formats.streams.pickles import plain_data
+from tests.commands import invoke
 from tests.draws import examples
 from tests.formats.memory_snapshots import STACKS, Recorded, frames, pickled, snapshot, trained
 
@@ -33,7 +32,7 @@ def explained(*recorded):
 
 
 def osf(*words):
-    return CliRunner().invoke(main, ["explain", *map(str, words)])
+    return invoke(["explain", *map(str, words)])
 
 
 @pytest.fixture
@@ -170,7 +169,7 @@ def test_the_command_reads_files_of_any_packing(tmp_path, pack, protocol):
 def test_what_is_expected_stands_beside_it(stored):
     words = ("--cluster", "ring:50us,10Gbps", "--workers", 16, "--plan", "ddp")
     found = json.loads(osf(stored, "--expected", "resnet50-memory", *words, "--json").stdout)
-    memory = CliRunner().invoke(main, ["memory", "resnet50-memory", *map(str, words), "--json"])
+    memory = invoke(["memory", "resnet50-memory", *map(str, words), "--json"])
     (plan,) = json.loads(memory.stdout)["plans"]
     rows = {row["owner"]: row for row in found["snapshots"][0]["peak_owners"]}
     assert {name: rows[name]["expected_bytes"] for name, size in plan["peak_owners"].items() if size} == {
@@ -316,7 +315,7 @@ def test_options_of_snapshots_are_refused_for_traces(tmp_path):
 
 
 def test_import_says_which_command_reads_it(stored):
-    result = CliRunner().invoke(main, ["import", str(stored)])
+    result = invoke(["import", str(stored)])
     assert result.exit_code == 1
     assert "holds no workload: osf explain reads it" in result.stderr
 

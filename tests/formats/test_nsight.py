@@ -11,15 +11,14 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import DataError
-from osfmodel.cli import main
 from osfmodel.formats import Hints, format_of, import_file, load_trace
 from osfmodel.formats.nsight import database, device
 from osfmodel.formats.nsight.database import LEAST_ROW, Database, opened_database
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.formats.traces.usual import with_steps
+from tests.commands import invoke
 from tests.draws import examples
 from tests.formats import nsight_reports, traces
 from tests.formats.nsight_reports import CALL_SCHEMA, COMMUNICATOR, Report, blob, write
@@ -251,7 +250,7 @@ def changed(path, *statements):
 def test_reports_that_lack_something_are_refused_in_one_line(tmp_path, statements, message):
     path = changed(tmp_path / "a.sqlite", *statements)
     before = path.read_bytes()
-    result = CliRunner().invoke(main, ["explain", str(path)])
+    result = invoke(["explain", str(path)])
     assert result.exit_code == 1
     assert result.stderr.startswith(f"osf: {path}: ")
     assert result.stderr.count("\n") == 1

@@ -8,16 +8,15 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel import DataError
-from osfmodel.cli import main
 from osfmodel.entities.errors import ForeignFileError
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_content, import_file, recognise
 from osfmodel.formats.collectives.nccl_log import LoggedTest
 from osfmodel.formats.reading import import_advice
 from osfmodel.formats.source_text import Text
+from tests.commands import invoke
 from tests.formats import samples
 from tests.formats.damage import memory
 from tests.formats.samples import log
@@ -37,7 +36,7 @@ def refused(content, **hints):
 
 
 def run(*arguments, stdin=None):
-    return CliRunner().invoke(main, ["import", *map(str, arguments)], input=stdin)
+    return invoke(["import", *map(str, arguments)], input=stdin)
 
 
 def json_run(program="all_reduce", nwrong=0, okay="true", ended=True):
@@ -451,7 +450,7 @@ def test_a_file_of_another_tool_is_told_how_to_become_a_profile(tmp_path, file, 
             f"{path}: looks like {tool}: run `osf import {path} -o {target}`, and give that file"
         )
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    result = CliRunner().invoke(main, ["predict", "resnet50-v100", "--cluster", str(path), "--workers", "4"])
+    result = invoke(["predict", "resnet50-v100", "--cluster", str(path), "--workers", "4"])
     assert (result.exit_code, f"looks like {tool}: run `osf import" in result.stderr) == (1, True)
 
 
@@ -459,7 +458,7 @@ def test_a_file_of_another_tool_is_told_how_to_become_a_profile(tmp_path, file, 
 def test_each_format_has_a_label_by_which_its_files_are_recognised(tmp_path, name):
     path = tmp_path / "given"
     path.write_text(samples.SAMPLES[name][0])
-    result = CliRunner().invoke(main, ["predict", str(path), "--cluster", "ring:1us,1Gbps", "--workers", "4"])
+    result = invoke(["predict", str(path), "--cluster", "ring:1us,1Gbps", "--workers", "4"])
     assert f"{path}: looks like {IMPORT_FORMATS[name].label}: run `osf import" in result.stderr
     assert IMPORT_FORMATS[name].label
 
@@ -480,7 +479,7 @@ def test_each_format_has_a_label_by_which_its_files_are_recognised(tmp_path, nam
 def test_the_command_line_says_what_a_file_is_that_is_not_its_own(tmp_path, content, message):
     path = tmp_path / "given.json"
     path.write_bytes(content)
-    result = CliRunner().invoke(main, ["predict", "resnet50-v100", "--cluster", str(path), "--workers", "4"])
+    result = invoke(["predict", "resnet50-v100", "--cluster", str(path), "--workers", "4"])
     assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (1, 1, True), result.stderr
 
 
@@ -519,7 +518,7 @@ def test_kinds_that_are_known_and_not_read_are_named(tmp_path, kind, command):
     path = tmp_path / "profile"
     for written in (content, gzip.compress(content)):
         path.write_bytes(written)
-        result = CliRunner().invoke(main, [command, str(path)])
+        result = invoke([command, str(path)])
         assert result.exit_code == 1
         assert result.stderr.startswith(f"osf: {path}: {said}")
         assert result.stderr.count("\n") == 1

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.engine.bands import quantile
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
@@ -27,6 +25,7 @@ from osfmodel.ledger.check import check, overall
 from osfmodel.runtime.training.run import _ratio
 from osfmodel.show.checks.scatter import scatter, scatter_key, show_in_axes, show_scatter
 from osfmodel.show.picture import figure_of
+from tests.commands import invoke
 from tests.live.explained import paths_of
 
 
@@ -94,10 +93,10 @@ def test_a_file_of_ones_own(tmp_path):
     (one,) = check([str(path)])
     assert one.errors == pytest.approx([0.1])
     assert one.passed
-    result = CliRunner().invoke(main, ["check", str(path), "--tolerance", "0.05"])
+    result = invoke(["check", str(path), "--tolerance", "0.05"])
     assert result.exit_code == 1
     assert "10.00%, above its tolerance of 5.00%" in result.stderr
-    assert CliRunner().invoke(main, ["check", str(path), "--tolerance", "0.11"]).exit_code == 0
+    assert invoke(["check", str(path), "--tolerance", "0.11"]).exit_code == 0
 
 
 def test_runs_that_cannot_be_predicted_are_listed_with_the_reason(tmp_path):
@@ -148,7 +147,7 @@ def test_a_folder_a_trace_or_another_noun_says_what_to_give_instead(tmp_path, mo
     traces = [str(path) for path in paths_of("slow-link")]
     for output in ("job/", "job/runs.json"):
         kind = [] if output == "job/" else ["--kind", "workload"]
-        assert CliRunner().invoke(main, ["import", *traces, *kind, "-o", output]).exit_code == 0
+        assert invoke(["import", *traces, *kind, "-o", output]).exit_code == 0
     runs = next(Path("job").glob("*-measurements.json"))
     for source, message in [
         ("job", f"osf: job is a folder: give {runs}\n"),
@@ -156,23 +155,23 @@ def test_a_folder_a_trace_or_another_noun_says_what_to_give_instead(tmp_path, mo
         ("job/runs.json", "osf: job/runs.json: is a workload, but measurements are needed here\n"),
         (str(Path(traces[0]).parent), "is a folder: `osf import "),
     ]:
-        result = CliRunner().invoke(main, ["check", source])
+        result = invoke(["check", source])
         assert result.exit_code == 1
         assert message in result.stderr
-    result = CliRunner().invoke(main, ["predict", str(runs), "--cluster", "ring:1us,1Gbps", "--workers", "2"])
+    result = invoke(["predict", str(runs), "--cluster", "ring:1us,1Gbps", "--workers", "2"])
     assert result.stderr == f"osf: {runs}: holds measurements, but a workload is needed here\n"
-    result = CliRunner().invoke(main, ["import", *traces, "-o", f"{runs}/"])
+    result = invoke(["import", *traces, "-o", f"{runs}/"])
     assert result.exit_code == 2
     assert f"{runs} is a file: give another name" in result.stderr
 
 
 def test_unknown_sources_and_plots_are_refused(tmp_path):
-    assert "python benchmarks/layouts.py judges" in CliRunner().invoke(main, ["check", "layouts"]).stderr
+    assert "python benchmarks/layouts.py judges" in invoke(["check", "layouts"]).stderr
     with pytest.raises(UsageError, match="unknown source"):
         check(["nowhere"])
     with pytest.raises(UsageError, match="that is a folder: give the measurement files in it"):
         check([str(tmp_path)])
-    result = CliRunner().invoke(main, ["check", str(own_runs(tmp_path, 0.1)), "--plot", "picture.gif"])
+    result = invoke(["check", str(own_runs(tmp_path, 0.1)), "--plot", "picture.gif"])
     assert result.exit_code == 2
     assert "must end in .png or .svg" in result.stderr
 
@@ -188,7 +187,7 @@ def test_measurements_survive_a_file(tmp_path):
 
 
 def test_json_is_the_contract():
-    result = CliRunner().invoke(main, ["check", "bcaffe", "--format", "json"])
+    result = invoke(["check", "bcaffe", "--format", "json"])
     document = json.loads(result.stdout)
     assert document["schema_version"] == 1
     assert {"median_abs_error", "p90_abs_error"} <= set(document["overall"])
@@ -245,15 +244,15 @@ def test_plans_of_a_live_run_stand_side_by_side(tmp_path, live_workload):
 def test_computation_that_differs_from_the_profiles_is_told(tmp_path, live_workload):
     """The run computed 45 ms where the profile has 25: its error is of the load, not of the plan or the network."""
     path = live_file(tmp_path, live_workload, {"ddp": [0.2, 0.2], "wfbp": [0.2, 0.2]}, computation_s="0.045")
-    result = CliRunner().invoke(main, ["check", str(path)])
+    result = invoke(["check", str(path)])
     told = [line for line in result.stderr.splitlines() if "computation itself took" in line]
     assert len(told) == 1, "once, whatever the plans"
     assert "took 1.8 times the profile's on 2 workers (45.00 ms, ../workload.json has 25.00 ms)" in told[0]
     for same in ("0.026", "bad"):
         path = live_file(tmp_path, live_workload, {"ddp": [0.2]}, computation_s=same)
-        assert "computation itself" not in CliRunner().invoke(main, ["check", str(path)]).stderr
+        assert "computation itself" not in invoke(["check", str(path)]).stderr
     faster = live_file(tmp_path, live_workload, {"ddp": [0.2]}, computation_s="0.0125")
-    assert "took 0.5 times the profile's" in CliRunner().invoke(main, ["check", str(faster)]).stderr
+    assert "took 0.5 times the profile's" in invoke(["check", str(faster)]).stderr
 
 
 def test_turns_that_do_not_repeat_are_marked_and_not_counted(tmp_path, live_workload):
@@ -261,13 +260,13 @@ def test_turns_that_do_not_repeat_are_marked_and_not_counted(tmp_path, live_work
     (one,) = check([str(path)])
     assert [row.status for row in one.rows] == ["predicted", "unsteady"] * 2
     assert "repeats differ by more than 5%" in one.rows[1].note
-    result = CliRunner().invoke(main, ["check", str(path)])
+    result = invoke(["check", str(path)])
     assert result.exit_code == 0
     assert "2 runs not counted: repeats differ" in " ".join(result.stdout.split())  # a long path wraps it
     optimal = next(line for line in result.stdout.splitlines() if line.startswith("optimal"))
     assert "55.6%" in optimal
     assert "unsteady" in optimal
-    document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
+    document = json.loads(invoke(["check", str(path), "--json"]).stdout)
     assert [plan["steady"] for plan in document["sources"][0]["side_by_side"][0]["plans"]] == [True, False]
 
 
@@ -289,7 +288,7 @@ def test_runs_that_kept_the_cores_busy_are_listed_and_not_counted_whatever_their
     assert {row.note for row in one.rows if row.status == "unsteady"} == {
         "ranks used more than 90% of the cores: listed, not counted"
     }
-    words = " ".join(CliRunner().invoke(main, ["check", str(path)]).stdout.split())
+    words = " ".join(invoke(["check", str(path)]).stdout.split())
     assert "2 runs not counted: ranks kept the cores busy" in words
     assert "repeats differ" not in words
 
@@ -297,8 +296,8 @@ def test_runs_that_kept_the_cores_busy_are_listed_and_not_counted_whatever_their
 def test_a_file_of_which_nothing_counts_says_so(tmp_path, live_workload):
     """Without a verdict a tolerance is not met."""
     path = str(live_file(tmp_path, live_workload, {"ddp": [0.1, 0.2]}))
-    assert CliRunner().invoke(main, ["check", path]).exit_code == 0
-    result = CliRunner().invoke(main, ["check", path, "--tolerance", "0.5"])
+    assert invoke(["check", path]).exit_code == 0
+    result = invoke(["check", path, "--tolerance", "0.5"])
     assert result.exit_code == 1
     assert "no run counts: repeats differ by more than 5%" in result.stderr
 
@@ -311,10 +310,10 @@ def test_a_run_says_which_ratios_are_inside_the_spread():
 
 def test_side_by_side_on_a_terminal_and_in_json(tmp_path, live_workload):
     path = live_file(tmp_path, live_workload, {"ddp": [0.1], "single": [0.125]}, scale="2")
-    table = CliRunner().invoke(main, ["check", str(path)]).stdout
+    table = invoke(["check", str(path)]).stdout
     assert "2 workers, computation times 2; speed-up over ddp" in table
     assert "0.800" in table
-    document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
+    document = json.loads(invoke(["check", str(path), "--json"]).stdout)
     (group,) = document["sources"][0]["side_by_side"]
     assert (group["workers"], group["scale"]) == (2, 2)
     assert group["plans"][1]["measured_speed_up"] == pytest.approx(0.8)
@@ -358,7 +357,7 @@ def imported_job(tmp_path):
 
 
 def said_of(*paths):
-    return CliRunner().invoke(main, ["check", *map(str, paths)]).stdout
+    return invoke(["check", *map(str, paths)]).stdout
 
 
 def test_a_run_put_together_out_of_itself_is_no_prediction(tmp_path):
@@ -373,7 +372,7 @@ def test_a_run_put_together_out_of_itself_is_no_prediction(tmp_path):
     assert "the runs themselves, with which workload and cluster were imported from one file" in " ".join(text.split())
     assert "Error of predictions" not in text
     assert "fitted: nothing" not in text
-    document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
+    document = json.loads(invoke(["check", str(path), "--json"]).stdout)
     assert document["sources"][0]["self_consistency"] is True
 
 
@@ -420,7 +419,7 @@ def test_the_picture_tells_predictions_from_self_consistency(tmp_path):
     assert name in console.file.getvalue()
     picture = tmp_path / "check.svg"
     pytest.importorskip("matplotlib")
-    assert CliRunner().invoke(main, ["check", str(tmp_path / "job.json"), "--plot", str(picture)]).exit_code == 0
+    assert invoke(["check", str(tmp_path / "job.json"), "--plot", str(picture)]).exit_code == 0
     assert "self-consistency" in picture.read_text()
     axes = figure_of((7, 7)).subplots()
     show_in_axes(axes, found)
@@ -431,4 +430,4 @@ def test_the_picture_tells_predictions_from_self_consistency(tmp_path):
 
 def test_a_tolerance_holds_for_self_consistency_too(tmp_path):
     imported_job(tmp_path)
-    assert CliRunner().invoke(main, ["check", str(tmp_path / "job.json"), "--tolerance", "0"]).exit_code == 1
+    assert invoke(["check", str(tmp_path / "job.json"), "--tolerance", "0"]).exit_code == 1

@@ -10,10 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import load_measurements
@@ -23,6 +21,7 @@ from osfmodel.formats.source_text import Text
 from osfmodel.ledger.check import check
 from osfmodel.runtime import horovod as turns_under_horovod
 from osfmodel.targets.named_plans import make_plan
+from tests.commands import invoke
 from tests.live import cluster
 from tests.live.launching import finish, start, tiny_workload
 
@@ -256,7 +255,7 @@ def test_what_fails_under_horovod_is_told_by_every_rank(tmp_path, factory, plan,
 def test_what_does_not_go_with_horovod_is_said_beforehand(tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     tiny_workload(tmp_path, 3)
-    result = CliRunner().invoke(main, ["run", "--plan", "horovod", *words, "-o", "runs.json"])
+    result = invoke(["run", "--plan", "horovod", *words, "-o", "runs.json"])
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -271,7 +270,7 @@ def test_it_says_where_horovod_is_missing(tmp_path, monkeypatch, command):
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(turns_under_horovod, "find_spec", lambda name: None)
-    result = CliRunner().invoke(main, [*command, *HOROVOD, "-o", "out.json"])
+    result = invoke([*command, *HOROVOD, "-o", "out.json"])
     assert result.exit_code == 2
     assert f"osf {command[0]} --executor horovod needs Horovod built for this PyTorch" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.json"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.executors import KEEPERS
 from osfmodel.runtime.profiler.recording import blocks
 from osfmodel.runtime.profiler.steps import INPUT, LOSS
+from tests.commands import invoke
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -260,7 +259,7 @@ def test_osf_profile_prints_the_peak(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    result = CliRunner().invoke(main, ["profile", "lines_of_memory:make", "--steps", "1", "--warm-up", "2"])
+    result = invoke(["profile", "lines_of_memory:make", "--steps", "1", "--warm-up", "2"])
     assert result.exit_code == 0, result.output
     assert "memory: 1.000 MiB" in result.stdout
     assert "weights 256.0 KiB" in result.stdout

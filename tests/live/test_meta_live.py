@@ -7,15 +7,14 @@ import os
 import sys
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.counting.library.counter import Counter
 from osfmodel.counting.modules import Product
 from osfmodel.counting.stacks import learned
 from osfmodel.runtime.profiler.driving import Driving, count
 from osfmodel.runtime.training.factories import Training
+from tests.commands import invoke
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -202,7 +201,7 @@ def factories(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, ["profile", *arguments])
+    return invoke(["profile", *arguments])
 
 
 @pytest.mark.parametrize(("factory", "make"), [("images", convolutional), ("words", Encoder)])
@@ -223,7 +222,7 @@ def test_parameters_of_the_file_are_those_of_the_model(factories, factory, make)
     update = (3 + 2 * moments) * workload.gradient_bytes / 3350e9
     assert workload.update_time == pytest.approx(update)
     words = ["predict", "net.json", "--cluster", "ring:50us,10Gbps", "--workers", "8"]
-    predicted = CliRunner().invoke(main, words)
+    predicted = invoke(words)
     assert predicted.exit_code == 0, predicted.output
 
 

@@ -12,15 +12,14 @@ import types
 from statistics import median
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.entities.display import show_time
 from osfmodel.runtime.callbacks import lightning_callback, transformers_callback
 from osfmodel.runtime.profiler.conditions import AGREEMENT
 from osfmodel.runtime.profiler.driving import default_device
 from osfmodel.runtime.profiler.steps import INPUT, LOSS, alike
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.live.launching import on_a_terminal
 from tests.live.warm import Process
@@ -609,7 +608,7 @@ def factories(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, ["profile", *map(str, arguments)])
+    return invoke(["profile", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("factory", ["pair", "one", "words", "sized"])
@@ -623,7 +622,7 @@ def test_a_factory(factories, factory):
     assert workload.gradient_bytes == 4 * (6 * 5 + 5 + 5 * 3 + 3)
     assert workload.batch_size == (2 if factory == "sized" else 4)
     assert ("Adam" if factory == "words" else "SGD") in workload.source.conditions
-    predicted = CliRunner().invoke(main, ["predict", "net.json", "--cluster", "ring:50us,10Gbps", "--workers", "8"])
+    predicted = invoke(["predict", "net.json", "--cluster", "ring:50us,10Gbps", "--workers", "8"])
     assert predicted.exit_code == 0, predicted.output
 
 

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import simulate
 from osfmodel.engine.strategies import strategy_of
@@ -18,6 +16,7 @@ from osfmodel.entities.files import notation
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.ledger.check import check
+from tests.commands import invoke
 from tests.live.launching import ranks, tiny_workload
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -138,7 +137,7 @@ def test_what_the_executor_cannot_do_is_said_by_every_rank(tiny, tmp_path):
 
 def test_options_of_ddp_are_not_for_the_executor(tmp_path):
     words = ["run", "resnet50-v100", "--plan", "runtime:wfbp", "--static-graph", "-o", str(tmp_path / "run.json")]
-    result = CliRunner().invoke(main, words)
+    result = invoke(words)
     assert result.exit_code == 2
     assert "options of DDP are given, and every plan is for the executor" in result.stderr
 

@@ -12,13 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.live.launching import finish, on_a_terminal, ranks, start, tiny_workload
 
@@ -292,7 +291,7 @@ def test_bad_requests_are_refused_before_ranks_meet(tiny, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     for name in NEEDED:
         monkeypatch.delenv(name, raising=False)
-    result = CliRunner().invoke(main, ["run", *([] if "-o" in words else ["-o", "run.json"]), *words])
+    result = invoke(["run", *([] if "-o" in words else ["-o", "run.json"]), *words])
     assert result.exit_code == 2
     assert message in result.stderr
 

@@ -7,10 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
@@ -20,6 +18,7 @@ from osfmodel.entities.modules import wrapped
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.ledger.check import check
 from osfmodel.targets.named_plans import make_plan
+from tests.commands import invoke
 from tests.live.launching import ranks
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -240,6 +239,6 @@ def test_the_first_difference_is_told():
 
 def test_the_option_is_refused_with_other_executors():
     words = ["run", "resnet50-v100", "--plan", "ddp", "--asynchronous", "-o", "run.json"]
-    result = CliRunner().invoke(main, words)
+    result = invoke(words)
     assert result.exit_code == 2
     assert "--asynchronous is FSDP2's: give --executor fsdp2" in result.stderr

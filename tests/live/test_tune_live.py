@@ -18,6 +18,7 @@ from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.check import check
 from osfmodel.runtime.job import NEEDED
 from osfmodel.runtime.live.session import Choice
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.live.launching import finish, ranks, start
 
@@ -230,7 +231,7 @@ def test_bad_requests_are_refused_before_ranks_meet(tiny, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     for name in NEEDED:
         monkeypatch.delenv(name, raising=False)
-    result = CliRunner().invoke(main, ["tune", "tiny.json", *words])
+    result = invoke(["tune", "tiny.json", *words])
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
@@ -239,7 +240,7 @@ def test_bad_requests_are_refused_before_ranks_meet(tiny, tmp_path, monkeypatch,
 
 def test_scale_is_for_replays_and_one_rank_is_too_few(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, ["tune", "a.b:c", "--live", "f", "--scale", "2"])
+    result = invoke(["tune", "a.b:c", "--live", "f", "--scale", "2"])
     assert "--scale is for replays" in result.stderr
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     result = CliRunner(env=alone).invoke(main, ["tune", "tiny.json", "--live", "f"])

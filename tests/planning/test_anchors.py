@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cli.scaling import parse_anchor, runs_in
 from osfmodel.cost.model import layout_of
 from osfmodel.cost.nccl import ways
 from osfmodel.planning.scaling.anchors import DOUBTS, NONE, AnchoredStep, learn, with_factors
+from tests.commands import invoke
 
 WORDS = "llama3-8b+num_hidden_layers=2:h100,seq8192,batch1,bf16"
 CLUSTER = "nccl:h100x8,400Gbps"
@@ -89,7 +88,7 @@ def test_factors_change_the_network_alone():
 
 def scaled(*options):
     asked = ["scale", WORDS, "--cluster", CLUSTER, "--plan", "fsdp2", "--json", *options]
-    done = CliRunner().invoke(main, asked)
+    done = invoke(asked)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 

@@ -9,9 +9,8 @@ import re
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
+from tests.commands import invoke
 
 CLUSTER = "nccl:h100x8,400Gbps"
 JOB = ["llama3-70b+num_hidden_layers=4:h100,batch1,bf16", "--cluster", CLUSTER, "--workers", "8,16"]
@@ -21,7 +20,7 @@ OPTIONS = [*JOB, *(word for pair in REPEATED for word in pair)]
 
 def ran(*words):
     """The output of osf scale."""
-    result = CliRunner().invoke(main, ["scale", *words])
+    result = invoke(["scale", *words])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -106,7 +105,7 @@ def test_the_cheapest_machine_is_looked_for_among_all_combinations():
 
 def test_numbers_of_gpus_that_are_no_whole_replicas_are_left_out():
     words = [JOB[0], "--cluster", "nccl:h100x8,400Gbps", "--workers", "4,8", "--tp", "1", "--tp", "8"]
-    result = CliRunner().invoke(main, ["scale", *words, "--json"])
+    result = invoke(["scale", *words, "--json"])
     rows = [(row["workers"], row["tp"]) for row in json.loads(result.stdout)["combinations"]]
     assert rows == [(4, 1), (8, 1), (8, 8)]
     assert "left out: 4 GPUs with --tp 8: no whole replicas" in result.stderr
@@ -125,6 +124,6 @@ def test_numbers_of_gpus_that_are_no_whole_replicas_are_left_out():
     ],
 )
 def test_nothing_to_combine_is_one_line(words, said):
-    result = CliRunner().invoke(main, ["scale", *JOB, *words])
+    result = invoke(["scale", *JOB, *words])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert said in result.stderr

@@ -10,13 +10,11 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel import DataError, PlanError, UsageError
-from osfmodel.cli import main
 from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
@@ -25,6 +23,7 @@ from osfmodel.entities.plan import one_by_one
 from osfmodel.planning.memory import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from tests.blocks import blocks
+from tests.commands import invoke
 from tests.draws import examples
 
 GIB = 1 << 30
@@ -219,7 +218,7 @@ def profile(tmp_path):
 
 
 def osf_(*words):
-    return CliRunner().invoke(main, list(words))
+    return invoke(words)
 
 
 def test_the_table_says_before_and_after(profile):
@@ -311,7 +310,7 @@ def test_a_cluster_without_workers_is_asked_for(profile):
 def test_the_plan_alone_is_printed_and_no_script_is_written(tmp_path):
     asked = ["tune", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "8", "--memory", "8GiB"]
     asked += ["--batch-size", "16"]
-    plan = CliRunner().invoke(main, [*asked, "--format", "code"])
+    plan = invoke([*asked, "--format", "code"])
     assert (plan.exit_code, "buckets" in json.loads(plan.stdout)) == (0, True)
-    refused = CliRunner().invoke(main, [*asked, "-o", str(tmp_path / "plan.py")])
+    refused = invoke([*asked, "-o", str(tmp_path / "plan.py")])
     assert (refused.exit_code, "name it .json" in refused.stderr) == (2, True)

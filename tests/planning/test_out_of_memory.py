@@ -6,9 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
+from tests.commands import invoke
 
 REPORTS = Path(__file__).parents[2] / "profiles/published/out-of-memory.csv"
 
@@ -24,7 +23,7 @@ def test_most_reports_are_said_not_to_fit_or_to_be_tight(monkeypatch, every):
     said = []
     for row in rows[::every]:
         asked = [row["words"], "--cluster", row["cluster"], "--workers", row["gpus"], "--plan", row["plan"]]
-        done = CliRunner().invoke(main, ["scale", *asked, *shlex.split(row["options"]), "--json"])
+        done = invoke(["scale", *asked, *shlex.split(row["options"]), "--json"])
         assert done.exit_code == 0, (row, done.output)
         (point,) = json.loads(done.stdout)["points"]
         assert point["step_time_s"] > 0

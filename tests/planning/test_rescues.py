@@ -4,9 +4,8 @@ import json
 import shlex
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
+from tests.commands import invoke
 
 H100, A100 = "nccl:h100x8,400Gbps", "nccl:a100x8,200Gbps"
 WIDE, WIDER = "llama3-70b+num_hidden_layers=8", "llama3-405b+num_hidden_layers=20"
@@ -14,7 +13,7 @@ WIDE, WIDER = "llama3-70b+num_hidden_layers=8", "llama3-405b+num_hidden_layers=2
 
 
 def points(*words):
-    done = CliRunner().invoke(main, ["scale", *words, "--json"])
+    done = invoke(["scale", *words, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -72,15 +71,15 @@ def test_remedies_with_groups_keep_a_framework_whose_settings_say_them(target, k
 
 def test_checkpointing_is_no_remedy_where_all_is_repeated_already():
     asked = [f"{WIDER}:h100,seq8192,bf16,ac=full", "--cluster", H100, "--workers", "8", "--plan", "fsdp2"]
-    shown = CliRunner().invoke(main, ["scale", *asked]).stdout
+    shown = invoke(["scale", *asked]).stdout
     assert "checkpointing" not in shown
     assert not any("ac=" in one["change"] for one in points(*asked)["remedies"])
-    tuned = CliRunner().invoke(main, ["tune", *asked[:-2], "--for", "any"])
+    tuned = invoke(["tune", *asked[:-2], "--for", "any"])
     assert "Nothing fits" in tuned.stdout
     assert "activation checkpointing" not in tuned.stdout
     remedies = shlex.join(["osf", "scale", *asked[:-2]])
     assert " ".join(tuned.stderr.split()).endswith(f"what fits, and what that costs: {remedies}")
-    alone = CliRunner().invoke(main, ["tune", *asked[:-2]]).stderr
+    alone = invoke(["tune", *asked[:-2]]).stderr
     assert " ".join(alone.split()).endswith(f"osf scale has changes that do: {remedies}")
 
 
@@ -99,7 +98,7 @@ def test_what_fits_has_no_remedies_and_people_see_the_commands_of_what_does_not(
     words = f"{WIDE}:h100,seq8192,batch2,bf16,ac=full"
     asked = [words, "--cluster", H100, "--workers"]
     assert points(*asked, "16")["remedies"] == []
-    shown = CliRunner().invoke(main, ["scale", *asked, "16", "--plan", "ddp"]).stdout
+    shown = invoke(["scale", *asked, "16", "--plan", "ddp"]).stdout
     assert "To be sure that it fits on 16 GPUs, what costs least first:" in shown
     assert f"osf scale {words} --cluster" in shown
 
@@ -124,7 +123,7 @@ def test_the_host_is_a_remedy_that_adds_to_what_it_has(words, asked, changes):
 def test_settings_of_a_step_that_is_tight_are_given():
     """More live bytes than a GPU has, by less than their doubt: the table takes FSDP2, and so do the settings."""
     asked = ["llama2-13b:a100,seq4096,batch2,bf16", "--cluster", "nccl:a100x8,200Gbps", "--workers", "32"]
-    done = CliRunner().invoke(main, ["scale", *asked, "--for", "torchtitan", "--json"])
+    done = invoke(["scale", *asked, "--for", "torchtitan", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     (point,) = found["points"]
@@ -136,12 +135,12 @@ def test_settings_of_a_step_that_is_tight_are_given():
 def test_settings_that_cannot_fit_are_refused_with_a_command_whose_settings_do():
     words = f"{WIDE}:h100,seq8192,batch2"
     asked = [words, "--cluster", H100, "--workers", "8", "--for=torchtitan"]
-    refused = CliRunner().invoke(main, ["scale", *asked])
+    refused = invoke(["scale", *asked])
     assert refused.exit_code != 0
     _, _, command = refused.stderr.partition("; this fits: osf ")
-    done = CliRunner().invoke(main, shlex.split(command))
+    done = invoke(shlex.split(command))
     assert done.exit_code == 0, done.output
     assert "[activation_checkpoint]" in done.stdout
     assert "do not fit" not in done.stderr
-    other = CliRunner().invoke(main, ["scale", *asked[:-1], "--for", "hsdp"])  # remedies are of FSDP2
+    other = invoke(["scale", *asked[:-1], "--for", "hsdp"])  # remedies are of FSDP2
     assert "; this fits:" not in other.stderr

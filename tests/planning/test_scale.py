@@ -8,10 +8,8 @@ import re
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli.app import main
 from osfmodel.counting.groups import Parallelism
 from osfmodel.engine.bands import COUNTED, NEAREST, NODE, REPLICAS, extremes
 from osfmodel.planning.scaling.curve import Anchor, TrainingLength
@@ -24,6 +22,7 @@ from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.show.scale import page as scale_picture
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import peak_of
+from tests.commands import invoke
 
 WORDS, CLUSTER = "llama3-70b+num_hidden_layers=4:h100,seq4096,batch2,bf16,ac=full", "nccl:h100x8,400Gbps"
 """Four wide blocks: too many parameters for DDP on a GPU."""
@@ -337,10 +336,7 @@ def test_a_time_of_hours_is_of_the_training_where_its_length_is_known(curve):
         "10d",
         "--json",
     ]
-    goals = [
-        json.loads(CliRunner().invoke(main, [*words, *length]).stdout)["answers"][0]["goal"]
-        for length in ([], ["--tokens", "1e9"])
-    ]
+    goals = [json.loads(invoke([*words, *length]).stdout)["answers"][0]["goal"] for length in ([], ["--tokens", "1e9"])]
     assert goals == ["a step of 864,000 s", "a training of 240 hours"]
 
 
@@ -369,7 +365,7 @@ def test_settings_of_another_strategy_than_that_of_the_table_say_so(taken, targe
 
 
 def run(*args: str):
-    return CliRunner().invoke(main, ["scale", *args])
+    return invoke(["scale", *args])
 
 
 def test_the_command_prints_a_table_bars_and_strategies():

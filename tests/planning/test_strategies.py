@@ -7,10 +7,8 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import DataError, Layer, UsageError, Workload, load_cluster, load_workload, make_plan, predict, tune
-from osfmodel.cli import main
 from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.documents import document_of
@@ -21,6 +19,7 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tuned import StrategiesTuned
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import largest_part, peak_of, shortfall
+from tests.commands import invoke
 
 GIB = 2**30
 BLOCKS = [Layer(f"layers.{i}.{part}.weight", 3e-3, 6e-3, 50_000_000) for i in range(8) for part in "ab"]
@@ -160,7 +159,7 @@ def osf_(tmp_path):
     """The command ``osf tune`` for a file of MODEL."""
     path = tmp_path / "model.json"
     profiles.save(MODEL, path)
-    return lambda *words: CliRunner().invoke(main, ["tune", str(path), "--cluster", NODES.name, *words])
+    return lambda *words: invoke(["tune", str(path), "--cluster", NODES.name, *words])
 
 
 def test_one_command_compares_and_prints_lines(osf_, tmp_path, monkeypatch):
@@ -284,42 +283,42 @@ def test_osf_memory_says_what_does_not_fit():
         "--plan",
         "fsdp2",
     ]
-    text = CliRunner().invoke(main, [*words, "--memory", "2.66GiB"]).stdout
+    text = invoke([*words, "--memory", "2.66GiB"]).stdout
     said = " ".join(text.split())
     assert "Does not fit: ddp needs 2.879 GiB of 2.660 GiB; the largest part is activations and scratch" in said
     assert "Does not fit: fsdp2 needs 2.646 GiB, for which PyTorch reserves" in said
-    document = json.loads(CliRunner().invoke(main, [*words, "--memory", "2.66GiB", "--json"]).stdout)
+    document = json.loads(invoke([*words, "--memory", "2.66GiB", "--json"]).stdout)
     assert [plan["fits"] for plan in document["plans"]] == ["no", "no"]
     chances = [show_share(plan["fits_chance"]) for plan in document["plans"]]
     reserved = [show_bytes(plan["reserved_memory_bytes"]) for plan in document["plans"]]
     assert " ".join(["chance to fit", *chances]) in said
     assert " ".join(["PyTorch may reserve", *reserved]) in said
     assert text.count("osf scale resnet50-memory --cluster v100-10gbe --workers 16 --memory 2.66GiB\n") == 1
-    roomy = json.loads(CliRunner().invoke(main, [*words, "--memory", "3.1GiB", "--json"]).stdout)["plans"]
+    roomy = json.loads(invoke([*words, "--memory", "3.1GiB", "--json"]).stdout)["plans"]
     assert [plan["fits"] for plan in roomy] == ["tight", "yes"]
     assert [plan["lacking"] is None for plan in roomy] == [False, True]
     assert all(plan["reserved_memory_bytes"] >= plan["peak_bytes"] for plan in roomy)
-    assert "Tight, with a chance of" in CliRunner().invoke(main, [*words, "--memory", "3.1GiB"]).stdout
-    assert "Fits into 3.500 GiB." in CliRunner().invoke(main, [*words, "--memory", "3.5GiB"]).stdout
+    assert "Tight, with a chance of" in invoke([*words, "--memory", "3.1GiB"]).stdout
+    assert "Fits into 3.500 GiB." in invoke([*words, "--memory", "3.5GiB"]).stdout
 
 
 def test_tune_holds_a_model_in_words_against_the_memory_of_its_gpu():
     """7.4 billion parameters with AdamW take 16 bytes each: no replicated plan fits into an H100."""
     words = "llama3-405b+num_hidden_layers=1:h100,seq4096,batch1,bf16"
     asked = ["tune", words, "--cluster", "nccl:h100x8,400Gbps", "--workers", "16"]
-    document = json.loads(CliRunner().invoke(main, [*asked, "--for", "any", "--json"]).stdout)
+    document = json.loads(invoke([*asked, "--for", "any", "--json"]).stdout)
     fits = {one["plan"]: one["fits"] for one in document["strategies"]}
     assert (fits["ddp"], fits["fsdp2"], document["recommended"]) == ("no", "yes", "fsdp2")
     assert document["limit_bytes"] < 80e9 + 6e9
-    roomy = json.loads(CliRunner().invoke(main, [*asked, "--for", "any", "--memory", "400GB", "--json"]).stdout)
+    roomy = json.loads(invoke([*asked, "--for", "any", "--memory", "400GB", "--json"]).stdout)
     assert roomy["strategies"][0]["fits"] == "yes"
-    alone = CliRunner().invoke(main, [*asked, "--for", "ddp"])
+    alone = invoke([*asked, "--for", "ddp"])
     assert "do not fit: PyTorch reserves about" in alone.stderr
     assert "fsdp2, hsdp fit" in " ".join(alone.stderr.split())
-    unasked = CliRunner().invoke(main, [*asked, "--json"])
+    unasked = invoke([*asked, "--json"])
     assert json.loads(unasked.stdout)["target"] == "fsdp2"
     assert "these are settings of fsdp2; for those of ddp: --for ddp" in " ".join(unasked.stderr.split())
-    bounded = CliRunner().invoke(main, [*asked, "--max-buckets", "300", "--json"])
+    bounded = invoke([*asked, "--max-buckets", "300", "--json"])
     assert json.loads(bounded.stdout)["target"] == "ddp"
 
 
@@ -333,8 +332,8 @@ def test_tune_holds_a_model_in_words_against_the_memory_of_its_gpu():
 )
 def test_osf_memory_of_words_has_the_peak_of_scale_and_its_owners(options):
     asked = ["llama3-8b:h100,seq4096,batch1,bf16", "--cluster", "nccl:h100x8,400Gbps", *options, "--json"]
-    (plan,) = json.loads(CliRunner().invoke(main, ["memory", *asked]).stdout)["plans"]
-    (point,) = json.loads(CliRunner().invoke(main, ["scale", *asked]).stdout)["points"]
+    (plan,) = json.loads(invoke(["memory", *asked]).stdout)["plans"]
+    (point,) = json.loads(invoke(["scale", *asked]).stdout)["points"]
     assert plan["peak_bytes"] == point["peak_memory_bytes"] == sum(plan["peak_owners"].values())
     for key in ("reserved_memory_bytes", "fits", "fits_chance"):
         assert plan[key] == point[key]
@@ -345,7 +344,7 @@ def test_words_without_a_stack_have_the_mean_chance_of_eager_and_compiled_blocks
     asked = ["--cluster", "nccl:a100x4,100Gbps", "--workers", "8", "--plan", "fsdp2", "--json"]
 
     def chance(words, memory="57GiB"):
-        shown = CliRunner().invoke(main, ["memory", words, *asked, "--memory", memory]).stdout
+        shown = invoke(["memory", words, *asked, "--memory", memory]).stdout
         (plan,) = json.loads(shown)["plans"]
         return plan["fits_chance"]
 
@@ -369,14 +368,13 @@ def test_words_without_a_stack_have_the_mean_chance_of_eager_and_compiled_blocks
 )
 def test_a_remedy_is_none_that_was_taken_already(more, remedy):
     asked = [f"llama3-8b:h100,seq65536,bf16,{more}", "--cluster", "nccl:h100x8", "--workers", "8", "--plan", "fsdp2"]
-    shown = " ".join(CliRunner().invoke(main, ["memory", *asked, "--memory", "20GiB"]).stdout.split())
+    shown = " ".join(invoke(["memory", *asked, "--memory", "20GiB"]).stdout.split())
     assert f"GiB: {remedy}" in shown
 
 
 def test_blocks_of_another_number_are_taken_as_a_share_with_a_word():
     said = {
-        part: CliRunner().invoke(main, ["memory", f"llama3-8b:h100,ac={part}"]).stdout
-        for part in ("full:8/30", "full:8/32", "full:1/2")
+        part: invoke(["memory", f"llama3-8b:h100,ac={part}"]).stdout for part in ("full:8/30", "full:8/32", "full:1/2")
     }
     assert "llama3-8b has 32 blocks: ac=full:8/30 is taken as a share, 9 of them" in " ".join(said["full:8/30"].split())
     assert not any("as a share" in said[part] for part in ("full:8/32", "full:1/2"))
@@ -384,7 +382,7 @@ def test_blocks_of_another_number_are_taken_as_a_share_with_a_word():
 
 def test_osf_memory_of_words_alone_is_held_against_their_gpu():
     words = ["memory", "llama3-8b:h100,batch1,bf16"]
-    shown = CliRunner().invoke(main, words).stdout
+    shown = invoke(words).stdout
     assert "Does not fit: a single worker needs" in shown
-    refused = CliRunner().invoke(main, [*words, "--tp", "2"])
+    refused = invoke([*words, "--tp", "2"])
     assert "a single worker has no groups: give --cluster and --workers" in refused.output + refused.stderr

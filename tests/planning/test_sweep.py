@@ -15,10 +15,8 @@ from itertools import product
 from random import Random
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli.app import main
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.planning.sweep import GIVEN, KEYS, running
 from osfmodel.planning.sweep.grid import load_grid
@@ -26,6 +24,7 @@ from osfmodel.planning.sweep.influences import influences
 from osfmodel.planning.sweep.results import condition, frontier
 from osfmodel.planning.sweep.running import records
 from osfmodel.planning.sweep.stores import STORES, open_store
+from tests.commands import invoke
 from tests.draws import many
 
 GRID = {
@@ -67,7 +66,7 @@ def test_a_record_is_what_predict_says(serial):
 
 def test_the_command_of_a_record_predicts_the_same(serial):
     for record in serial[::5]:
-        done = CliRunner().invoke(main, [*record["command"].split()[1:], "--json"])
+        done = invoke([*record["command"].split()[1:], "--json"])
         if record["error"]:
             assert done.exit_code == 1
             continue
@@ -109,7 +108,7 @@ def test_the_command_of_a_point_has_its_memory_and_its_training():
         "prices": 3,
     }
     (record,) = osf.sweep(grid)
-    done = CliRunner().invoke(main, [*shlex.split(record["command"])[1:], "--json"])
+    done = invoke([*shlex.split(record["command"])[1:], "--json"])
     (point,) = json.loads(done.stdout)["points"]
     for key in ("step_time_s", "peak_memory_bytes", "fits"):
         assert point[key] == record[key]
@@ -472,14 +471,14 @@ def test_missing_combinations_and_different_units_of_cost_are_said():
 def test_the_command_line(tmp_path):
     path, grid = tmp_path / "table.csv", tmp_path / "grid.yaml"
     grid.write_text(json.dumps(GRID))
-    done = CliRunner().invoke(main, ["sweep", str(grid), "--into", str(path), "--best", "samples_per_s,cost"])
+    done = invoke(["sweep", str(grid), "--into", str(path), "--best", "samples_per_s,cost"])
     assert done.exit_code == 0
     assert "no prices at 1 worker count (17)" in done.stderr
     assert "48 points, 12 without a prediction" in done.stdout
-    asked = CliRunner().invoke(main, ["sweep", str(path), "--where", "workers == 17 and plan == 'ddp'", "--json"])
+    asked = invoke(["sweep", str(path), "--where", "workers == 17 and plan == 'ddp'", "--json"])
     found = json.loads(asked.stdout)["points"]
     assert {(one["workers"], one["plan"]) for one in found} == {(17, "ddp")}
-    influence = CliRunner().invoke(main, ["sweep", str(path), "--influence", "cost", "--format", "csv"])
+    influence = invoke(["sweep", str(path), "--influence", "cost", "--format", "csv"])
     assert influence.stdout.startswith("column,sobol_first,sobol_total,largest_over_smallest\n")
 
 
@@ -499,7 +498,7 @@ def test_wrong_words_are_one_line(tmp_path, arguments, message, monkeypatch):
     monkeypatch.setattr(running, "CONNECT", "1s")
     grid = tmp_path / "grid.yaml"
     grid.write_text(json.dumps(GRID))
-    done = CliRunner().invoke(main, ["sweep", str(grid), *arguments])
+    done = invoke(["sweep", str(grid), *arguments])
     assert done.exit_code == 2
     assert message in done.stderr.splitlines()[-1]
 

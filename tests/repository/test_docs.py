@@ -16,11 +16,10 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from tests import stand_ins
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.generated_pages import command_called, command_pages
 from tests.sums import refused
@@ -112,7 +111,7 @@ def test_console_examples(page, tmp_path, monkeypatch):
                 continue
             words = shlex.split(command, comments=True)
             assert words[0] == "osf", f"{page.name}: cannot run {command!r}"
-            result = CliRunner().invoke(main, words[1:])
+            result = invoke(words[1:])
             assert matches(expected, result.output), f"{page.name}: $ {command}\n{result.output}"
             assert result.exit_code == 0 or "osf: " in expected, (
                 f"{page.name}: $ {command}: a failure that is not shown"
@@ -199,7 +198,7 @@ def test_commands_on_files_of_the_reader_run_on_stand_ins(page, tmp_path, monkey
         words = shlex.split(line, comments=True)
         if left_out(words) or line in OTHERS:
             continue
-        result = CliRunner().invoke(main, words[1:])
+        result = invoke(words[1:])
         assert result.exit_code == 0, f"{page.name}: $ {line}\n{result.output}"
         assert "Traceback" not in result.output
 

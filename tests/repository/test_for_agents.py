@@ -7,11 +7,10 @@ import re
 import shlex
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from tests import stand_ins
+from tests.commands import invoke
 from tests.conftest import ROOT
 
 GUIDE = (ROOT / "docs/how-to/use-from-an-agent.md").read_text(encoding="utf-8")
@@ -35,7 +34,7 @@ def values(document, path):
 def test_the_keys_of_each_command_are_in_its_json(command, keys, tmp_path, monkeypatch):
     stand_ins.place(tmp_path)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, shlex.split(command)[1:])
+    done = invoke(shlex.split(command)[1:])
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     paths = re.findall(r"`([^`]+)`", keys)
@@ -68,7 +67,7 @@ def test_the_limits_name_every_command():
 def test_exit_codes_are_those_of_the_table(words, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.json").write_text('{"schema_version": 1')
-    done = CliRunner().invoke(main, words)
+    done = invoke(words)
     assert done.exit_code == code
     assert f"| {code} | " in GUIDE
     assert code == 0 or (done.stderr.startswith("osf: ") and done.stderr.count("\n") == 1)

@@ -9,10 +9,9 @@ import sys
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.entities.files.profiles import load_plan
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.repository.test_docs import FILE, blocks
 
@@ -36,7 +35,7 @@ def run(code, folder):
 def tuned(tmp_path):
     """The settings of the launching page, for a bundled model."""
     words = ["tune", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", str(WORKERS), "--for", "ddp"]
-    assert CliRunner().invoke(main, [*words, "--format", "json", "-o", str(tmp_path / "tuned.json")]).exit_code == 0
+    assert invoke([*words, "--format", "json", "-o", str(tmp_path / "tuned.json")]).exit_code == 0
     return json.loads((tmp_path / "tuned.json").read_text())
 
 

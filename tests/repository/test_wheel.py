@@ -9,10 +9,9 @@ import sys
 import zipfile
 
 import pytest
-from click.testing import CliRunner
 
-from osfmodel.cli import main
 from osfmodel.entities.files import profiles
+from tests.commands import invoke
 from tests.conftest import ROOT
 
 
@@ -60,6 +59,6 @@ def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
     assert {row["name"] for row in listed["clusters"]} == set(profiles.names("cluster"))
     # With the same usual effects and bands as the tree: every figure is the same.
     question = ["predict", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64", "--json"]
-    assert json.loads(osf(*question)) == json.loads(CliRunner().invoke(main, question).stdout)
+    assert json.loads(osf(*question)) == json.loads(invoke(question).stdout)
     osf("report", "alexnet-pipedream", "--cluster", "ring:50us,10Gbps", "--workers", "2", "-o", "report.html")
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

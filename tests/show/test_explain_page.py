@@ -7,15 +7,14 @@ from collections import Counter
 from dataclasses import fields, replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.diagnosis.causes import label_of
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.display import show_time
 from osfmodel.show.explained.page import FILLS, MOST, ROWED, explanation_page
 from osfmodel.show.explained.table import WORDS, costs
+from tests.commands import invoke
 from tests.live.explained import EXPECTED, paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, explanation, hostile_explanation
 
@@ -88,7 +87,7 @@ SHOWN = {"slow-rank", "uneven-exchange", "fsdp2-blocking"}
 )
 def test_each_job_has_its_page(name, tmp_path):
     target = tmp_path / "why.html"
-    result = CliRunner().invoke(main, ["explain", *map(str, paths_of(name)), "-o", str(target)])
+    result = invoke(["explain", *map(str, paths_of(name)), "-o", str(target)])
     assert result.exit_code == 0, result.output
     assert result.stdout == ""
     assert f"osf: wrote {target}" in result.stderr
@@ -105,7 +104,7 @@ def test_each_job_has_its_page(name, tmp_path):
 )
 def test_unwritable_output_is_an_error(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, ["explain", *map(str, paths_of("healthy")), *words])
+    result = invoke(["explain", *map(str, paths_of("healthy")), *words])
     assert result.exit_code == 2
     assert said in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.planning.report import Scaling, SizeCurve
 from osfmodel.show import picture as plotting
@@ -30,6 +28,7 @@ from osfmodel.show.report.gantt import KINDS
 from osfmodel.show.report.iteration import LANE
 from osfmodel.show.report.page import page
 from osfmodel.show.report.screen import show_pictures
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.kept import judged
@@ -42,7 +41,7 @@ REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return invoke(arguments)
 
 
 def test_the_page_is_whole_and_fetches_nothing():

@@ -6,13 +6,12 @@ import json
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import documents
 from osfmodel.show.schemas import ENDING, SCHEMAS, schema_of
+from tests.commands import invoke
 from tests.conftest import ROOT
 
 PROFILES = ROOT / "profiles"
@@ -48,7 +47,7 @@ def test_bundled_files_pass(kind, every):
 
 def test_saved_plans_and_those_in_the_output_of_tune_pass(tmp_path):
     subject = ["alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16"]
-    done = CliRunner().invoke(main, ["tune", *subject, "--format", "json"])
+    done = invoke(["tune", *subject, "--format", "json"])
     assert faults("plan", json.loads(done.stdout)["plan"]) == []
     workload, cluster = osf.load_workload(subject[0]), osf.load_cluster(subject[2])
     for name in ("ddp", "sparse:1%,cap:25MiB,release,mirror", "fsdp2", "byte-scheduler"):
@@ -98,7 +97,7 @@ def test_fields_have_their_meaning():
 
 
 def run(*words):
-    return CliRunner().invoke(main, ["list", "schemas", *map(str, words)])
+    return invoke(["list", "schemas", *map(str, words)])
 
 
 def test_the_command_lists_prints_and_writes_them(tmp_path):

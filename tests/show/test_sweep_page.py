@@ -9,10 +9,8 @@ import re
 from collections import Counter
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from osfmodel.cli import main
 from osfmodel.planning.sweep import DEFAULTS, KEYS
 from osfmodel.planning.sweep.results import Sweep, condition, frontier
 from osfmodel.show import picture as plotting
@@ -20,6 +18,7 @@ from osfmodel.show.sweep import Swept
 from osfmodel.show.sweep.page import PRINTED, sweep_page
 from osfmodel.show.sweep.points import MOST, axes_of, counts_shown, points_of, show_cloud, tick_texts
 from tests.browser import assert_quiet
+from tests.commands import invoke
 from tests.conftest import ROOT
 from tests.reports import HOSTILE, Page, assert_fetches_nothing
 
@@ -197,7 +196,7 @@ def table(tmp_path_factory):
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, ["sweep", *map(str, arguments)])
+    return invoke(["sweep", *map(str, arguments)])
 
 
 @pytest.mark.covering

@@ -10,12 +10,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.entities.display import VIEWED
 from osfmodel.show.views import SHOWN, VIEWS
+from tests.commands import invoke
 from tests.live.explained import paths_of
 from tests.reports import HOSTILE, Page, explanation, hostile_explanation, many
 
@@ -26,7 +25,7 @@ GRID = {"workloads": WORKLOAD, "clusters": CLUSTER, "workers": [2, 4], "plans": 
 
 def printed(*words: object) -> str:
     """The output of a command without its warnings; one that reports a regression has exit code 1."""
-    done = CliRunner().invoke(main, list(map(str, words)))
+    done = invoke(list(map(str, words)))
     assert done.exit_code in (0, 1), done.output
     return done.stdout
 

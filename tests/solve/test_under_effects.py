@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli.app import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.display import show_predicted_time
 from osfmodel.entities.units import MIB
 from osfmodel.solve.under_effects import best_cap_timed, caps_timed
 from osfmodel.targets import ddp, horovod
+from tests.commands import invoke
 
 CASES = [
     ("resnet50-v100", "v100-10gbe", 64),
@@ -66,7 +65,7 @@ def test_the_settings_of_horovod_found_while_tuning_are_no_slower_than_its_defau
 
 
 def command(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
+    result = invoke(words)
     assert result.exit_code == 0, result.stderr
     return result.stdout
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import CONFIG_TARGETS
-from osfmodel.cli import main
 from osfmodel.targets.target import NOT_TOLD
+from tests.commands import invoke
 from tests.targets import golden
 
 SAID = {
@@ -35,7 +34,7 @@ TUNE = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16
 
 
 def tuned(*words):
-    result = CliRunner().invoke(main, [*TUNE, *words])
+    result = invoke([*TUNE, *words])
     assert result.exit_code == 0, result.output
     return result.output
 

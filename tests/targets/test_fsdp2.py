@@ -8,10 +8,8 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
 from osfmodel import CONFIG_TARGETS, Layer, Workload, load_cluster, load_workload, predict, tune
-from osfmodel.cli import main
 from osfmodel.cost import AffineCost
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
@@ -24,6 +22,7 @@ from osfmodel.targets import fsdp2, fsdp2_knobs, fsdp2_lines
 from osfmodel.targets.fsdp2 import FsdpKnobs
 from osfmodel.targets.fsdp2_knobs import plan_name
 from osfmodel.targets.named_plans import make_plan
+from tests.commands import invoke
 
 PRICING = Pricing.of(AffineCost(((2e-3, 1e-6),)), workers=4)
 
@@ -280,9 +279,7 @@ def test_padding_that_is_not_known_is_said():
         notes = [predict(asked, cluster, plan, 4).notes for plan in ("fsdp2", "ddp")]
         notes.append(tune(asked, cluster, 4, "fsdp2").notes)
         assert [sum("padding of dimension 0" in note for note in one) for one in notes] == [count, 0, count]
-    said = CliRunner().invoke(
-        main, ["memory", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "4", "--plan", "fsdp2"]
-    )
+    said = invoke(["memory", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "4", "--plan", "fsdp2"])
     assert "padding of dimension 0" in " ".join(said.output.split())
 
 

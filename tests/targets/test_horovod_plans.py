@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel import Layer, UsageError, Workload
-from osfmodel.cli.app import main
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import horovod_settings
 from osfmodel.engine.horovod_loop import Loop, steady_iteration
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.plan import one_by_one
 from osfmodel.targets import horovod
+from tests.commands import invoke
 
 pytestmark = pytest.mark.usefixtures("ideal")
 
@@ -49,7 +48,7 @@ def test_bad_settings_are_refused_with_the_accepted_forms(text):
 
 
 def osf_command(*words):
-    return CliRunner().invoke(main, list(words))
+    return invoke(words)
 
 
 def predicted(*plans):

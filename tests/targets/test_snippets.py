@@ -10,10 +10,8 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.cli import main
 from osfmodel.cost import cost_of, nccl
 from osfmodel.cost.model import layout_of
 from osfmodel.entities.errors import UsageError
@@ -21,6 +19,7 @@ from osfmodel.planning.tuning.launch import SNIPPETS
 from osfmodel.targets import ddp
 from osfmodel.targets.target import Launch
 from tests import kept
+from tests.commands import invoke
 
 
 def tuned(cluster="v100-10gbe", workers=16, target="ddp", workload="alexnet-pipedream"):
@@ -99,7 +98,7 @@ def test_the_settings_are_given_or_it_is_said_where_they_are(name, tmp_path):
         named = re.search(r"-o ([a-z]+[.][a-z]+)", text)
         if named is not None:
             asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--for", target, "-o"]
-            assert CliRunner().invoke(main, [*asked, str(tmp_path / named[1])]).exit_code == 0
+            assert invoke([*asked, str(tmp_path / named[1])]).exit_code == 0
         else:
             assert entry.launch.arguments(tuning.knobs)
     megatron, deepspeed = tuned(target="megatron"), tuned(target="deepspeed")
@@ -157,7 +156,7 @@ def test_one_worker_count_decides():
 
 def test_the_command_prints_the_lines_alone():
     asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--lines", "slurm"]
-    assert CliRunner().invoke(main, asked).output == SNIPPETS["slurm"].write(tuned())
-    result = CliRunner().invoke(main, [*asked[:-1], "nccl-tuner"])
+    assert invoke(asked).output == SNIPPETS["slurm"].write(tuned())
+    result = invoke([*asked[:-1], "nccl-tuner"])
     assert result.exit_code == 2
     assert "cost model nccl" in result.output
