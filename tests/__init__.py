@@ -2,8 +2,5 @@
 
 import os
 
-for name in (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-):  # read when NumPy and PyTorch are imported, which is after this
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # read when NumPy and PyTorch are imported: after this
     os.environ.setdefault(name, "1")

@@ -18,7 +18,7 @@ from osfmodel.cli.options import (
     parse_workers,
     plan_files,
     plan_option,
-    scale_command,
+    remedies_command,
     subject_options,
 )
 from osfmodel.cost.clusters import pricing_of
@@ -178,6 +178,7 @@ def memory_command(
     said += remarks(workload.name) if in_words(workload.name) else ()
     fits = {name: verdict_of(chance) for name, chance in chances.items()}
     sure = alone or set(fits.values()) <= {YES}
+    options = {"--batch-size": batch_size, "--memory": memory}
     predicted = MemoryPredicted(
         workload.name,
         workload.batch_size,
@@ -190,9 +191,7 @@ def memory_command(
         reserved,
         chances,
         fits,
-        ""
-        if sure
-        else scale_command(subject, counts[0], {"--batch-size": batch_size, "--memory": memory}, groups.words),
+        "" if sure else remedies_command(subject, counts[0], options, groups.words),
     )
     emit(style, as_json, output, predicted)
 

@@ -92,7 +92,7 @@ def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[s
     return files
 
 
-def scale_command(subject: Subject, workers: int, options: Mapping[str, int | str | None], groups: str = "") -> str:
+def remedies_command(subject: Subject, workers: int, options: Mapping[str, int | str | None], groups: str = "") -> str:
     """The command that compares what fits and costs remedies, for the same question."""
     several = subject.what_if.accumulate if subject.what_if.accumulate > 1 else None
     given = {"--workers": workers, "--accumulate": several, **options}

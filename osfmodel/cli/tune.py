@@ -16,7 +16,7 @@ from osfmodel.cli.options import (
     Subject,
     load_subject,
     parse_workers,
-    scale_command,
+    remedies_command,
     subject_options,
     target_option,
 )
@@ -272,7 +272,7 @@ def _tune_any(subject: Subject, asked: Mapping[str, Any]) -> None:
 def _remedies(subject: Subject, counts: Sequence[int], asked: Mapping[str, Any]) -> str:
     """The command that has changes with which the same step fits."""
     options = {"--batch-size": "batch_size", "--memory": "memory", "--optimizer": "optimizer"}
-    return scale_command(subject, max(counts), {option: asked[name] for option, name in options.items()})
+    return remedies_command(subject, max(counts), {option: asked[name] for option, name in options.items()})
 
 
 def _room(workload: Workload, subject: Subject, asked: Mapping[str, Any]) -> MemoryLimit | None:

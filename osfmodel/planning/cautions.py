@@ -294,8 +294,8 @@ CAUTIONS: Mapping[str, Caution] = {
     "network": Caution(_network, NETWORK + " {rates}"),
     "other-device": Caution(
         _other_device,
-        "times are those of {mine}, the cluster has {theirs}",
-        "memory is judged for {mine} too; --compute xF scales the times",
+        "times and limits of memory are those of {mine}, the cluster has {theirs}",
+        "--compute xF scales the times",
     ),
     "in-words": Caution(_in_words, "{said}"),
     "unsharded": Caution(lambda found: ({"said": one} for one in unsharded(found.workload, found.plan)), "{said}"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from osfmodel.engine.bands import Band
 from osfmodel.entities.display import how_many, listed, show_bytes, show_predicted_time
 from osfmodel.entities.files.documents import SCHEMA_VERSION
+from osfmodel.entities.plan import REPLICATED
 from osfmodel.entities.units import show_sizes
 from osfmodel.planning.results import Comparison, Prediction
 from osfmodel.show.document import Result
@@ -141,8 +142,9 @@ def _alone(comparison: Comparison) -> str:
     if comparison.what_if.global_batch is None:
         workload = comparison.workload
         update = f", {show_predicted_time(workload.update_time)} of it the update, which sharded workers divide"
-        above = any(one.scaling_factor > 1 for one in comparison.predictions) and workload.update_time
-        return f"Single-worker time: {show_predicted_time(workload.compute_time)}{update if above else ''}."
+        faster = (one for one in comparison.predictions if one.plan.strategy != REPLICATED and one.scaling_factor > 1)
+        explained = update if workload.update_time and any(faster) else ""
+        return f"Single-worker time: {show_predicted_time(workload.compute_time)}{explained}."
     whole = comparison.predictions[0].alone * comparison.workers
     return f"Single-worker time with the whole global batch: {show_predicted_time(whole)}."
 

@@ -351,7 +351,8 @@ def test_files_that_are_not_of_one_cluster_are_named(tmp_path):
         ),
         (
             "tensor,bytes,ms\na,1,2\n",
-            "csv-layers needs a forward time (forward_us or forward_ms or forward_s) and a back",
+            "csv-layers needs a forward time (forward_us or forward_ms or forward_s) and a backward time "
+            "(backward_us or backward_ms or backward_s)",
         ),
         (log()[: log().index("#       size")], "is a log of nccl-tests or NCCL without the table of results"),
         ("$ ./build/all_reduce_perf -g 8\nbash: no such file\n", "without the table of results"),
