@@ -85,7 +85,7 @@ def perfetto(tmp_path_factory):
         yield opened
 
 
-@pytest.mark.parametrize("drawn", [hostile, resnet50])
+@pytest.mark.parametrize("drawn", [hostile, pytest.param(resnet50, marks=pytest.mark.long)])
 def test_perfetto_shows_every_bar_when_it_was(perfetto, drawn):
     """Every bar is on the track of its lane, to the nanosecond."""
     content = files.encoded(drawn(), False, "1")
