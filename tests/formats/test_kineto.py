@@ -28,6 +28,7 @@ from osfmodel.formats.source_text import Text, shared_stem, silent
 from osfmodel.formats.traces import cluster_of, measurement_of, network, plan_of, workload_of
 from osfmodel.formats.traces.cautions import doubts, found_in, own_step
 from osfmodel.formats.traces.network import carried, rising_means
+from osfmodel.formats.traces.ranks import joined, keyed
 from osfmodel.formats.traces.usual import unsteady, usual_steps
 from osfmodel.ledger.check import check
 from osfmodel.show.profiles import summary
@@ -269,6 +270,26 @@ def test_ranks_of_several_runs_are_refused():
     job = Job(late=(0, 0), clocks=(0, 0), steps=5)
     with pytest.raises(DataError, match=r"do not fit together: on no one clock .* of one run"):
         on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
+
+
+def test_collectives_whose_end_a_busy_host_told_late_are_of_one_run():
+    """They overlap, though one rank noted the end of most 20 ms after the other: its thread was not woken before."""
+    first, other = read(Job(late=(0, 0), clocks=(0, 0))).ranks
+    noted = replace(
+        other,
+        steps=tuple(
+            replace(
+                step,
+                collectives=tuple(
+                    replace(one, end=one.end + 0.02 * (place > 0)) for place, one in enumerate(step.collectives)
+                ),
+            )
+            for step in other.steps
+        ),
+    )
+    ranks, remarks = joined([first, noted], ("node", "node"))
+    assert remarks == []
+    assert [one.start for one in keyed(ranks[1]).values()] == [one.start for one in keyed(noted).values()]
 
 
 @settings(max_examples=examples(6))
