@@ -43,6 +43,6 @@ install_torch() { # the CPU build, and what is tested with it
     # Without torchvision: PyPI's wheels need a torch with CUDA, and beside another they break what imports them.
     python -m pip install --quiet torch==2.13.0 lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0 scikit-learn==1.9.1
     DS_BUILD_OPS=0 python -m pip install --quiet deepspeed==0.19.8 megatron-core==0.16.1
-    python -m pip install --quiet -e '.[recipes]'
+    python -m pip install --quiet -e '.[mcp]'
     export OSFMODEL_REQUIRE_TORCH=1 OSFMODEL_REQUIRE_DEEPSPEED=1 OSFMODEL_REQUIRE_MEGATRON=1
 }

@@ -29,15 +29,18 @@ def losses() -> Any:
     return one["digits"]
 
 
+@pytest.mark.long
 def test_with_error_feedback_sparse_training_learns_as_dense_does(losses):
     assert losses["feedback"] <= 1.1 * losses["dense"]
 
 
+@pytest.mark.long
 def test_mirror_weights_learn_as_a_residual_does(losses):
     """They differ by rounding, which training then carries on."""
     assert abs(losses["mirror"] / losses["feedback"] - 1) <= 0.05
 
 
+@pytest.mark.long
 def test_the_same_entries_without_feedback_do_not(losses):
     assert losses["forgetful"] >= 1.25 * losses["dense"]
 

@@ -41,10 +41,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("groups", [TURNS, pytest.param(GROUPS, marks=pytest.mark.long)], ids=["turns", "all"])
+@pytest.mark.parametrize(
+    ("groups", "world"),
+    [
+        pytest.param(groups, world, marks=[pytest.mark.long] * (groups is GROUPS or world == 3), id=f"{name}-{world}")
+        for name, groups in (("turns", TURNS), ("all", GROUPS))
+        for world in (2, 3)
+    ],
+)
 def test_they_train_as_under_ddp(groups, world):
-    """Every day each case under one plan."""
+    """Every day each case under one plan, on two ranks."""
     ranks = launching.found("tests.live.unusual", tuple(groups), world)
     for group, count in groups.items():
         assert_same(ranks, group, count)

@@ -1,4 +1,4 @@
-"""Recipes with other tools: run where these are installed (the extra ``recipes``), else checked without them."""
+"""Recipes with other tools: run by .ci/long, which installs these (the extra ``recipes``), and checked without them."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def test_the_python_of_the_recipes_compiles(page):
         compile(block, str(page), "exec")
 
 
+@pytest.mark.long
 def test_the_study_ends_as_the_page_says(tmp_path):
     """After one trial with the tuned plan; without it after as many as the table says, seed by seed."""
     pytest.importorskip("optuna")
@@ -62,6 +63,7 @@ def test_the_study_ends_as_the_page_says(tmp_path):
         assert without.strip() == (trials if near == "True" else f"not within {trials}")
 
 
+@pytest.mark.long
 def test_both_trackers_hold_the_prediction_and_the_steps(tmp_path):
     """Read back from W&B's run before it ends, and from MLflow's database."""
     for package in ("torch", "wandb", "mlflow", "sqlalchemy"):
