@@ -340,12 +340,15 @@ def test_corrections_never_make_it_faster_but_for_nvls(drawn):
 @settings(max_examples=examples(18))
 @given(SHAPES)
 def test_both_halves_cost_no_less_than_a_ring_of_both(drawn):
-    """A ring has the steps and bytes of both halves, but one launch, and copies of a share once: never dearer."""
+    """A ring has the steps and bytes of both halves, but one launch, and copies of a share once: never dearer.
+
+    Without what many nodes add: it was measured for each, and on EFA all-reduces bear more of it than their halves.
+    """
     cluster, workers = drawn
-    place = layout_of(workers, cluster.gpus_per_node)
-    whole = {key: way for key, way in ways(cluster.nccl, place).items() if key[0] == "ring"}
+    place, alone = layout_of(workers, cluster.gpus_per_node), CORRECTED._replace(at_scale=False)
+    whole = {key: way for key, way in ways(cluster.nccl, place, corrections=alone).items() if key[0] == "ring"}
     for protocol in {key[1] for key in whole}:
-        half = ways(cluster.nccl, place, "all_gather")["ring", protocol]
+        half = ways(cluster.nccl, place, "all_gather", alone)["ring", protocol]
         ring = whole["ring", protocol]
         assert ring.seconds_per_byte <= 2 * half.seconds_per_byte * (1 + 1e-9)
         if place.nodes == 1:
