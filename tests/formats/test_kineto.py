@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from itertools import cycle
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -28,7 +30,7 @@ from osfmodel.formats.source_text import Text, shared_stem, silent
 from osfmodel.formats.traces import cluster_of, measurement_of, network, plan_of, workload_of
 from osfmodel.formats.traces.cautions import doubts, found_in, own_step
 from osfmodel.formats.traces.network import carried, rising_means
-from osfmodel.formats.traces.ranks import joined, keyed
+from osfmodel.formats.traces.ranks import joined, keyed, moved
 from osfmodel.formats.traces.usual import unsteady, usual_steps
 from osfmodel.ledger.check import check
 from osfmodel.show.profiles import summary
@@ -272,24 +274,37 @@ def test_ranks_of_several_runs_are_refused():
         on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
 
 
+def delayed(rank, delays):
+    """The rank with the ends of its collectives so many seconds later, in turn."""
+    turn = cycle(delays)
+    steps = [
+        replace(step, collectives=tuple(replace(one, end=one.end + next(turn)) for one in step.collectives))
+        for step in rank.steps
+    ]
+    return replace(rank, steps=tuple(steps))
+
+
 def test_collectives_whose_end_a_busy_host_told_late_are_of_one_run():
-    """They overlap, though one rank noted the end of most 20 ms after the other: its thread was not woken before."""
+    """They overlap, though one rank's thread was woken 0 to 80 ms late; on hosts of two names that cannot be known."""
     first, other = read(Job(late=(0, 0), clocks=(0, 0))).ranks
-    noted = replace(
-        other,
-        steps=tuple(
-            replace(
-                step,
-                collectives=tuple(
-                    replace(one, end=one.end + 0.02 * (place > 0)) for place, one in enumerate(step.collectives)
-                ),
-            )
-            for step in other.steps
-        ),
-    )
-    ranks, remarks = joined([first, noted], ("node", "node"))
+    late = delayed(other, (0, 0.04, 0.08))
+    ranks, remarks = joined([first, late], ("node", "node"))
     assert remarks == []
-    assert [one.start for one in keyed(ranks[1]).values()] == [one.start for one in keyed(noted).values()]
+    assert [one.end for one in keyed(ranks[1]).values()] == [one.end for one in keyed(late).values()]
+    with pytest.raises(DataError, match="on no one clock"):
+        joined([first, late], ("a", "b"))
+
+
+@pytest.mark.parametrize("clock", [5, -5, 30, -30])
+def test_a_clock_is_brought_back_though_waits_are_longer_than_it_is_off(clock):
+    """The slow rank's partner waits 46 ms, so that its collectives overlap on a wrong clock too."""
+    first, other = load_trace(paths_of("slow-rank")).ranks
+    waits = [one.waiting for step in first.steps for one in step.reductions]
+    wrong = moved(other, (1000 + clock) / 1000)
+    (found, _), (said,) = joined([moved(first, 1), wrong], ("node", "node"))
+    (shift,) = re.findall(r"^the clock of rank 1 is moved by (\S+) ms, .* both hosts are called node", said)
+    assert float(shift) == pytest.approx(abs(clock), abs=0.1)
+    assert [one.waiting for step in found.steps for one in step.reductions] == pytest.approx(waits, abs=2e-3)
 
 
 @settings(max_examples=examples(6))

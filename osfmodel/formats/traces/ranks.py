@@ -170,18 +170,22 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
     first = keyed(ranks[0])
     for rank, host in zip(ranks[1:], hosts[1:], strict=True):
         shared = _ended_together(first, keyed(rank))
+        differences = [_difference(*pair) for pair in shared]
         named_alike = bool(host) and host == hosts[0]
         shift = 0.0
-        if shared and (not named_alike or _apart(shared, TOLD)):
-            shift = median(one.end - twin.end for one, twin in shared)
-        _require_one_time(ranks[0], rank, shift if shared else ranks[0].steps[0].start - rank.steps[0].start)
+        if differences and (not named_alike or _apart(differences)):
+            shift = median(late for late, _ in differences)
+        several_runs = _apart([(late - shift, least) for late, least in differences], SEVERAL_RUNS)
+        if several_runs and named_alike and _overlap(shared):  # one clock, and ends that a busy host told late
+            shift, several_runs = 0.0, False
+        _require_one_time(ranks[0], rank, shift if differences else ranks[0].steps[0].start - rank.steps[0].start)
         if abs(shift) > TOLD:
             alike = f"; both hosts are called {host}, but their clocks are not one" if named_alike else ""
             remarks.append(
                 f"the clock of rank {rank.rank} is moved by {show_time(abs(shift))}, so that the collectives that it "
                 f"shares with rank {ranks[0].rank} end together{alike}"
             )
-        if _apart(shared, SEVERAL_RUNS, shift):
+        if several_runs:
             raise DataError(
                 f"{ranks[0].file} and {rank.file} do not fit together: on no one clock do their collectives overlap: "
                 "give the files of one run, of the same steps"
@@ -208,25 +212,31 @@ def _require_one_time(first: RankTrace, rank: RankTrace, apart: float) -> None:
         )
 
 
-def _ended_together(
-    first: Mapping[Key, Collective], other: Mapping[Key, Collective]
-) -> list[tuple[Collective, Collective]]:
-    """The collectives that both have and that end at one time on both."""
+Pair = tuple[Collective, Collective]
+
+
+def _ended_together(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> list[Pair]:
+    """The collectives that both have and that end at one time on both; all-to-alls only where there are no others.
+
+    Ranks that get different numbers of bytes in an all-to-all do not end it together.
+    """
     shared = [(one, other[key]) for key, one in first.items() if key in other and one.kind in TOGETHER]
-    # Ranks that get different numbers of bytes in an all-to-all do not end it together.
     return [pair for pair in shared if pair[0].kind != "all_to_all"] or shared
 
 
-def _apart(shared: Sequence[tuple[Collective, Collective]], slack: float, shift: float = 0.0) -> bool:
-    """Whether most collectives end on one rank before they begin on the other, which is impossible on one clock.
+def _difference(one: Collective, twin: Collective) -> tuple[float, float]:
+    """Seconds by which a collective ends earlier on the other rank, and the shorter of its two times."""
+    return one.end - twin.end, min(one.end - one.start, twin.end - twin.start)
 
-    ``shift`` is added to the other rank's clock. Ends of one collective that are within ``slack`` are of one time.
-    """
-    apart = 0
-    for one, twin in shared:
-        gap = max(one.start - twin.end - shift, twin.start + shift - one.end)
-        apart += gap > 0 and abs(one.end - twin.end - shift) > slack
-    return 2 * apart > len(shared)
+
+def _apart(differences: Sequence[tuple[float, float]], slack: float = TOLD) -> bool:
+    """Whether the ends of most collectives lie further apart than these and ``slack`` take: on one clock none do."""
+    return bool(differences) and median(abs(late) - max(least, slack) for late, least in differences) > 0
+
+
+def _overlap(shared: Sequence[Pair]) -> bool:
+    """Whether most collectives have begun on both ranks before they end on either, as on one clock they must."""
+    return 2 * sum(max(one.start, twin.start) <= min(one.end, twin.end) for one, twin in shared) > len(shared)
 
 
 def _require_one_run(ranks: Sequence[RankTrace], tables: Sequence[Mapping[Key, Collective]]) -> None:
