@@ -71,7 +71,8 @@ def _form(workload: Workload) -> Hashed:
         for one in workload.layers
     ]
     segments = [(one.name, one.first, one.last) for one in workload.segments]
-    sizes = (workload.state_bytes, workload.weight_bytes, workload.update_bytes, workload.fixed_bytes, workload.fullest)
+    known = (workload.state_bytes, workload.weight_bytes, workload.update_bytes, workload.fixed_bytes)
+    sizes = (*known, workload.of_experts, workload.expert_groups, workload.fullest)
     host = workload.offload and workload.offload.kinds
     return Hashed((tuple(tensors), tuple(segments), sizes, host, workload.sent_as, workload.computed_in))
 

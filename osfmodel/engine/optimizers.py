@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.savings import OPTIMIZER
+from osfmodel.entities.sharding import uneven
 from osfmodel.entities.workload import Workload
 
 OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
@@ -78,7 +79,7 @@ def shard_update_time(workload: Workload, ranks: int, left: int = 1, beside: boo
     out = left * max(0.0, leaving - beside * workload.backward_time)
     back = entering
     if fetched:
-        shards = entering * (1 + (workload.fixed_bytes or 0) / max(1, workload.gradient_bytes))
+        shards = entering * (uneven(workload, ranks) + (workload.fixed_bytes or 0) / max(1, workload.gradient_bytes))
         times = (workload.forward_time, workload.backward_time)
         back = fetched * sum(max(0.0, shards - time) for time in times)
     return whole - leaving - entering + out + back

@@ -98,16 +98,11 @@ def _listed(tensors: Sequence[tuple[str, int]], pattern: re.Pattern[str]) -> dic
     return {name: size for name, size in sizes.items() if members[name.rstrip("0123456789")] > 1}
 
 
-FINE_TUNED = re.compile(r",(q?lora|frozen)=")
-"""Words of a counted workload of which parameters are frozen; memory beside groups of experts is none of theirs."""
-
-
 def unsharded(workload: Workload, plan: Plan) -> list[str]:
     """A remark on frozen parameters of a counted workload that are not sharded, though the plan's strategy would."""
     gathered = plan.strategy in (*SHARDED, FLAT_SHARDED)
     whole = (workload.fixed_bytes or 0) - gathered * sum(layer.frozen_bytes or 0 for layer in workload.layers)
-    tuned = FINE_TUNED.search(workload.name) and workload.fixed_share is not None
-    if not whole or not tuned or not (gathered or plan.strategy == ZERO_3):
+    if not whole or workload.fixed_share is None or not (gathered or plan.strategy == ZERO_3):
         return []
     where = " lie outside trained blocks: they" if gathered else ""
     return [f"{show_bytes(whole)} of frozen parameters{where} are counted as whole on each GPU, without all-gathers"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from osfmodel.entities.display import brief
 from osfmodel.entities.dtypes import ELEMENT_BYTES, element_bytes
 from osfmodel.entities.errors import PlanError, require_count
-from osfmodel.entities.workload import Layer
+from osfmodel.entities.workload import Layer, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,16 @@ def placed(layer: Layer, ranks: int) -> bool:
     first dimension of all.
     """
     return EXPERTS in layer.name and len(layer.shape) > PLAIN_MATRIX and layer.shape[0] < ranks
+
+
+def uneven(workload: Workload, ranks: int) -> float:
+    """A rank's share of all parameters, as a multiple of an even one: experts are divided among fewer ranks."""
+    return 1 + workload.of_experts * (min(workload.expert_groups, ranks) - 1)
+
+
+def share_of(workload: Workload, held: int, ranks: int) -> int:
+    """Bytes of a rank's share of what are ``held`` bytes of an even one."""
+    return round(held * uneven(workload, ranks))
 
 
 def frozen_bytes(layers: Sequence[Layer], ranks: int) -> int:

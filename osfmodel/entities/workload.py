@@ -164,6 +164,7 @@ class Workload:
     sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
     fixed_share:  part of forward and backward that does not grow with the batch, if known
+    of_experts, expert_groups: part of the parameters that is divided among so many times fewer ranks than others
     fullest, offload: parameters of the pipeline stage that takes most memory, over those here; what lies with the host
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
@@ -188,6 +189,8 @@ class Workload:
     sample_tokens: int | None = None
     ideal_time: float | None = None
     fixed_share: float | None = None
+    of_experts: float = 0
+    expert_groups: int = 1
     fullest: float = 1
     offload: Offload | None = None
     recounted: Callable[[int], Workload] | None = field(default=None, repr=False, compare=False)  # in words, by samples

@@ -315,13 +315,25 @@ def test_gradients_of_a_tensor_group_go_between_its_ranks_alone(cluster):
 
 
 def test_experts_take_memory_on_the_ranks_that_share_them(cluster):
+    """Of 64 ranks, 8 share an expert and 64 all else; replicas have all of theirs."""
     words = "mixtral-8x7b:h100,seq4096,batch1,bf16,ac=full"
     groups = Parallelism(expert=8)
     workload = replica_workload(words, cluster, groups)
     experts = sum(layer.gradient_bytes for layer in workload.layers if ".experts." in layer.name)
-    changed = in_groups(workload, groups, 1, 64)
-    # 16 bytes for each parameter: of 8 GPUs' experts, shared by 64, less those that the plan counts: 1 GPU's
-    assert changed.fixed_bytes == pytest.approx(7 * experts * 4 / 64)
+    share = experts / 8 + (workload.gradient_bytes - experts) / 64
+    (point,) = scale(
+        workload, cluster, [64], ScaleOptions(("ddp", "zero-2", "fsdp2", "distributed-optimizer"), groups=groups)
+    ).points
+    held = {row.name: row.peak.held for row in point.rows}
+    assert held["fsdp2"]["weights"] == pytest.approx(share, rel=2e-3)
+    assert held["fsdp2"]["optimizer state"] == pytest.approx(2 * share, rel=2e-3)
+    assert held["distributed-optimizer"]["optimizer state"] == pytest.approx(2 * share, rel=2e-3)
+    assert held["zero-2"]["optimizer state"] == pytest.approx(3 * share, rel=2e-3), "with float32 copies"
+    assert (held["ddp"]["weights"], held["ddp"]["optimizer state"]) == (
+        workload.gradient_bytes,
+        2 * workload.gradient_bytes,
+    )
+    assert {one["buffers"] for one in held.values()} == {0}
 
 
 def test_experts_with_fewer_rows_than_ranks_are_split_along_dimension_1(cluster):

@@ -25,7 +25,7 @@ from osfmodel.engine.strategies.lowering import GatheringStep, Strategy, require
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan
-from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.sharding import Sharding, share_of
 from osfmodel.entities.workload import Layer, Workload
 
 START, END = 64, 128
@@ -119,12 +119,14 @@ class OptimizerHoldings(Holdings):
         """Bytes that stay throughout the step, by owner."""
         buffers, held = Buffers(self.workload, self.plan, self.workers), super().lasting()
         masters = 0 if offloaded(self.workload) else sum(map(buffers.master_bytes, self.plan.buckets))
-        weights = sum(map(buffers.gathered_bytes, self.plan.buckets)) + masters
+        weights = sum(map(buffers.gathered_bytes, self.plan.buckets)) + share_of(self.workload, masters, self.workers)
         communicator = self.communicator if self.workers > 1 else 0
         return {
             **held,
             WEIGHTS: weights,
-            STATE: -(-moments_bytes(self.workload, self.optimizer) // self.workers),
+            STATE: share_of(
+                self.workload, -(-moments_bytes(self.workload, self.optimizer) // self.workers), self.workers
+            ),
             COMMUNICATORS: communicator,
             BUCKETS: self.gradient_buffers(),
         }

@@ -37,7 +37,7 @@ from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.sharding import exchanged_bytes, frozen_bytes, padded_elements
+from osfmodel.entities.sharding import exchanged_bytes, frozen_bytes, padded_elements, share_of
 from osfmodel.entities.workload import Layer, Workload
 
 REDUCE, REPLICAS = "reduce channel", "replica channel"
@@ -305,7 +305,11 @@ class ShardedStep(IssuedStep):
 
     def own_bytes(self, group: int) -> int:
         """Bytes of a rank's part of a group's gradients, in the type of its parameters; with a host, none."""
-        return 0 if offloaded(self.workload) else self.split_bytes(self.members[group])
+        return (
+            0
+            if offloaded(self.workload)
+            else share_of(self.workload, self.split_bytes(self.members[group]), self.ranks)
+        )
 
     def shard_bytes(self) -> int:
         """Bytes of a rank's part of all parameters; with a host, none."""

@@ -14,7 +14,7 @@ from osfmodel.engine.optimizers import moments_bytes
 from osfmodel.engine.program import COMPUTE, Hold, Instant, Layered, Operation, Program, Stream, Taken
 from osfmodel.engine.strategies.holdings import BUCKETS, COMMUNICATORS, STATE, WEIGHTS, Holdings
 from osfmodel.engine.works import Clock, Work
-from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.sharding import Sharding, share_of
 from osfmodel.entities.workload import Workload
 
 GATHERED, WHOLE, REDUCED = "all-gather buffers", "unsharded groups", "reduce-scatter inputs"
@@ -150,7 +150,8 @@ class IssuedHoldings(Holdings):
         """Bytes that stay throughout the step, by owner."""
         state = -(-moments_bytes(self.workload, self.optimizer) // self.step.ranks)
         communicators = self.communicator * self.communicators()
-        held = {WEIGHTS: self.step.shard_bytes(), STATE: state, COMMUNICATORS: communicators, BUCKETS: 0}
+        weights, state = (share_of(self.workload, held, self.step.ranks) for held in (self.step.shard_bytes(), state))
+        held = {WEIGHTS: weights, STATE: state, COMMUNICATORS: communicators, BUCKETS: 0}
         return {**super().lasting(), **held}
 
     def communicators(self) -> int:

@@ -36,7 +36,7 @@ from osfmodel.engine.strategies.lowering import Strategy, completing
 from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
-from osfmodel.entities.sharding import Sharding
+from osfmodel.entities.sharding import Sharding, share_of
 from osfmodel.entities.workload import Layer, Workload
 
 ALIGNED = 2
@@ -194,6 +194,7 @@ class ZeroHoldings(Holdings):
         whole = rules.buffer * sum(map(element_bytes, types))
         buffer = whole or max((bucket.size for bucket in self.plan.buckets), default=0)
         buckets = 0 if self.in_place else (1 + rules.asynchronous) * buffer
+        state = share_of(self.workload, state, rules.ranks(self.workers))
         return {**held, WEIGHTS: round(held[WEIGHTS] * self.narrow), STATE: state, BUCKETS: buckets}
 
     def _scratch(self) -> Iterator[Hold]:
@@ -243,7 +244,7 @@ class ReducedHoldings(ZeroHoldings):
                 if one.bucket not in seen and not offloaded(self.workload):
                     seen.add(one.bucket)
                     share = -(-round(bucket.size * self.narrow) // self.workers)
-                    yield Hold(GRADIENTS, share, (ended,), self._updated)
+                    yield Hold(GRADIENTS, share_of(self.workload, share, self.workers), (ended,), self._updated)
 
 
 def _strategy(summary: str, holdings: type[Holdings], each: bool = False, owners: bool = False) -> Strategy:

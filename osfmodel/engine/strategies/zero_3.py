@@ -37,7 +37,7 @@ from osfmodel.engine.strategies.lowering import Strategy, require_whole
 from osfmodel.engine.works import Work
 from osfmodel.entities.dtypes import element_bytes
 from osfmodel.entities.plan import Bucket, Plan
-from osfmodel.entities.sharding import Fetching
+from osfmodel.entities.sharding import Fetching, share_of
 from osfmodel.entities.workload import Layer, Workload
 
 GATHERS, PACKS = "copies of parameters", "copies of gradients"
@@ -103,7 +103,8 @@ class FetchingStep(IssuedStep):
 
     def program(self) -> Program:
         """The whole step: forward and backward of each micro-batch, the update, and the persistent parameters."""
-        self.take(GRADIENTS, 0 if offloaded(self.workload) else self._split(self.own.values(), self._reduced_type))
+        own = 0 if offloaded(self.workload) else self._split(self.own.values(), self._reduced_type)
+        self.take(GRADIENTS, share_of(self.workload, own, self.ranks))
         self.take(WHOLE, sum(self._gathered([self.own[name]]) for name in self.staying))
         for _ in range(self.rules.micro_batches):
             self._micro_batch()

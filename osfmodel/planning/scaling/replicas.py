@@ -237,13 +237,12 @@ def in_groups(
     Each micro-batch has its share of the bubble, and of the time for which its stage waits for the host unless all are
     ``inside`` a node. The memory of a pipeline is that of its fullest stage with ``samples``
     in a micro-batch, by default those of the workload. An expert is sharded between fewer ranks than other parameters,
-    as many times fewer as ranks share the experts; the memory for that is never too small, and too large for plans that
-    replicate parameters.
+    as many times fewer as ranks share the experts.
     """
     if groups.pipeline == groups.expert == 1:
         return workload
     layers: tuple[Layer, ...] = workload.layers
-    ranks, more, fullest = groups.ranks(gpus), 0, 1.0
+    ranks, of_experts, fullest = groups.ranks(gpus), 0.0, 1.0
     if groups.pipeline > 1:
         idle = (groups.pipeline - 1) / groups.chunks / micro_batches
         size = samples / workload.batch_size if samples and workload.batch_size else 1.0
@@ -254,9 +253,8 @@ def in_groups(
         layers = (*layers, Layer("pipeline", idle * forward + waiting, idle * backward + waiting, 0))
     if groups.expert > 1:
         experts = sum(layer.gradient_bytes for layer in layers if EXPERTS in layer.name)
-        more = round(experts * (groups.expert - 1) * _kept_each(workload) / ranks)
-    fixed = workload.fixed_bytes if not more else (workload.fixed_bytes or 0) + more
-    return replace(workload, layers=layers, fixed_bytes=fixed, fullest=fullest)
+        of_experts = experts / max(1, workload.gradient_bytes)
+    return replace(workload, layers=layers, of_experts=of_experts, expert_groups=groups.expert, fullest=fullest)
 
 
 def _waiting(workload: Workload, groups: Parallelism) -> float:
