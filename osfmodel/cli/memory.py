@@ -32,7 +32,7 @@ from osfmodel.engine.memory import Memory, caveat, memory_of, peak_as_known, res
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import FIXED_SHARE, at_batch
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.display import how_many
+from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.modules import unsharded
@@ -178,7 +178,9 @@ def memory_command(
     said += remarks(workload.name) if in_words(workload.name) else ()
     fits = {name: verdict_of(chance) for name, chance in chances.items()}
     sure = alone or set(fits.values()) <= {YES}
-    options = {"--batch-size": batch_size, "--memory": memory}
+    if optimizer is not None and limit is not None:  # osf scale takes an optimizer beside a limit only
+        memory = show_bytes(limit.bytes).replace(" ", "")
+    options = {"--batch-size": batch_size, "--memory": memory, "--optimizer": optimizer}
     predicted = MemoryPredicted(
         workload.name,
         workload.batch_size,

@@ -94,11 +94,15 @@ def plan_files(names: Iterable[str], workload: Workload | None = None) -> dict[s
 
 def remedies_command(subject: Subject, workers: int, options: Mapping[str, int | str | None], groups: str = "") -> str:
     """The command that compares what fits and costs remedies, for the same question."""
-    several = subject.what_if.accumulate if subject.what_if.accumulate > 1 else None
-    given = {"--workers": workers, "--accumulate": several, **options}
+    from osfmodel.planning.scaling.replicas import on_gpu_of  # not loaded unless the command is printed
+
+    cluster, changes = subject.cluster_name, subject.options
+    changed = {f"--{name}": changes[name] for name in WHAT_IF if changes.get(name, 1) != 1}
+    given = {"--workers": workers, **changed, **options}
     said = [part for option, value in given.items() if value is not None for part in (option, str(value))]
-    where = [] if subject.cluster_name is None else ["--cluster", subject.cluster_name]
-    return shlex.join(["osf", "scale", subject.workload_name, *where, *said, *groups.split()])
+    words = subject.workload_name if cluster is None else on_gpu_of(subject.workload_name, cluster)
+    where = [] if cluster is None else ["--cluster", cluster]
+    return shlex.join(["osf", "scale", words, *where, *said, *groups.split()])
 
 
 def parse_workers(text: str, cluster: Cluster) -> list[int]:

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -42,6 +43,7 @@ from osfmodel.planning.scaling.rescues import Rescuer
 from osfmodel.planning.scaling.scale import ScaleOptions, scale
 from osfmodel.planning.scaling.settings import says_groups, settings
 from osfmodel.planning.scaling.spaces import of_one_gpu
+from osfmodel.show.document import CODE
 from osfmodel.show.scale import Scaled, ScaledMachines
 from osfmodel.show.terminal import progress_bar
 from osfmodel.targets import CONFIG_TARGETS
@@ -121,7 +123,7 @@ def _group(name: str, said: str) -> Decorator:
     metavar="PRICE",
     help="Price of a GPU for an hour: also show what it costs. Repeatable: one for each --cluster.",
 )
-@output_options
+@partial(output_options, more=(CODE,))
 def scale_command(
     subject: Subject,
     machines: tuple[str, ...],

@@ -33,6 +33,7 @@ from osfmodel.planning.cautions import SIZED
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning import tune
 from osfmodel.planning.tuning.launch import SNIPPETS
+from osfmodel.show.document import CODE
 from osfmodel.show.tuned import Lines, Tuned
 from osfmodel.solve.solution import MEMORY, Limits, MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS, no_memory
@@ -123,7 +124,7 @@ def _at_asked_batch(workload: Workload, params: Mapping[str, Any]) -> Workload:
     type=OneOf(SNIPPETS),
     help="Print other lines for the plan: how to launch it, or NCCL's choices for its messages.",
 )
-@output_options
+@partial(output_options, more=(CODE,))
 def tune_command(subject: Subject, **asked: Any) -> None:
     """Find the settings that make a framework run the best plan, and print the lines to paste.
 

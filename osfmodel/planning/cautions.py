@@ -294,7 +294,7 @@ CAUTIONS: Mapping[str, Caution] = {
     "network": Caution(_network, NETWORK + " {rates}"),
     "other-device": Caution(
         _other_device,
-        "times and limits of memory are those of {mine}, the cluster has {theirs}",
+        "times, and limits of memory unless given, are those of {mine}, the cluster has {theirs}",
         "--compute xF scales the times",
     ),
     "in-words": Caution(_in_words, "{said}"),

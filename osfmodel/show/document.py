@@ -13,7 +13,9 @@ from osfmodel.entities.files import documents
 if TYPE_CHECKING:
     from osfmodel.show.terminal import Console
 
-FORMATS = ("table", "json", "yaml", "csv", "code")
+FORMATS = ("table", "json", "yaml", "csv")
+CODE = "code"
+"""The format of lines to paste, of commands whose result may have a method ``code``."""
 MARKDOWN = "markdown"
 """Format of results that have ``markdown()``, as text for a pull request."""
 SUFFIXES = {
@@ -82,10 +84,12 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
     if ending == ".md" and hasattr(result, MARKDOWN):
         return MARKDOWN
     chosen = SUFFIXES.get(ending, "table")
-    if own is not None and chosen == "code":
+    if own and chosen == "code":
         raise UsageError(f"-o {output}: these settings make no {ending}: name it {' or '.join(own or ('.json',))}")
     if chosen == "code" and not hasattr(result, "code"):
-        raise UsageError(f"-o {output}: only osf tune has lines to paste: name it .json, .yaml, .csv or .txt")
+        raise UsageError(
+            f"-o {output}: only osf tune and osf scale --for have lines to paste: name it .json, .yaml, .csv or .txt"
+        )
     if ending not in SUFFIXES and ending not in PLAIN:
         known = ", ".join(dict.fromkeys([*(own or ()), ".json", ".yaml", ".csv"]))
         raise UsageError(f"-o {output}: nothing is written as {ending}: name it {known} or .txt, or give --format too")
@@ -98,7 +102,7 @@ def ending_of(output: str | None) -> str:
 
 
 def render(style: str, result: Result, for_terminal: bool, ending: str = "", few_notes: bool = False) -> str:
-    """``result`` in one of FORMATS, or in MARKDOWN if it has that.
+    """``result`` in one of FORMATS, or in MARKDOWN or CODE if it has that.
 
     ``for_terminal`` allows colour and the terminal's own width in tables.
 
@@ -121,9 +125,9 @@ def render(style: str, result: Result, for_terminal: bool, ending: str = "", few
         return buffer.getvalue()
     if style == MARKDOWN and hasattr(result, MARKDOWN):
         return str(getattr(result, MARKDOWN)())
-    if style == "code":
+    if style == CODE:
         if not hasattr(result, "code"):
-            raise UsageError("--format code: only osf tune has lines to paste: write --format table")
+            raise UsageError("--format code: there are no lines to paste here: write --format table")
         return str(result.code(ending))
     return _table(result, for_terminal, few_notes)
 

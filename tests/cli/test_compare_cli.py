@@ -126,7 +126,7 @@ def test_other_commands_have_no_markdown():
         (["job", "again", "--tolerance", "nan"], "give a fraction from 0 to below 1", 2),
         (["job", "again", "-o", "job"], "is the file that is read", 2),
         (["job"], "Missing argument 'CANDIDATE'", 2),
-        (["job", "again", "--format", "code"], "only osf tune has lines to paste", 2),
+        (["job", "again", "--format", "code"], "'code' is not one of 'table', 'json'", 2),
     ],
 )
 def test_mistakes_are_one_line(runs, words, said, code):

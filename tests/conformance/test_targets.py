@@ -95,7 +95,7 @@ def test_what_has_no_lines_to_paste_is_not_written_as_such(ending, tmp_path):
     asked = ["predict", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "-o", str(path)]
     result = invoke(asked)
     assert (result.exit_code, path.exists()) == (2, False)
-    assert f"-o {path}: only osf tune has lines to paste: name it .json" in result.stderr
+    assert f"-o {path}: only osf tune and osf scale --for have lines to paste: name it .json" in result.stderr
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)

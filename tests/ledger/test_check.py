@@ -22,9 +22,12 @@ from osfmodel.entities.files.measurements import decode_measurements, load_measu
 from osfmodel.entities.measurement import Measurement, Source, imported
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import check, overall
+from osfmodel.ledger.results import Checked, Row, UsedOverall
 from osfmodel.runtime.training.run import _ratio
+from osfmodel.show.checks import Judged
 from osfmodel.show.checks.scatter import scatter, scatter_key, show_in_axes, show_scatter
 from osfmodel.show.picture import figure_of
+from osfmodel.show.table import percent, signed_percent
 from tests.commands import invoke
 from tests.live.explained import paths_of
 
@@ -184,6 +187,27 @@ def test_measurements_survive_a_file(tmp_path):
         save_measurements("mixed", [*runs, *load_measurements("bcaffe")], tmp_path / "mixed.json")
     with pytest.raises(DataError, match="not valid JSON"):
         decode_measurements(b"{")
+
+
+def test_figures_of_sources_are_those_of_their_rows():
+    """Two sources with errors 1 to 20 % and -2 to -40 %: in JSON and in the lines under the table."""
+    each = [
+        Checked(name, tuple(Row(str(i), 1.0, 1 + sign * i / 100, is_time=True) for i in range(1, 21)), "nothing", None)
+        for name, sign in (("up", 1), ("down", -2))
+    ]
+    up, down = (np.arange(1, 21) / 100 * by for by in (1, 2))
+    judged = Judged(each, overall(each), False, UsedOverall(2, 0.3, -0.1, 0.8))
+    found = judged.document()
+    assert [one["median_abs_error"] for one in found["sources"]] == pytest.approx([np.median(up), np.median(down)])
+    high = [quantile(sorted(one), 0.9) for one in (up, down)]
+    assert [one["p90_abs_error"] for one in found["sources"]] == pytest.approx(high)
+    assert [one["worst_abs_error"] for one in found["sources"]] == pytest.approx([0.2, 0.4])
+    assert [one["bias"] for one in found["sources"]] == pytest.approx([np.median(up), -np.median(down)])
+    console = Console(file=io.StringIO(), width=200)
+    judged.show(console)
+    shown = " ".join(console.file.getvalue().split())
+    assert f"median error {percent(0.1575)}, p90 {percent(sum(high) / 2)}." in shown
+    assert f"median error {percent(0.3)}, bias {signed_percent(-0.1)} (medians of the sources); 80% of" in shown
 
 
 def test_json_is_the_contract():

@@ -85,7 +85,7 @@ def test_workers_that_are_slower_than_one_are_told():
 def test_a_profile_of_another_device_than_the_clusters_is_told(gpu, cluster, said):
     workload = replace(osf.load_workload("resnet50-v100"), source=osf.Source(gpu=gpu))
     found = osf.compare(workload, osf.load_cluster(cluster), 8, ["ddp"]).predictions[0]
-    assert sum("times and limits of memory are those of" in note for note in found.notes) == said
+    assert sum("times, and limits of memory unless given, are those of" in note for note in found.notes) == said
     assert any("those of CPU, the cluster has A100" in note for note in found.notes) == ("a100" in cluster)
 
 
@@ -95,9 +95,13 @@ def test_a_profile_of_another_device_than_the_clusters_is_told(gpu, cluster, sai
         (
             "a100",
             "nccl:a100-40gbx8",
-            "times and limits of memory are those of A100 SXM 80GB, the cluster has A100 SXM 40GB",
+            "times, and limits of memory unless given, are those of A100 SXM 80GB, the cluster has A100 SXM 40GB",
         ),
-        ("h100", "nccl:h100-pciex8", "times and limits of memory are those of H100 SXM, the cluster has H100 PCIe"),
+        (
+            "h100",
+            "nccl:h100-pciex8",
+            "times, and limits of memory unless given, are those of H100 SXM, the cluster has H100 PCIe",
+        ),
         ("a100-40gb", "nccl:a100-40gbx8", ""),
         ("mi300x", "nccl:mi300xx8", ""),
     ],

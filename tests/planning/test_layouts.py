@@ -19,6 +19,7 @@ from osfmodel.solve.solution import MemoryLimit
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.target import JobSettings
 from tests.cli.test_cli import run
+from tests.commands import invoke
 
 WORDS, CLUSTER = "llama3.2-1b:h100,seq4096,batch1,bf16", "nccl:h100x4,100Gbps"
 SHALLOW = WORDS.replace(":", "+num_hidden_layers=4:")
@@ -85,6 +86,23 @@ def test_experts_are_shared_as_well() -> None:
     _made, layouts = search(80 << 30, "olmoe-1b-7b:h100,seq4096,batch1,bf16")
     assert {layout.groups.expert for layout in layouts} >= {1, 2, 4, 8}
     assert all(layout.groups.ranks(8) % layout.groups.expert == 0 for layout in layouts)
+
+
+def test_a_table_of_the_best_of_each_number_names_no_option_of_one() -> None:
+    asked = [
+        "scale",
+        "llama3-8b:h100,seq8192,bf16,batch4",
+        "--cluster",
+        CLUSTER,
+        "--layout",
+        "any",
+        "--global-batch",
+        "64",
+    ]
+    one, several = (invoke([*asked, "--workers", count]).stdout.splitlines() for count in ("16", "8,16"))
+    title = f"llama3-8b:h100,seq8192,bf16 on {CLUSTER}"
+    assert f"{title}: the best of each" in several
+    assert any(line.startswith("llama3-8b:h100,seq8192,bf16,batch") and "accumulated" in line for line in one)
 
 
 def test_of_layouts_that_are_as_fast_the_simplest_is_taken() -> None:

@@ -1,6 +1,7 @@
 """Changes that make a step fit that does not: every command that is printed is run, and fits."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -80,7 +81,29 @@ def test_checkpointing_is_no_remedy_where_all_is_repeated_already():
     remedies = shlex.join(["osf", "scale", *asked[:-2]])
     assert " ".join(tuned.stderr.split()).endswith(f"what fits, and what that costs: {remedies}")
     alone = invoke(["tune", *asked[:-2]]).stderr
-    assert " ".join(alone.split()).endswith(f"osf scale has changes that do: {remedies}")
+    assert " ".join(alone.split()).endswith(f"osf scale looks for changes that do: {remedies}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "kept"),
+    [
+        (["memory", "llama3-8b:h100,batch1"], "llama3-8b:a100,batch1", ["--optimizer", "sgd", "--accumulate", "2"]),
+        (["memory", "llama3-8b:a100"], "llama3-8b:a100", ["--batch-size", "2", "--memory", "20GiB"]),
+        (
+            ["tune", "llama3-8b:h100,batch1", "--for", "any"],
+            "llama3-8b:a100,batch1",
+            ["--bandwidth", "x2", "--compute", "x2", "--accumulate", "4", "--memory", "5GiB", "--optimizer", "sgd"],
+        ),
+    ],
+)
+def test_the_command_for_what_fits_asks_the_same_question(asked, words, kept):
+    where = ["--cluster", "nccl:a100x8,200Gbps", "--workers", "8"]
+    done = invoke([*asked, *where, *kept])
+    (said,) = re.findall(r"What fits, and what that costs: (osf .*)", f"{done.stdout}\n{done.stderr}", re.IGNORECASE)
+    command = shlex.split(said)
+    assert command[:7] == ["osf", "scale", words, *where]
+    assert sorted(command[7:]) in (sorted(kept), sorted([*kept, "--memory", "78.72GiB"]))
+    assert invoke(command[1:]).exit_code == 0
 
 
 def test_experts_are_shared_where_a_model_has_some():

@@ -375,6 +375,23 @@ def test_the_command_prints_a_table_bars_and_strategies():
         assert said in done.output
 
 
+def test_more_gpus_that_do_less_are_told():
+    """ViT-L of two nodes on 25 Gbit/s does less than one node alone."""
+    asked = ["scale", "vit-l16:rtx4090,batch32,bf16", "--cluster", "nccl:rtx4090x4,25Gbps/node,tcp", "--workers"]
+    points = json.loads(invoke([*asked, "1,4,8", "--json"]).stdout)["points"]
+    rates = {point["workers"]: point["samples_per_s"] for point in points}
+    said = f"More GPUs are slower here: 8 do {rates[8] / rates[4]:.0%} of what 4 GPUs do in the same time."
+    assert said in " ".join(invoke([*asked, "1,4,8"]).stdout.split())
+    assert "More GPUs" not in invoke([*asked, "1,4"]).stdout
+
+
+def test_a_note_says_whether_all_fits():
+    asked = ["scale", "llama3-8b:h100,seq4096,bf16", "--cluster", "nccl:h100x8,400Gbps", "--plan", "fsdp2", "--workers"]
+    sure, tight = (" ".join(invoke([*asked, count]).stdout.split()) for count in ("64", "2,64"))
+    assert "and that fits in 78.76 GiB of a GPU: by the errors of published peaks with a chance of 95 % or more" in sure
+    assert "and that must fit in 78.76 GiB" in tight
+
+
 def test_the_document_has_the_fields_of_the_contract():
     done = run(WORDS, "--cluster", CLUSTER, "--workers", "8,16", "--json", "--price", "2")
     points = json.loads(done.stdout)["points"]

@@ -225,7 +225,12 @@ class ScaleCurve:
     @property
     def changes(self) -> str:
         """The groups of a replica and the what-ifs, in words; "" for none."""
-        return ", ".join(filter(None, (self.groups.words, self.what_if.words)))
+        return "" if self.varied else ", ".join(filter(None, (self.groups.words, self.what_if.words)))
+
+    @property
+    def varied(self) -> bool:
+        """Whether each number of GPUs has a combination of options of its own."""
+        return bool(self.combinations) and len(self.points) > 1
 
     @property
     def turns(self) -> str:
@@ -241,7 +246,19 @@ class ScaleCurve:
             said.append(f"Memory is tight on {', '.join(each)}: in brackets is the chance that it fits.")
             slower = f"nine runs of nanotron so near the limit took {RETRY_SLOWDOWN:g} times as long as predicted"
             said.append(f"A step may then take longer than shown: {slower}.")
-        return " ".join(filter(None, said))
+        return " ".join(filter(None, (*said, self.slower_with_more)))
+
+    @property
+    def slower_with_more(self) -> str:
+        """A sentence where the largest number of GPUs does less in all than a smaller one; "" where none does."""
+        fitting = [point for point in self.points if point.fits != NO]
+        best = max(fitting, key=lambda point: point.rate_per_gpu * point.workers, default=None)
+        if best is None or best is fitting[-1]:
+            return ""
+        last = fitting[-1]
+        part = last.rate_per_gpu * last.workers / (best.rate_per_gpu * best.workers)
+        less = f"{last.workers} do {show_share(part)} of what {how_many(best.workers, 'GPU')} do in the same time"
+        return f"More GPUs are slower here: {less}."
 
 
 def combined(curves: Sequence[ScaleCurve], listed: bool) -> ScaleCurve:

@@ -292,11 +292,13 @@ def remarks_on_choice(found: Sequence[tuple[Layout, ScalePoint]], taken: int) ->
     longer = {what: against_time - own for what, own, against_time in parts_of_steps(point, against)}
     more = against.time / point.time - 1
     what = max(longer, key=lambda name: longer[name] if more >= 0 else -longer[name])
-    by = f"{show_share(abs(more))} {'more' if more >= 0 else 'less'} time"
+    by = f"{show_share(abs(more))} {'more' if more >= 0 else 'less'} time than"
     why = f"{show_time(abs(longer[what]))} {'more' if longer[what] >= 0 else 'less'} {what}"
     near = " (within the tie: fewer ways of parallelism are taken)" if taken else ""
     one, two = (each.groups.words or "data parallelism alone" for each in (other, layout))
-    return [f"on {point.workers} GPUs {one} takes {by} than {two}{near}: {why}"]
+    if abs(more) < 5e-4:
+        return [f"on {point.workers} GPUs {one} takes as long as {two}{near}"]
+    return [f"on {point.workers} GPUs {one} takes {by} {two}{near}: {why}"]
 
 
 def scale_layouts(
@@ -340,9 +342,10 @@ def scale_layouts(
         points.append(found[taken][1])
         listed += [replace(point, taken=place == taken) for place, (_, point) in enumerate(found)]
         notes += remarks_on_choice(found, taken) if len(found) > 1 or found[0][1].fits == NO else []
+        others = ", the others cannot be faster or do not fit" if search.predicted < len(layouts) else ""
         notes.append(
             f"{len(layouts):,} layouts of {gpus} GPUs for {samples:,} samples a step: {search.counted} counted, "
-            f"{search.predicted} predicted, the others cannot be faster or do not fit"
+            f"{search.predicted} predicted{others}"
             + ("" if "batch" in space.limits else "; micro-batches are powers of two (--layout 'batch<=16' tries all)")
             + (": --global-batch asks for another" if options.what_if.global_batch is None else "")
         )

@@ -42,6 +42,10 @@ FITTING = (
     "memory is what a step holds; PyTorch reserves more, and that must fit in {} of a GPU. By the errors of published "
     "peaks, yes means a chance of 95 % or more, tight 5 to 95 %"
 )
+FITS = (
+    "memory is what a step holds; PyTorch reserves more, and that fits in {} of a GPU: by the errors of published "
+    "peaks with a chance of 95 % or more"
+)
 ON_HOST = (
     "{words}: {each} of host memory for each GPU, {node} for {gpus} of a node; rates of hosts are data sheets', that "
     "of the CPU's update assumed: no published run is behind these times"
@@ -121,7 +125,7 @@ def curve_of(
 
     wanted: the limit of memory, even if the workload does not say enough to hold anything against it
     """
-    notes = (*told, *asked.notes(workload, wanted, points[-1]), *_placed(points), *_told(points, cluster))
+    notes = (*told, *asked.notes(workload, wanted, points), *_placed(points), *_told(points, cluster))
     warnings = dict.fromkeys(warning for point in points for warning in point.best.prediction.warnings)
     options = asked.options
     return ScaleCurve(
@@ -273,8 +277,9 @@ class ScaleTask:
         if said := refusal(blocks, groups.pipeline, groups.chunks, last.accumulated):
             yield f"careful: --pp {groups.pipeline} --vpp {groups.chunks} is priced, but {said}"
 
-    def notes(self, workload: Workload, wanted: MemoryLimit | None, last: ScalePoint) -> Iterator[str]:
-        """Remarks on what was counted, on memory and on what-ifs."""
+    def notes(self, workload: Workload, wanted: MemoryLimit | None, points: Sequence[ScalePoint]) -> Iterator[str]:
+        """Remarks on what was counted, on memory and on what-ifs; numbers are those of the last point."""
+        last = points[-1]
         if workload.fixed_share is not None and workload.batch_size is not None:
             tokens = "" if workload.sample_tokens is None else f" of {workload.sample_tokens:,} tokens"
             count = sum(layer.elements for layer in workload.layers if layer.gradient_bytes)
@@ -288,7 +293,8 @@ class ScaleTask:
             said += f", a step of {step:,} tokens on {how_many(last.workers, 'GPU')}" if step else ""
             yield said + (stack_of(workload) if in_words(workload.name) else "")
         if self.limit is not None:
-            yield FITTING.format(show_bytes(self.limit.bytes))
+            sure = all(point.fits == YES for point in points)
+            yield (FITS if sure else FITTING).format(show_bytes(self.limit.bytes))
         elif wanted is not None:
             yield "memory is not compared: the profile does not say what the optimizer keeps: give --optimizer adamw"
         else:

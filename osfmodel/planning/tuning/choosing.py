@@ -224,7 +224,7 @@ def misfits(workload: Workload, cluster: Cluster, tuning: Tuning, limit: MemoryL
         one for one in possible(choice.rows) if one.name in CONFIG_TARGETS and (one.fits == YES or row.fits == NO)
     ]
     names = ", ".join(one.name for one in better)
-    remedy = "no other framework's settings surely fit, and osf scale has changes that do"
+    remedy = "no other framework's settings surely fit, and osf scale looks for changes that do"
     if better:
         remedy = f"{names} fit{'s' * (len(better) == 1)}" if better[0].fits == YES else f"{names} may, which is tight"
     said = "are tight in memory" if row.fits == TIGHT else "do not fit"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from osfmodel.counting import in_words
 from osfmodel.counting.words import parse_words, with_parts
 from osfmodel.entities.display import how_many, show_bytes, show_predicted_time, show_share
+from osfmodel.entities.errors import UsageError
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.scaling.anchors import NAMES, Taught
 from osfmodel.planning.scaling.curve import Rescue, ScaleCurve, ScalePoint
@@ -84,8 +85,15 @@ EMPTY = tuple(one.key for one in POINT if one.key not in ("workers", "strategy",
 
 
 def curve_title(curve: ScaleCurve) -> str:
-    """The workload, the cluster, and what was changed."""
-    return f"{curve.workload.name} on {curve.cluster.name}{f' with {curve.changes}' if curve.changes else ''}"
+    """The workload, the cluster, and what was changed, unless each number of GPUs has changes of its own."""
+    name = f"{_name(curve) if curve.varied else curve.workload.name} on {curve.cluster.name}"
+    return f"{name}{f' with {curve.changes}' if curve.changes else ''}{': the best of each' if curve.varied else ''}"
+
+
+def _name(curve: ScaleCurve) -> str:
+    """The workload without words of which combinations have a column."""
+    words, keys = curve.workload.name, {one.key for one in combination_columns(curve.combinations)}
+    return with_parts(words, batch="", ac="") if in_words(words) and keys & {"batch_size", "checkpointing"} else words
 
 
 def combination_columns(points: Sequence[ScalePoint]) -> list[Column[ScalePoint]]:
@@ -198,8 +206,12 @@ class Scaled(Result):
         return {"target": self.tuning.target, "config": self.tuning.config, "rendered": self.code("")}
 
     def code(self, ending: str) -> str:
-        """The settings to paste, as a file with this ending has them; "" if none were asked for."""
-        return "" if self.lines is None else self.lines.written(ending)
+        """The settings to paste, as a file with this ending has them. Raises UsageError if none were asked for."""
+        if self.lines is None:
+            raise UsageError(
+                "there are no lines to paste without a framework: add --for TARGET, or write --format table"
+            )
+        return self.lines.written(ending)
 
     def rows(self) -> list[dict[str, Any]]:
         common = {"workload": self.curve.workload.name, "cluster": self.curve.cluster.name}
@@ -210,10 +222,7 @@ class Scaled(Result):
         curve = self.curve
         if curve.combinations:
             columns = combination_columns(curve.combinations)
-            words, keys = curve.workload.name, {one.key for one in columns}
-            if in_words(words) and keys & {"batch_size", "checkpointing"}:
-                words = with_parts(words, batch="", ac="")
-            name = f"{words} on {curve.cluster.name}"
+            name = f"{_name(curve)} on {curve.cluster.name}"
             show_title(console, f"{name}: {curve.listed} (best: the one to take)")
             strategy = [one.key for one in columns].index("strategy")
             print_fitting(console, columns, curve.combinations, words=(strategy, -1), leave_out=LEFT_OUT)
