@@ -158,10 +158,8 @@ class Workload:
     grain:        kind of its layers if their names are made up: "gradient" or "bucket" of a trace, of GRAINS
     computing:    fraction of its time in which the device really computed, above 0 to 1; None if not known
     accumulated:  of several micro-batches added up: their number, and the workload of one
-    profiled_workers, doubt: workers of the profiled job, whose times include usual effects if there are more than one;
-                  and a fraction by which times may be off, either way, as of a batch size that was not profiled
-    computed_in:  type of computation, if it is not that of the parameters (mixed precision)
-    sample_tokens: tokens of a sample, if samples have tokens
+    profiled_workers, doubt: of the profiled job (of several, times have usual effects); a fraction by which times err
+    computed_in, sample_tokens: type of computation, if not the parameters' (mixed precision); tokens of a sample
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
     fixed_share:  part of forward and backward that does not grow with the batch, if known
     of_experts, expert_groups: part of the parameters that is divided among so many times fewer ranks than others
@@ -206,10 +204,10 @@ class Workload:
         require_name(self.name, "the name of the workload")
         if not self.layers:
             raise DataError(f"workload {self.name!r} has no layers")
-        for name in ("update_time", "doubt"):
+        for name in ("update_time", "doubt", "of_experts"):
             require_time(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}")
         sizes = ("state_bytes", "weight_bytes", "update_bytes", "fixed_bytes")
-        for name in ("batch_size", "sample_tokens", "profiled_workers", *sizes):
+        for name in ("batch_size", "sample_tokens", "profiled_workers", "expert_groups", *sizes):
             if getattr(self, name) is not None:
                 said, least = (name, 0) if name in sizes else (name.replace("_", " "), 1)
                 require_count(getattr(self, name), f"{said} of workload {self.name!r}", least)

@@ -84,7 +84,7 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
     if ending == ".md" and hasattr(result, MARKDOWN):
         return MARKDOWN
     chosen = SUFFIXES.get(ending, "table")
-    if own and chosen == "code":
+    if own is not None and chosen == "code":
         raise UsageError(f"-o {output}: these settings make no {ending}: name it {' or '.join(own or ('.json',))}")
     if chosen == "code" and not hasattr(result, "code"):
         raise UsageError(

@@ -560,7 +560,7 @@ def test_one_entry_in_full():
         ([*TUNE, "--workers", "8", "--effect", "hook-time=3"], 2, "'3'"),
         (["check", "bcafe"], 2, "did you mean bcaffe?"),
         ([*PREDICT, "--workers", "8", "--json", "-f", "csv"], 2, "contradicts"),
-        ([*PREDICT, "--workers", "8", "-f", "code"], 2, "only osf tune"),
+        ([*PREDICT, "--workers", "8", "-f", "code"], 2, "'code' is not one of"),
         (["predict", "googlenet-k80", "--cluster", "hierarchical:8,5us", "--workers", "8"], 2, "GPUS_PER_NODE"),
         (["predict", "googlenet-k80", "--cluster", "rng:5us,1Gbps", "--workers", "8"], 2, "or describe one as in"),
         (["list", "clusters", "nowhere"], 2, "there is no 'nowhere'"),

@@ -221,7 +221,7 @@ def test_what_a_report_is_told_of_a_trace_needs_one():
         ([str(STORED / "healthy-0.json.gz")] * 2, 1, "same trace twice"),
         ([str(STORED / "healthy-0.json.gz"), "--ddp-logging", "nowhere.json"], 1, "nowhere.json"),
         ([str(STORED / "healthy-0.json.gz"), "--cluster", "nowhere"], 2, "no cluster named"),
-        ([str(STORED / "healthy-0.json.gz"), "--format", "code"], 2, "--format code"),
+        ([str(STORED / "healthy-0.json.gz"), "--format", "code"], 2, "'code' is not one of"),
     ],
 )
 def test_wrong_usage_is_one_clear_line(words, code, said):

@@ -109,7 +109,7 @@ def test_a_profile_of_another_device_than_the_clusters_is_told(gpu, cluster, sai
 def test_words_of_another_card_than_the_clusters_are_told(gpu, cluster, said):
     workload = osf.load_workload(f"gpt2:{gpu},batch1,bf16")
     (found,) = osf.compare(workload, osf.load_cluster(cluster), 8, ["ddp"]).predictions
-    notes = [note.partition(": --compute")[0] for note in found.notes if "times and limits" in note]
+    notes = [note.partition(": --compute")[0] for note in found.notes if "limits of memory unless given" in note]
     assert notes == [said] * bool(said)
 
 

@@ -388,7 +388,7 @@ def test_more_gpus_that_do_less_are_told():
 def test_a_note_says_whether_all_fits():
     asked = ["scale", "llama3-8b:h100,seq4096,bf16", "--cluster", "nccl:h100x8,400Gbps", "--plan", "fsdp2", "--workers"]
     sure, tight = (" ".join(invoke([*asked, count]).stdout.split()) for count in ("64", "2,64"))
-    assert "and that fits in 78.76 GiB of a GPU: by the errors of published peaks with a chance of 95 % or more" in sure
+    assert "what PyTorch reserves fits in 78.76 GiB of a GPU, with a chance of 95 % or more" in sure
     assert "and that must fit in 78.76 GiB" in tight
 
 

@@ -42,10 +42,7 @@ FITTING = (
     "memory is what a step holds; PyTorch reserves more, and that must fit in {} of a GPU. By the errors of published "
     "peaks, yes means a chance of 95 % or more, tight 5 to 95 %"
 )
-FITS = (
-    "memory is what a step holds; PyTorch reserves more, and that fits in {} of a GPU: by the errors of published "
-    "peaks with a chance of 95 % or more"
-)
+FITS = "memory is what a step holds; what PyTorch reserves fits in {} of a GPU, with a chance of 95 % or more"
 ON_HOST = (
     "{words}: {each} of host memory for each GPU, {node} for {gpus} of a node; rates of hosts are data sheets', that "
     "of the CPU's update assumed: no published run is behind these times"

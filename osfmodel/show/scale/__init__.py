@@ -168,7 +168,7 @@ class Scaled(Result):
         rescues: Sequence[Rescue] = (),
     ) -> None:
         self.curve, self.answers, self.tuning, self.lines, self.rescues = curve, answers, tuning, lines, rescues
-        self.endings = () if lines is None else lines.endings
+        self.endings = None if lines is None else lines.endings
 
     def content(self) -> dict[str, Any]:
         curve = self.curve
@@ -268,8 +268,6 @@ class Scaled(Result):
 
 class ScaledMachines(Result):
     """Scaling curves on several clusters, and the cheapest machine for each goal."""
-
-    endings = ()
 
     def __init__(self, each: Sequence[Scaled], found: Sequence[Cheapest]) -> None:
         self.each, self.found = each, found
