@@ -64,6 +64,8 @@ def refresh(page: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
+    if unknown := [name for name in sys.argv[1:] if not Path(name).is_file()]:
+        sys.exit(f"refresh_docs: {unknown[0]} is no page: give files of docs/ or README.md, or nothing for all")
     chosen = [Path(name).resolve() for name in sys.argv[1:]] or [*filter(Path.exists, PAGES), ACCURACY, *NOTEBOOKS]
     os.chdir(tempfile.mkdtemp())
     for page, text in {

@@ -37,8 +37,6 @@ class Ran(NamedTuple):
 
 IN_TURN = """
 import json, os, sys
-from click.testing import CliRunner
-from osfmodel.cli import main
 from tests.commands import invoke
 for line in sys.stdin:
     folder, words = json.loads(line)

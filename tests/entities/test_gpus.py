@@ -16,7 +16,7 @@ def test_a_gpu_of_one_side_is_one_of_the_other(name):
     cluster = load_cluster(f"nccl:{name}x4,100Gbps")
     assert gpu_in_words(cluster.name) == name
     assert cluster.gpus_per_node == 4
-    assert generation_of(name)
+    assert generation_of(name), f"add {name} to a pattern of GENERATIONS in osfmodel/entities/gpus.py"
 
 
 @pytest.mark.parametrize(

@@ -893,7 +893,6 @@ def test_ours_are_still_ours_beside_another_format(tmp_path):
 
 def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
     """One call for all ranks; its warnings, its name, and what cannot be mixed."""
-
     seen = []
 
     def noted(files, hints):

@@ -32,6 +32,7 @@ BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULT
 FILE = re.compile(r"^```\w+ title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block with a title is a file of that name, which the commands of its page find where they run."""
 EXPLAINED, SHARDED = ROOT / "tests/formats/data/explained", ROOT / "tests/formats/data/fsdp"
+STALE = "if what it prints now is right: python -m tests.refresh_docs, with the path of"
 NOT_RUN = ("python -m pip", "python benchmarks/", "OSFMODEL_DATA=", "pip install", "eval ", "mkdir ", "bash ")
 """Beginnings of example commands that install, measure for minutes, or need what is not here."""
 
@@ -112,7 +113,7 @@ def test_console_examples(page, tmp_path, monkeypatch):
             words = shlex.split(command, comments=True)
             assert words[0] == "osf", f"{page.name}: cannot run {command!r}"
             result = invoke(words[1:])
-            assert matches(expected, result.output), f"{page.name}: $ {command}\n{result.output}"
+            assert matches(expected, result.output), f"{page.name}: $ {command}\n{result.output}\n{STALE} {page.name}"
             assert result.exit_code == 0 or "osf: " in expected, (
                 f"{page.name}: $ {command}: a failure that is not shown"
             )
