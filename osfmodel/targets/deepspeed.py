@@ -11,6 +11,7 @@ here. The step is that of the strategies ``zero-1`` and ``zero-2``: parameters a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.errors import PlanError
+from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import DEEPSPEED
 from osfmodel.entities.modules import ZERO, as_defined
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
@@ -26,7 +27,7 @@ from osfmodel.entities.rounding import least
 from osfmodel.entities.sharding import ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
-from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer, planner_of
 from osfmodel.targets.deepspeed_file import LAUNCH, file_of, settings
 from osfmodel.targets.target import (
     Conversion,
@@ -39,6 +40,7 @@ from osfmodel.targets.target import (
 )
 
 DEFAULT_ELEMENTS = 500_000_000
+OVERLAP = "overlap"
 TRIED, SMALLEST = 16, 64
 """Bounds that a search tries, evenly spread in proportion, and the part of all parameters that the least of them is."""
 
@@ -154,6 +156,23 @@ def nearest_of(stage: int) -> Callable[[Plan, Workload, Pricing, Limits], DeepSp
         return best(workload, pricing, stage, limits)
 
     return nearest
+
+
+def rule_of(name: str) -> PlanRule:
+    """The rule of ``zero-2:2e8,overlap``: most elements of a bucket, ``overlap`` or both. Raises UsageError."""
+    stage, _, said = name.partition(":")
+    sizes = [part for part in said.split(",") if part != OVERLAP]
+    found = re.fullmatch(r"[0-9]+(e[0-9])?", sizes[0]) if len(sizes) == 1 else None
+    elements = DEFAULT_ELEMENTS if not sizes else int(float(found[0])) if found else 0
+    if elements < 1 or said.count(OVERLAP) > 1:
+        raise UsageError(f"plan {name!r}: write {stage}:ELEMENTS, {OVERLAP} or both, such as {stage}:2e8,{OVERLAP}")
+    knobs = DeepSpeedKnobs(elements, OVERLAP in said, ZERO.index(stage) + 1)
+    during = ", reduced while backward goes on" if knobs.overlap else ""
+    return PlanRule(
+        planner_of(lambda workload, pricing: to_plan(knobs, workload)),
+        f"DeepSpeed ZeRO stage {knobs.stage} with reduce_bucket_size {elements:,}{during}",
+        caveats, Objective(strategy=ZERO[knobs.stage - 1]), on_request=True, executor=DEEPSPEED, unpriced=True,
+    )  # fmt: skip
 
 
 def planner_for(stage: int) -> Callable[[Question], Solution]:

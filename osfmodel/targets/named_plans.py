@@ -15,6 +15,7 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import letters, suggestion
+from osfmodel.entities.modules import ZERO
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one
 from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import parse_part
@@ -29,6 +30,7 @@ from osfmodel.targets import (
     Target,
     ddp,
     decoupled,
+    deepspeed,
     fsdp2,
     fsdp2_knobs,
     horovod,
@@ -271,6 +273,7 @@ FAMILIES: Mapping[str, Family] = {
     osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
     SPARSE: Family(_sparse, (f"{SPARSE}1%,{CAP}25MiB",)),
     fsdp2_knobs.FSDP2: Family(fsdp2.rule_of, (f"{fsdp2_knobs.FSDP2}2,keep", f"{fsdp2_knobs.FSDP2}bf16,reduce=fp32")),
+    **{f"{name}:": Family(deepspeed.rule_of, (f"{name}:2e8,{deepspeed.OVERLAP}",)) for name in ZERO},
     fsdp2_knobs.HSDP: Family(fsdp2.rule_of, (f"{fsdp2_knobs.HSDP}2,ahead=2",)),
 }
 """Families of plans, by the prefix of their names."""

@@ -50,7 +50,7 @@ READ = {
     ),
     "megatron-own.sh": (f"{OWN}:g,seq4096,bf16,stack=te", {}, "megatron", 8, None, None, ("micro_batch_size = $MBS",)),
     "zero-3.json": (":g", {}, "zero-3", None, None, None, ("offload_optimizer.device = cpu",)),
-    "zero-2.json": (":g,fp16,batch4", {}, "zero-2", 32, 2, 256, ("overlap_comm", "reduce_bucket_size")),
+    "zero-2.json": (":g,fp16,batch4", {}, "zero-2:200000000,overlap", 32, 2, 256, ()),
     "accelerate-context.yaml": (":g,bf16,ac=full,stack=eager", {"context": 4}, "fsdp2:keep", 16, None, None, ()),
     "accelerate-hybrid.yaml": (":g,fp8,stack=eager", {}, "hsdp", 16, None, None, ("fsdp_offload_params = True",)),
     "accelerate-zero.yaml": (":g,bf16,stack=compile", {}, "zero-3", 8, 4, None, ()),

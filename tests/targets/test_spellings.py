@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from osfmodel import UsageError, load_cluster, load_workload, predict
-from osfmodel.targets import CONFIG_TARGETS, SPELLINGS, target_name
-from osfmodel.targets.named_plans import NAMED_PLANS, called, named_plan
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.targets import CONFIG_TARGETS, SPELLINGS, deepspeed, target_name
+from osfmodel.targets.named_plans import NAMED_PLANS, called, make_plan, named_plan
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,25 @@ def test_a_prediction_has_the_listed_name_and_says_so():
 def test_unknown_plans_stay_unknown(name):
     with pytest.raises(UsageError, match="unknown plan"):
         named_plan(name)
+
+
+@pytest.mark.parametrize("stage", ["zero-1", "zero-2"])
+def test_zeros_bound_and_overlap_follow_a_colon(stage):
+    """The default bound makes the default plan; another one, and overlap, those of the settings that say so."""
+    workload, pricing = load_workload("resnet50-v100"), pricing_of(load_cluster("v100-10gbe"), 16)
+
+    def plan(name):
+        return make_plan(name, workload, pricing)
+
+    assert plan(f"{stage}:500000000") == plan(f"{stage}:5e8") == plan(stage)
+    for said, elements, overlap in (
+        ("2e6", 2_000_000, False),
+        ("2e6,overlap", 2_000_000, True),
+        ("overlap", 5 * 10**8, True),
+    ):
+        knobs = deepspeed.DeepSpeedKnobs(elements, overlap, int(stage[-1]))
+        assert plan(f"{stage}:{said}") == deepspeed.to_plan(knobs, workload)
+    assert len(plan(f"{stage}:2e6").buckets) > len(plan(stage).buckets)
+    for wrong in ("", "0", "fast", "1,2", "overlap,overlap", "-5"):
+        with pytest.raises(UsageError, match=rf"write {stage}:ELEMENTS, overlap or both, such as {stage}:2e8,overlap"):
+            plan(f"{stage}:{wrong}")

@@ -53,7 +53,7 @@ def read(keys: FileKeys) -> JobConfig:
         notes.append(f"optimizer {optimizer} is counted as AdamW")
     return JobConfig(
         groups=groups,
-        plan=f"zero-{stage}" if stage else "ddp",
+        plan=_plan(keys, stage) if stage else "ddp",
         parts={"type": precision(keys)} if precision(keys) else {},
         gpus=gpus,
         batch=batch,
@@ -61,6 +61,16 @@ def read(keys: FileKeys) -> JobConfig:
         whole=whole,
         notes=tuple(notes),
     )
+
+
+def _plan(keys: FileKeys, stage: int) -> str:
+    """The plan of a stage, with the settings of its buckets where these are not DeepSpeed's."""
+    overlaps = keys.flag("zero_optimization.overlap_comm")
+    if stage == 3:
+        return "zero-3"
+    size = keys.count("zero_optimization.reduce_bucket_size")
+    said = [str(size)] * (size not in (None, 500_000_000)) + ["overlap"] * overlaps
+    return f"zero-{stage}" + ":" * bool(said) + ",".join(said)
 
 
 def precision(keys: FileKeys) -> str:
