@@ -43,7 +43,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import UNPADDED, unpadded
 from osfmodel.planning.scaling.replicas import replica_workload
 from osfmodel.planning.scaling.scale import ScaleOptions, ScaleTask
-from osfmodel.planning.scaling.strategies import NEAR, chance_of_room, room_of, shorter
+from osfmodel.planning.scaling.strategies import NEAR, chance_of_room, compiled, room_of, shorter
 from osfmodel.show.memory import MemoryPredicted
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import YES, reserved_of, setup_of, shortfall, verdict_of
@@ -177,6 +177,7 @@ def memory_command(
     said += [sentence for one in found.values() for sentence in unsharded(workload, one.plan)]
     said += remarks(workload.name) if in_words(workload.name) else ()
     fits = {name: verdict_of(chance) for name, chance in chances.items()}
+    said += [_either(name, found[name]) for name, one in fits.items() if one != YES and in_words(workload.name)]
     sure = alone or set(fits.values()) <= {YES}
     if optimizer is not None and limit is not None:  # osf scale takes an optimizer beside a limit only
         memory = show_bytes(limit.bytes).replace(" ", "")
@@ -186,7 +187,7 @@ def memory_command(
         workload.batch_size,
         {name: one.memory for name, one in found.items()},
         {name: one.time for name, one in found.items()},
-        (caveat(assumed.communicator), *dict.fromkeys(said)),
+        (caveat(assumed.communicator), *dict.fromkeys(filter(None, said))),
         where,
         None if limit is None else limit.bytes,
         lacking,
@@ -196,6 +197,15 @@ def memory_command(
         "" if sure else remedies_command(subject, counts[0], options, groups.words),
     )
     emit(style, as_json, output, predicted)
+
+
+def _either(name: str, one: HeldPlan) -> str:
+    """A remark where words that state no stack may mean either of two; "" where they do not."""
+    other = compiled(one.workload)
+    if other is one.workload:
+        return ""
+    each = f"eager kernels hold {show_bytes(one.memory.peak.bytes)}, compiled ones {show_bytes(one.held(other))}"
+    return f"the words state no stack: of {name}, {each}; the chance is the mean of both (stack=eager, stack=compile)"
 
 
 def _judged(

@@ -100,6 +100,7 @@ class MemoryPredicted(Result):
             "batch_size": self.batch_size,
             "limit_bytes": self.limit,
             "plans": [{"plan": name, **self._fits(name), **_memory(memory)} for name, memory in self.memories.items()],
+            "notes": list(self.notes),
         }
 
     def _fits(self, name: str) -> dict[str, Any]:

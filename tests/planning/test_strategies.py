@@ -343,15 +343,24 @@ def test_words_without_a_stack_have_the_mean_chance_of_eager_and_compiled_blocks
     """But for a stack that a model was trained with, and where the eager step surely fits."""
     asked = ["--cluster", "nccl:a100x4,100Gbps", "--workers", "8", "--plan", "fsdp2", "--json"]
 
+    def plan_and_notes(words, memory="57GiB"):
+        found = json.loads(invoke(["memory", words, *asked, "--memory", memory]).stdout)
+        return *found["plans"], [note for note in found["notes"] if "the words state no stack" in note]
+
     def chance(words, memory="57GiB"):
-        shown = invoke(["memory", words, *asked, "--memory", memory]).stdout
-        (plan,) = json.loads(shown)["plans"]
-        return plan["fits_chance"]
+        return plan_and_notes(words, memory)[0]["fits_chance"]
 
     words = "llama3.2-1b:a100,seq4096,batch4,bf16"
     each = [chance(f"{words},stack={stack}") for stack in ("eager", "compile")]
     assert each[1] - each[0] > 0.1
     assert chance(words) == pytest.approx(sum(each) / 2)
+    eager, compiled = (
+        show_bytes(plan_and_notes(f"{words},stack={stack}")[0]["peak_bytes"]) for stack in ("eager", "compile")
+    )
+    (said,) = plan_and_notes(words)[1]
+    assert f"of fsdp2, eager kernels hold {eager}, compiled ones {compiled}; the chance is the mean of both" in said
+    for sure in (words, "400GiB"), (f"{words},stack=eager", "57GiB"):
+        assert plan_and_notes(*sure)[1] == []
     assert chance(words, "400GiB") == chance(f"{words},eager", "400GiB")
     trained = "mpt-1b:a100,seq2048,batch8,bf16"
     assert chance(trained, "30GiB") == chance(f"{trained},stack=composer", "30GiB")
