@@ -20,6 +20,7 @@ from osfmodel.planning.scaling.scale import ScaleOptions, room_of, scale
 from osfmodel.planning.scaling.settings import settings
 from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.show.scale import page as scale_picture
+from osfmodel.show.table import amount
 from osfmodel.solve.solution import MemoryLimit
 from osfmodel.solve.verdicts import peak_of
 from tests.commands import invoke
@@ -570,6 +571,15 @@ def test_the_cheapest_of_several_machines_is_found_by_hand():
     ]
     (found,) = trained["cheapest"]
     assert found["predicted"]["price"] == pytest.approx(min(costs))
+    every = [
+        (point["training_cost"], point["training_hours"], f"{point['workers']} GPUs of {one['cluster']}")
+        for one in trained["machines"]
+        for point in one["points"]
+    ]
+    (cost, hours, where), (dear, short, there) = min(every), min(every, key=lambda one: one[1])
+    said = f"{where}, {amount(cost)} in {amount(hours)} hours; fastest: {there}, {amount(dear)} in {amount(short)}."
+    assert f"For the whole training, cheapest: {said}" in " ".join(run(*args, *asked[:-1]).stdout.split())
+    assert "whole training" not in run(*args, "--workers", "8").stdout
     assert found["price_per"] == "training"
     rows = run(*args, "--workers", "8,16", "--format", "csv").stdout.splitlines()
     assert len(rows) == 1 + 4

@@ -293,8 +293,26 @@ class ScaledMachines(Result):
         for one in self.each:
             one.show(console)
             console.print()
-        for found in self.found:
-            show_title(console, found.words)
+        for said in filter(None, (self.ends, *(found.words for found in self.found))):
+            show_title(console, said)
+
+    @property
+    def ends(self) -> str:
+        """The cheapest and the fastest training, of steps that fit; "" without its length and prices."""
+        found = [
+            (point.cost, point.hours, f"{how_many(point.workers, 'GPU')} of {one.curve.cluster.name}")
+            for one in self.each
+            for point in one.curve.points
+            if point.fits != NO and point.cost is not None and point.hours is not None
+        ]
+        if not found:
+            return ""
+        (cost, hours, where), fast = min(found), min(found, key=lambda one: one[1])
+        told = f"{where}, {amount(cost)} in {amount(hours)} hours"
+        if fast == (cost, hours, where):
+            return f"For the whole training, cheapest and fastest: {told}."
+        more = f"{fast[2]}, {amount(fast[0])} in {amount(fast[1])}"
+        return f"For the whole training, cheapest: {told}; fastest: {more}."
 
     def warnings(self) -> list[str]:
         return list(dict.fromkeys(warning for one in self.each for warning in one.warnings()))
