@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import groupby
 
 from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
@@ -165,10 +166,12 @@ def parse_amount(option: str, text: str) -> float:
 
 
 def show_sizes(sizes: Sequence[int]) -> str:
-    """The end of a phrase on a number of buckets: each size, or the range of many."""
+    """The end of a phrase on a number of buckets: each size, those alike in a row once, or the range of many."""
     if len(sizes) > MOST_LISTED:
         return f" of {show_bytes(min(sizes))} to {show_bytes(max(sizes))}"
-    return f": {', '.join(map(show_bytes, sizes))}"
+    runs = [(said, len(list(run))) for said, run in groupby(map(show_bytes, sizes))]
+    each = (f"{count} of {said}" if count > 2 else ", ".join([said] * count) for said, count in runs)
+    return f": {', '.join(each)}"
 
 
 def format_time(seconds: float) -> str:

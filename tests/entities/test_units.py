@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from osfmodel import UsageError
 from osfmodel.entities.display import how_many, show_bytes, show_predicted, show_predicted_time, show_share, show_time
-from osfmodel.entities.units import format_bandwidth, format_time, parse_bandwidth, parse_bytes, parse_time, show_rate
+from osfmodel.entities.units import (
+    MIB,
+    format_bandwidth,
+    format_time,
+    parse_bandwidth,
+    parse_bytes,
+    parse_time,
+    show_rate,
+    show_sizes,
+)
 
 
 def test_binary_and_decimal_sizes_differ():
@@ -160,3 +169,10 @@ def test_rates_are_shown_in_bits():
 
 def test_what_is_measured_keeps_four_digits():
     assert show_time(0.7259) == "725.9 ms"
+
+
+def test_sizes_in_a_row_that_are_alike_are_told_once():
+    """Three or more; of many buckets the range."""
+    assert show_sizes([MIB, MIB, 2 * MIB]) == ": 1.000 MiB, 1.000 MiB, 2.000 MiB"
+    assert show_sizes([2 * MIB, MIB, MIB, MIB, 2 * MIB]) == ": 2.000 MiB, 3 of 1.000 MiB, 2.000 MiB"
+    assert show_sizes([MIB, *[3 * MIB] * 100]) == " of 1.000 MiB to 3.000 MiB"
