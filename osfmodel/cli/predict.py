@@ -16,11 +16,13 @@ from osfmodel.cli.options import (
     parse_workers,
     plan_files,
     plan_option,
+    remedies_command,
     subject_options,
     warn_of_batches,
 )
-from osfmodel.counting import load_workload
+from osfmodel.counting import in_words, load_workload
 from osfmodel.engine import AUTO, ENGINES
+from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files.documents import PlanFile
 from osfmodel.entities.modules import SHARDING
@@ -29,8 +31,11 @@ from osfmodel.entities.units import parse_amount
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import TrainingCosts, compare, economics
 from osfmodel.planning.results import Comparison
+from osfmodel.planning.scaling.strategies import room_of
+from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.planning.what_if import BOTH, WhatIf
 from osfmodel.show.predicted import Predicted
+from osfmodel.solve.verdicts import NO, need
 from osfmodel.targets.named_plans import plans_for
 
 BATCH = OptionGroup("Batch and scaling")
@@ -133,9 +138,27 @@ def predict_command(
         )
         for count in counts
     ]
+    if in_words(subject.workload_name) and engine == AUTO:
+        _warn_of_memory(comparisons[-1], subject, {"--batch-size": batch_size, "--global-batch": global_batch})
     costs = _costs(comparisons, samples, price_per_gpu_hour)
     scales = scaling is not None or global_batch is not None
     emit(style, as_json, output, Predicted(comparisons, costs, scales, buckets))
+
+
+def _warn_of_memory(last: Comparison, subject: Subject, options: Mapping[str, int | None]) -> None:
+    """Warn of plans whose steps do not fit into the GPU that words name, where there are most workers."""
+    if (room := room_of(last.workload)) is None:
+        return
+    rows = [strategy_row(one, last.workers, room, sized=True) for one in last.predictions]
+    lacking = [row for row in rows if row.fits == NO and row.peak is not None]
+    if not lacking:
+        return
+    peak, name = min(((row.peak, row.name) for row in lacking if row.peak), key=lambda one: one[0].bytes)
+    others = [row.name for row in lacking if row.name != name]
+    also = f"; nor do {', '.join(others[:4])}{' and others' * (len(others) > 4)}" if others else ""
+    said = f"{name} does not fit: it {need(peak, room.bytes)}{also}"
+    command = remedies_command(subject, last.workers, options)
+    warn(f"on {how_many(last.workers, 'GPU')} {said}: what fits: {command}")
 
 
 def _require_ruled(files: Mapping[str, PlanFile], rules: Mapping[str, Any]) -> None:

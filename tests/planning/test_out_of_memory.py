@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -30,3 +31,23 @@ def test_most_reports_are_said_not_to_fit_or_to_be_tight(monkeypatch, every):
         assert point["peak_memory_bytes"] > 0
         said.append(point["fits"])
     assert sum(one != "yes" for one in said) >= 0.8 * len(said), said
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "silent"),
+    [
+        (["--plan", "fsdp2", "--plan", "ddp"], ["ddp does not fit: it needs 151.1 GiB of"], ["fsdp2", "nor do"]),
+        (["--batch-size", "2"], ["wfbp does not fit", "nor do single", "and others: what fits", "--batch-size 2"], []),
+        (["--plan", "fsdp2"], [], ["fit"]),
+    ],
+)
+def test_predict_warns_of_steps_that_do_not_fit(options, said, silent):
+    """With the command that has what fits; profiles, whose GPU no words name, are not judged."""
+    asked = ["llama3-8b:h100,bf16", "--cluster", "nccl:h100x8,400Gbps", "--workers", "8,16"]
+    shown = invoke(["predict", *asked, *options]).stderr
+    assert all(one in shown for one in said)
+    assert not any(one in shown for one in silent)
+    if said:
+        (command,) = re.findall(r"what fits: osf (.*)", shown)
+        assert invoke(shlex.split(command)).exit_code == 0
+        assert command.startswith(f"scale {shlex.join(asked[:3])} --workers 16")
