@@ -204,8 +204,8 @@ def _either(name: str, one: HeldPlan) -> str:
     other = compiled(one.workload)
     if other is one.workload:
         return ""
-    each = f"eager kernels hold {show_bytes(one.memory.peak.bytes)}, compiled ones {show_bytes(one.held(other))}"
-    return f"the words state no stack: of {name}, {each}; the chance is the mean of both (stack=eager, stack=compile)"
+    each = f"eager blocks hold {show_bytes(one.memory.peak.bytes)}, compiled ones {show_bytes(one.held(other))}"
+    return f"the words name no stack: with {name} {each}, and the chance is the mean of both; stack=eager tells which"
 
 
 def _judged(

@@ -31,8 +31,6 @@ from osfmodel.entities.units import parse_amount
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import TrainingCosts, compare, economics
 from osfmodel.planning.results import Comparison
-from osfmodel.planning.scaling.strategies import room_of
-from osfmodel.planning.tuning.choosing import strategy_row
 from osfmodel.planning.what_if import BOTH, WhatIf
 from osfmodel.show.predicted import Predicted
 from osfmodel.solve.verdicts import NO, need
@@ -147,18 +145,21 @@ def predict_command(
 
 def _warn_of_memory(last: Comparison, subject: Subject, options: Mapping[str, int | None]) -> None:
     """Warn of plans whose steps do not fit into the GPU that words name, where there are most workers."""
+    from osfmodel.planning.scaling.strategies import room_of  # not loaded for profiles
+    from osfmodel.planning.tuning.choosing import strategy_row
+
     if (room := room_of(last.workload)) is None:
         return
     rows = [strategy_row(one, last.workers, room, sized=True) for one in last.predictions]
-    lacking = [row for row in rows if row.fits == NO and row.peak is not None]
+    lacking = [(row.name, row.peak) for row in rows if row.fits == NO and row.peak is not None]
     if not lacking:
         return
-    peak, name = min(((row.peak, row.name) for row in lacking if row.peak), key=lambda one: one[0].bytes)
-    others = [row.name for row in lacking if row.name != name]
-    also = f"; nor do {', '.join(others[:4])}{' and others' * (len(others) > 4)}" if others else ""
-    said = f"{name} does not fit: it {need(peak, room.bytes)}{also}"
+    name, peak = min(lacking, key=lambda one: one[1].bytes)
+    others = [other for other, _ in lacking if other != name]
+    also = f"; {', '.join(others[:4])}{' and others' * (len(others) > 4)} need as much or more" if others else ""
+    said = f"{name} {need(peak, room.bytes)}{also}"
     command = remedies_command(subject, last.workers, options)
-    warn(f"on {how_many(last.workers, 'GPU')} {said}: what fits: {command}")
+    warn(f"on {how_many(last.workers, 'GPU')} {said}; to search for what fits: {command}")
 
 
 def _require_ruled(files: Mapping[str, PlanFile], rules: Mapping[str, Any]) -> None:

@@ -209,7 +209,7 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
         tuning = replace(tuning, warnings=(*tuning.warnings, *([said] if said else [])))
     style, as_json = asked["style"], asked["as_json"]
     if lines is not None:
-        style = style or ("json" if as_json else "code")
+        style = style or ("json" if as_json else CODE)
     emit(style, as_json, asked["output"], Tuned(tuning, tuned_lines(tuning, lines), _tuned_options(subject, asked)))
 
 

@@ -72,7 +72,7 @@ def _form(workload: Workload) -> Hashed:
     ]
     segments = [(one.name, one.first, one.last) for one in workload.segments]
     known = (workload.state_bytes, workload.weight_bytes, workload.update_bytes, workload.fixed_bytes)
-    sizes = (*known, workload.of_experts, workload.expert_groups, workload.fullest)
+    sizes = (*known, workload.expert_share, workload.expert_parallel, workload.fullest)
     host = workload.offload and workload.offload.kinds
     return Hashed((tuple(tensors), tuple(segments), sizes, host, workload.sent_as, workload.computed_in))
 

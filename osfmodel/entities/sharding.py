@@ -209,9 +209,13 @@ def placed(layer: Layer, ranks: int) -> bool:
     return EXPERTS in layer.name and len(layer.shape) > PLAIN_MATRIX and layer.shape[0] < ranks
 
 
+BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's default of reduce_bucket_size."""
+
+
 def uneven(workload: Workload, ranks: int) -> float:
     """A rank's share of all parameters, as a multiple of an even one: experts are divided among fewer ranks."""
-    return 1 + workload.of_experts * (min(workload.expert_groups, ranks) - 1)
+    return 1 + workload.expert_share * (min(workload.expert_parallel, ranks) - 1)
 
 
 def share_of(workload: Workload, held: int, ranks: int) -> int:

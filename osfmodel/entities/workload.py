@@ -158,11 +158,13 @@ class Workload:
     grain:        kind of its layers if their names are made up: "gradient" or "bucket" of a trace, of GRAINS
     computing:    fraction of its time in which the device really computed, above 0 to 1; None if not known
     accumulated:  of several micro-batches added up: their number, and the workload of one
-    profiled_workers, doubt: of the profiled job (of several, times have usual effects); a fraction by which times err
-    computed_in, sample_tokens: type of computation, if not the parameters' (mixed precision); tokens of a sample
+    profiled_workers: of the profiled job; with more than one, times include usual effects
+    doubt:        fraction by which times may be off, either way, as of a batch size that was not profiled
+    computed_in:  type of computation, if it is not that of the parameters (mixed precision)
+    sample_tokens: tokens of a sample, if samples have tokens
     ideal_time:   seconds of an iteration's operations at the data sheet's rate, nothing recomputed: the base of MFU
     fixed_share:  part of forward and backward that does not grow with the batch, if known
-    of_experts, expert_groups: part of the parameters that is divided among so many times fewer ranks than others
+    expert_share, expert_parallel: part of the parameters that experts hold; number of ranks that share the experts
     fullest, offload: parameters of the pipeline stage that takes most memory, over those here; what lies with the host
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
@@ -187,8 +189,8 @@ class Workload:
     sample_tokens: int | None = None
     ideal_time: float | None = None
     fixed_share: float | None = None
-    of_experts: float = 0
-    expert_groups: int = 1
+    expert_share: float = 0
+    expert_parallel: int = 1
     fullest: float = 1
     offload: Offload | None = None
     recounted: Callable[[int], Workload] | None = field(default=None, repr=False, compare=False)  # in words, by samples
@@ -204,10 +206,10 @@ class Workload:
         require_name(self.name, "the name of the workload")
         if not self.layers:
             raise DataError(f"workload {self.name!r} has no layers")
-        for name in ("update_time", "doubt", "of_experts"):
+        for name in ("update_time", "doubt", "expert_share"):
             require_time(getattr(self, name), f"{name.replace('_', ' ')} of workload {self.name!r}")
         sizes = ("state_bytes", "weight_bytes", "update_bytes", "fixed_bytes")
-        for name in ("batch_size", "sample_tokens", "profiled_workers", "expert_groups", *sizes):
+        for name in ("batch_size", "sample_tokens", "profiled_workers", "expert_parallel", *sizes):
             if getattr(self, name) is not None:
                 said, least = (name, 0) if name in sizes else (name.replace("_", " "), 1)
                 require_count(getattr(self, name), f"{said} of workload {self.name!r}", least)
@@ -255,10 +257,7 @@ class Workload:
         return sum(self.gradients.sizes)
 
     def variant(self, change: tuple[object, ...], make: Callable[[], Workload]) -> Workload:
-        """The workload under a change, made once while this one lives; of many changes, the last MOST_VARIANTS.
-
-        A change is known by its values and their types, since exact numbers stay exact.
-        """
+        """The workload under a change, made once; changes are known by values and types, and MOST_VARIANTS are kept."""
         key = tuple((type(value), value) for value in change)
         if key not in self._variants:
             made = make()

@@ -23,11 +23,11 @@ SUFFIXES = {
     ".yaml": "yaml",
     ".yml": "yaml",
     ".csv": "csv",
-    ".py": "code",
-    ".env": "code",
-    ".args": "code",
-    ".hjson": "code",
-    ".sh": "code",
+    ".py": CODE,
+    ".env": CODE,
+    ".args": CODE,
+    ".hjson": CODE,
+    ".sh": CODE,
 }
 """Format of an output file, by the ending of its name."""
 PLAIN = ("", ".txt")
@@ -80,13 +80,13 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
         )
         raise UsageError(f"-o {output}: this is written as text, .json, .yaml or .csv; {others}")
     if own is not None and ending in own:
-        return "code"
+        return CODE
     if ending == ".md" and hasattr(result, MARKDOWN):
         return MARKDOWN
     chosen = SUFFIXES.get(ending, "table")
-    if own is not None and chosen == "code":
+    if own is not None and chosen == CODE:
         raise UsageError(f"-o {output}: these settings make no {ending}: name it {' or '.join(own or ('.json',))}")
-    if chosen == "code" and not hasattr(result, "code"):
+    if chosen == CODE and not hasattr(result, "code"):
         raise UsageError(
             f"-o {output}: only osf tune and osf scale --for have lines to paste: name it .json, .yaml, .csv or .txt"
         )

@@ -24,7 +24,7 @@ from osfmodel.entities.executors import DEEPSPEED
 from osfmodel.entities.modules import ZERO, as_defined
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least
-from osfmodel.entities.sharding import ParameterGroup, Sharding
+from osfmodel.entities.sharding import BUCKET_ELEMENTS, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer, planner_of
@@ -39,7 +39,6 @@ from osfmodel.targets.target import (
     require_plain,
 )
 
-DEFAULT_ELEMENTS = 500_000_000
 OVERLAP = "overlap"
 TRIED, SMALLEST = 16, 64
 """Bounds that a search tries, evenly spread in proportion, and the part of all parameters that the least of them is."""
@@ -55,7 +54,7 @@ class DeepSpeedKnobs:
     offload:  what the host has: the optimizer, or nothing
     """
 
-    elements: int = DEFAULT_ELEMENTS
+    elements: int = BUCKET_ELEMENTS
     overlap: bool = False
     stage: int = 1
     gather_dtype: str = ""
@@ -107,7 +106,7 @@ def exact_of(stage: int) -> Callable[[Plan, Workload], DeepSpeedKnobs]:
         known = partial(DeepSpeedKnobs, stage=stage, gather_dtype=rules.gather_dtype, reduce_dtype=rules.reduce_dtype)
         order = {name: position for position, name in enumerate(workload.gradients.names)}
         groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
-        caps = [rules.buffer] if rules.buffer else [DEFAULT_ELEMENTS, *(_caps(groups, workload) if groups else ())]
+        caps = [rules.buffer] if rules.buffer else [BUCKET_ELEMENTS, *(_caps(groups, workload) if groups else ())]
         for knobs in (known(cap, overlap) for overlap in (False, True) for cap in caps):
             made = to_plan(knobs, workload)
             if plan.sharding is None and not knobs.overlap:
@@ -162,8 +161,8 @@ def rule_of(name: str) -> PlanRule:
     """The rule of ``zero-2:2e8,overlap``: most elements of a bucket, ``overlap`` or both. Raises UsageError."""
     stage, _, said = name.partition(":")
     sizes = [part for part in said.split(",") if part != OVERLAP]
-    found = re.fullmatch(r"[0-9]+(e[0-9])?", sizes[0]) if len(sizes) == 1 else None
-    elements = DEFAULT_ELEMENTS if not sizes else int(float(found[0])) if found else 0
+    found = re.fullmatch(r"[0-9]{1,12}(e[0-9])?", sizes[0]) if len(sizes) == 1 else None
+    elements = BUCKET_ELEMENTS if not sizes else int(float(found[0])) if found else 0
     if elements < 1 or said.count(OVERLAP) > 1:
         raise UsageError(f"plan {name!r}: write {stage}:ELEMENTS, {OVERLAP} or both, such as {stage}:2e8,{OVERLAP}")
     knobs = DeepSpeedKnobs(elements, OVERLAP in said, ZERO.index(stage) + 1)
@@ -197,7 +196,7 @@ def config(knobs: DeepSpeedKnobs) -> dict[str, Any]:
     zero = {
         "stage": knobs.stage,
         "reduce_bucket_size": knobs.elements,
-        "allgather_bucket_size": DEFAULT_ELEMENTS,
+        "allgather_bucket_size": BUCKET_ELEMENTS,
         "overlap_comm": knobs.overlap,
         "contiguous_gradients": True,
         "reduce_scatter": False,

@@ -16,14 +16,13 @@ from osfmodel.entities.executors import DEEPSPEED
 from osfmodel.entities.modules import ZERO_3
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least
-from osfmodel.entities.sharding import Fetching, ParameterGroup, Sharding
+from osfmodel.entities.sharding import BUCKET_ELEMENTS, Fetching, ParameterGroup, Sharding
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bounded_layout, in_elements
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, answer
 from osfmodel.targets.deepspeed_file import LAUNCH, file_of, settings
 from osfmodel.targets.target import Conversion, Target, exact_or, ignoring_prices, in_types, require_plain
 
-DEFAULT_ELEMENTS = 500_000_000
 BUCKET_PARTS, FETCHED_PARTS = (1, 4, 16, 64), (1, 3, 10, 30, 100, 300)
 """Parts of all parameters that a search tries as bounds of a bucket, and of what is fetched ahead."""
 KEPT = (100_000, 10_000_000, 0)
@@ -43,7 +42,7 @@ class ZeroThreeKnobs:
     offload:  what the host has: the optimizer, or nothing
     """
 
-    elements: int = DEFAULT_ELEMENTS
+    elements: int = BUCKET_ELEMENTS
     overlap: bool = True
     fetching: Fetching = Fetching()
     gather_dtype: str = ""
@@ -69,7 +68,7 @@ def exact(plan: Plan, workload: Workload) -> ZeroThreeKnobs:
     plan.require_valid(workload)
     rules = plan.sharding or Sharding(())
     knobs = ZeroThreeKnobs(
-        rules.buffer or DEFAULT_ELEMENTS, rules.asynchronous, rules.fetching or Fetching(), rules.gather_dtype,
+        rules.buffer or BUCKET_ELEMENTS, rules.asynchronous, rules.fetching or Fetching(), rules.gather_dtype,
         rules.reduce_dtype,
     )  # fmt: skip
     if to_plan(knobs, workload) != plan:

@@ -17,7 +17,7 @@ from osfmodel import Layer, Workload
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL
 from osfmodel.engine.strategies import lower
-from osfmodel.entities.sharding import Fetching
+from osfmodel.entities.sharding import BUCKET_ELEMENTS, Fetching
 from osfmodel.targets import deepspeed, zero_3
 
 RECORD = json.loads((Path(__file__).parent / "zero_record.json").read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ def plan_of(run, workload):
             "reuse": "max_reuse_distance",
         }  # fmt: skip
         limits = {ours: zero[f"stage3_{theirs}"] for ours, theirs in named.items() if f"stage3_{theirs}" in zero}
-        elements = zero.get("reduce_bucket_size", deepspeed.DEFAULT_ELEMENTS)
+        elements = zero.get("reduce_bucket_size", BUCKET_ELEMENTS)
         plan = zero_3.to_plan(zero_3.ZeroThreeKnobs(elements, fetching=Fetching(**limits), **types), workload)
     return replace(plan, sharding=replace(plan.sharding, micro_batches=run["micro_batches"]))
 

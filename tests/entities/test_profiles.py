@@ -325,8 +325,8 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         ideal_time=0.5,
         fixed_share=0.25,
         weight_bytes=48,
-        of_experts=0.25,
-        expert_groups=4,
+        expert_share=0.25,
+        expert_parallel=4,
         fullest=1.5,
         offload=Offload(("optimizer",), 0.25, 0.5, 13, 14),
     )

@@ -295,6 +295,24 @@ def test_collectives_whose_end_a_busy_host_told_late_are_of_one_run():
         joined([first, late], ("a", "b"))
 
 
+def test_clocks_are_read_off_all_to_alls_only_where_there_are_no_others():
+    """Ranks that get different numbers of bytes in an all-to-all do not end it together."""
+
+    def exchanging(rank, count):
+        steps = []
+        for step in rank.steps:
+            changed = [replace(one, kind="all_to_all") for one in step.collectives[:count]]
+            steps.append(replace(step, collectives=(*changed, *step.collectives[count:])))
+        return replace(rank, steps=tuple(steps))
+
+    first, other = read(Job(late=(0, 0), clocks=(0, 0))).ranks
+    late = delayed(other, (0.04, 0.04, 0))
+    _, remarks = joined([exchanging(first, 2), exchanging(late, 2)], ("node", "node"))
+    assert remarks == []
+    _, remarks = joined([exchanging(first, 3), exchanging(moved(other, 5.0), 3)], ("a", "b"))
+    assert [said.partition(" moved by ")[2][:6] for said in remarks] == ["5.000 "]
+
+
 @pytest.mark.parametrize("clock", [5, -5, 30, -30])
 def test_a_clock_is_brought_back_though_waits_are_longer_than_it_is_off(clock):
     """The slow rank's partner waits 46 ms, so that its collectives overlap on a wrong clock too."""

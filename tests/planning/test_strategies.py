@@ -345,7 +345,7 @@ def test_words_without_a_stack_have_the_mean_chance_of_eager_and_compiled_blocks
 
     def plan_and_notes(words, memory="57GiB"):
         found = json.loads(invoke(["memory", words, *asked, "--memory", memory]).stdout)
-        return *found["plans"], [note for note in found["notes"] if "the words state no stack" in note]
+        return *found["plans"], [note for note in found["notes"] if "the words name no stack" in note]
 
     def chance(words, memory="57GiB"):
         return plan_and_notes(words, memory)[0]["fits_chance"]
@@ -358,7 +358,7 @@ def test_words_without_a_stack_have_the_mean_chance_of_eager_and_compiled_blocks
         show_bytes(plan_and_notes(f"{words},stack={stack}")[0]["peak_bytes"]) for stack in ("eager", "compile")
     )
     (said,) = plan_and_notes(words)[1]
-    assert f"of fsdp2, eager kernels hold {eager}, compiled ones {compiled}; the chance is the mean of both" in said
+    assert f"with fsdp2 eager blocks hold {eager}, compiled ones {compiled}, and the chance is the mean of both" in said
     for sure in (words, "400GiB"), (f"{words},stack=eager", "57GiB"):
         assert plan_and_notes(*sure)[1] == []
     assert chance(words, "400GiB") == chance(f"{words},eager", "400GiB")

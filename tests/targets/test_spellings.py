@@ -94,6 +94,6 @@ def test_zeros_bound_and_overlap_follow_a_colon(stage):
         knobs = deepspeed.DeepSpeedKnobs(elements, overlap, int(stage[-1]))
         assert plan(f"{stage}:{said}") == deepspeed.to_plan(knobs, workload)
     assert len(plan(f"{stage}:2e6").buckets) > len(plan(stage).buckets)
-    for wrong in ("", "0", "fast", "1,2", "overlap,overlap", "-5"):
+    for wrong in ("", "0", "fast", "1,2", "overlap,overlap", "-5", "9" * 400):
         with pytest.raises(UsageError, match=rf"write {stage}:ELEMENTS, overlap or both, such as {stage}:2e8,overlap"):
             plan(f"{stage}:{wrong}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.sharding import BUCKET_ELEMENTS
 from osfmodel.formats.jobs.job import FileKeys, JobConfig, JobFormat
 
 BESIDE = (
@@ -69,7 +70,7 @@ def _plan(keys: FileKeys, stage: int) -> str:
     if stage == 3:
         return "zero-3"
     size = keys.count("zero_optimization.reduce_bucket_size")
-    said = [str(size)] * (size not in (None, 500_000_000)) + ["overlap"] * overlaps
+    said = [str(size)] * (size not in (None, BUCKET_ELEMENTS)) + ["overlap"] * overlaps
     return f"zero-{stage}" + ":" * bool(said) + ",".join(said)
 
 

@@ -15,6 +15,7 @@ from osfmodel.entities.display import VIEWED, brief, how_many, show_predicted_ti
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.modules import SHARDED
 from osfmodel.entities.workload import Workload
+from osfmodel.planning.results import WORTHWHILE
 from osfmodel.planning.scaling.anchors import Taught
 from osfmodel.planning.scaling.strategies import StrategyRow, reserved_near, span_of
 from osfmodel.planning.what_if import WhatIf
@@ -225,7 +226,9 @@ class ScaleCurve:
     @property
     def changes(self) -> str:
         """The groups of a replica and the what-ifs, in words; "" for none."""
-        return "" if self.varied else ", ".join(filter(None, (self.groups.words, self.what_if.words)))
+        if self.varied:
+            return replace(self.what_if, batch_size=None, accumulate=1).words
+        return ", ".join(filter(None, (self.groups.words, self.what_if.words)))
 
     @property
     def varied(self) -> bool:
@@ -250,15 +253,17 @@ class ScaleCurve:
 
     @property
     def slower_with_more(self) -> str:
-        """A sentence where the largest number of GPUs does less in all than a smaller one; "" where none does."""
+        """A sentence where the largest number of GPUs does less in all than a smaller one, by more than runs differ."""
         fitting = [point for point in self.points if point.fits != NO]
         best = max(fitting, key=lambda point: point.rate_per_gpu * point.workers, default=None)
-        if best is None or best is fitting[-1]:
+        if best is None:
             return ""
         last = fitting[-1]
         part = last.rate_per_gpu * last.workers / (best.rate_per_gpu * best.workers)
+        if part > 1 - WORTHWHILE:
+            return ""
         less = f"{last.workers} do {show_share(part)} of what {how_many(best.workers, 'GPU')} do in the same time"
-        return f"More GPUs are slower here: {less}."
+        return f"More GPUs are predicted to be slower: {less}."
 
 
 def combined(curves: Sequence[ScaleCurve], listed: bool) -> ScaleCurve:

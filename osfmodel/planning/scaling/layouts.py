@@ -296,7 +296,7 @@ def remarks_on_choice(found: Sequence[tuple[Layout, ScalePoint]], taken: int) ->
     why = f"{show_time(abs(longer[what]))} {'more' if longer[what] >= 0 else 'less'} {what}"
     near = " (within the tie: fewer ways of parallelism are taken)" if taken else ""
     one, two = (each.groups.words or "data parallelism alone" for each in (other, layout))
-    if abs(more) < 5e-4:
+    if abs(more) < 5e-4:  # the least that show_share tells from nothing
         return [f"on {point.workers} GPUs {one} takes as long as {two}{near}"]
     return [f"on {point.workers} GPUs {one} takes {by} {two}{near}: {why}"]
 

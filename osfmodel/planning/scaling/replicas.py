@@ -242,7 +242,7 @@ def in_groups(
     if groups.pipeline == groups.expert == 1:
         return workload
     layers: tuple[Layer, ...] = workload.layers
-    ranks, of_experts, fullest = groups.ranks(gpus), 0.0, 1.0
+    ranks, expert_share, fullest = groups.ranks(gpus), 0.0, 1.0
     if groups.pipeline > 1:
         idle = (groups.pipeline - 1) / groups.chunks / micro_batches
         size = samples / workload.batch_size if samples and workload.batch_size else 1.0
@@ -253,8 +253,8 @@ def in_groups(
         layers = (*layers, Layer("pipeline", idle * forward + waiting, idle * backward + waiting, 0))
     if groups.expert > 1:
         experts = sum(layer.gradient_bytes for layer in layers if EXPERTS in layer.name)
-        of_experts = experts / max(1, workload.gradient_bytes)
-    return replace(workload, layers=layers, of_experts=of_experts, expert_groups=groups.expert, fullest=fullest)
+        expert_share = experts / max(1, workload.gradient_bytes)
+    return replace(workload, layers=layers, expert_share=expert_share, expert_parallel=groups.expert, fullest=fullest)
 
 
 def _waiting(workload: Workload, groups: Parallelism) -> float:

@@ -86,11 +86,16 @@ EMPTY = tuple(one.key for one in POINT if one.key not in ("workers", "strategy",
 
 def curve_title(curve: ScaleCurve) -> str:
     """The workload, the cluster, and what was changed, unless each number of GPUs has changes of its own."""
-    name = f"{_name(curve) if curve.varied else curve.workload.name} on {curve.cluster.name}"
+    name = f"{curve_words(curve)} on {curve.cluster.name}"
     return f"{name}{f' with {curve.changes}' if curve.changes else ''}{': the best of each' if curve.varied else ''}"
 
 
-def _name(curve: ScaleCurve) -> str:
+def curve_words(curve: ScaleCurve) -> str:
+    """The workload, without words that each number of GPUs has of its own."""
+    return _shared_words(curve) if curve.varied else curve.workload.name
+
+
+def _shared_words(curve: ScaleCurve) -> str:
     """The workload without words of which combinations have a column."""
     words, keys = curve.workload.name, {one.key for one in combination_columns(curve.combinations)}
     return with_parts(words, batch="", ac="") if in_words(words) and keys & {"batch_size", "checkpointing"} else words
@@ -222,7 +227,7 @@ class Scaled(Result):
         curve = self.curve
         if curve.combinations:
             columns = combination_columns(curve.combinations)
-            name = f"{_name(curve)} on {curve.cluster.name}"
+            name = f"{_shared_words(curve)} on {curve.cluster.name}"
             show_title(console, f"{name}: {curve.listed} (best: the one to take)")
             strategy = [one.key for one in columns].index("strategy")
             print_fitting(console, columns, curve.combinations, words=(strategy, -1), leave_out=LEFT_OUT)

@@ -27,7 +27,7 @@ from osfmodel.show.page import (
     section,
 )
 from osfmodel.show.picture import COLOURS, even_ticks, figure_of, finish, save
-from osfmodel.show.scale import RateAt, combination_columns, rates, told_columns, unit_of
+from osfmodel.show.scale import RateAt, combination_columns, curve_words, rates, told_columns, unit_of
 from osfmodel.show.table import PAGE, Column, amount, for_people, texts
 
 
@@ -59,7 +59,7 @@ def plot_scale(curve: ScaleCurve, path: str) -> None:
     axes.set_ylim(0, None)
     changes = f"\nwith {curve.changes}" if curve.changes else ""
     axes.set(
-        xlabel="GPUs", ylabel=unit_of(curve.points), title=f"{curve.workload.name} on {curve.cluster.name}{changes}"
+        xlabel="GPUs", ylabel=unit_of(curve.points), title=f"{curve_words(curve)} on {curve.cluster.name}{changes}"
     )
     finish(axes, "lower left")
     save(figure, path)
@@ -77,7 +77,7 @@ def proposal(made: ScaleCurve, answers: Sequence[Answer], command: str, version:
 def _sections(made: ScaleCurve, answers: Sequence[Answer], command: str) -> Iterable[Markup]:
     changed = f", with {made.changes}" if made.changes else ""
     yield header(
-        made.workload.name,
+        curve_words(made),
         f"Training on {made.cluster.name}{changed}",
         made.turns,
         *(element("p", one.words, class_="why") for one in answers),
